@@ -1,1 +1,1 @@
-"""Data: corpora, tokenizers, and the examples of pretraining."""
+"""Text corpora, tokenizers, GLUE task definitions and pretraining examples."""

@@ -1,4 +1,4 @@
-"""Batches of pretraining examples."""
+"""The collator that turns pretraining examples into batches."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -12,21 +12,21 @@ from ..model.fast_fixed_head_bert import find_label_indices, pack_batch, sequenc
 @dataclass
 class PretrainingCollator:
     """
-    Pads examples to the longest in the batch: next_sentence_label is (B,), everything else (B, L).
+    Data collator that pads pretraining examples to the longest one in the batch.
 
-    A batch has an attention mask unless its examples have `position_ids`, which separate the documents in a row.
-    Padding then forms one more document, without labels.
-
-    With an `objective` the batch is for a FixedHeadBert and also contains `packed_batch` and `label_indices`, the
-    arguments of its forward for the tokens to compute and to predict. On a GPU the model could only find them by
-    synchronizing with the host in every step. An attention mask without padding is omitted.
-
-    With `row_length` all batches have the same shape, as torch.compile requires: `row_length` tokens and at most
-    `row_labels` predictions per row. `label_indices` has that many entries per row, and unused ones point to a token
-    without a label. There is no `packed_batch`, because a compiled graph computes padding too.
+    `next_sentence_label` has shape (B,), all other tensors have shape (B, L). The batch contains an attention mask
+    unless the examples contain `position_ids`, which separate the documents in a row. In that case the position ids of
+    the padding restart at 0, as if it were another document. Padding has no labels.
 
     Args:
-        objective: mlm+nsp, mlm or clm.
+        objective: "mlm+nsp", "mlm" or "clm" for a FixedHeadBert, or None for other models. For a FixedHeadBert the
+            batch also contains the forward arguments `packed_batch` and `label_indices`, which specify the tokens to
+            compute and to predict. To compute them itself, the model would have to synchronize the GPU in each step.
+            The attention mask is omitted if the batch contains no padding.
+        row_length: Number of tokens per row, for batches of a fixed shape as torch.compile requires. `packed_batch` is
+            then omitted because a compiled graph computes padding too.
+        row_labels: With `row_length`, the number of entries in `label_indices` per row, at least the maximum number of
+            labels in a row. Unused entries point to a token without a label.
     """
 
     pad_token_id: int
@@ -53,7 +53,7 @@ class PretrainingCollator:
         return tensors if self.objective is None else self.add_indices(tensors)
 
     def add_indices(self, batch: dict[str, torch.Tensor]) -> dict[str, Any]:
-        """Adds the indices of the tokens that a step computes and predicts."""
+        """Returns the batch with `label_indices` and `packed_batch`, the tokens to predict and to compute."""
         added: dict[str, Any] = {}
         has_label = None if self.objective == "clm" else batch["labels"].ne(-100)
         if has_label is not None:

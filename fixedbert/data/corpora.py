@@ -1,4 +1,4 @@
-"""Corpora: documents of plain text from files, the Hub or the built-in sample, read one at a time."""
+"""Readers for text corpora: files, Hub datasets and the built-in sample, one document at a time."""
 
 import glob
 import hashlib
@@ -18,38 +18,40 @@ DOCUMENT_BOUNDARIES = {
     "row": "the end of a row (jsonl, csv, parquet, Hub) or of a text file",
     "line": "the end of a line in a text file",
     "blank_line": "a blank line or an empty row",
-    "column": "a change of value in the document column",
+    "column": "a change of the value in the document column",
 }
-MAX_DOCUMENT_SIZE = 2**28  # characters; a larger document means that its boundaries were missed
+MAX_DOCUMENT_SIZE = 2**28  # characters; a larger document indicates that the wrong boundary was chosen
 
-Row = tuple[str, object]  # text and value in the document column
-Document = str | list[str]  # text that still has to be split into sentences, or a list of sentences
+Row = tuple[str, object]  # the text and the value in the document column
+Document = str | list[str]  # a text to split into sentences, or a list of sentences
 
 
 @dataclass(frozen=True)
 class Corpus:
     """
-    A source of text and the rule that divides it into documents. The end of a file always ends a document.
+    A text source and the rule for dividing it into documents.
 
-    With the boundary "column" each row is a sentence. Otherwise the text is split into sentences later.
+    The end of a file always ends a document. With the document boundary "column" each row must contain one sentence;
+    otherwise `prepare_store` splits the text into sentences.
     """
 
-    source: str  # a file, directory or glob; or a dataset on the Hub; or "sample" (with on_hub) for the built-in text
+    source: str  # a path or glob pattern, or with `on_hub` a dataset id or "sample" for the built-in text
     on_hub: bool = False
     config_name: str | None = None  # configuration of the Hub dataset
     text_column: str = "text"  # ignored for .txt files
     document_boundary: str = "row"  # a key of DOCUMENT_BOUNDARIES
-    document_column: str | None = None  # for the boundary "column"
-    hub_options: dict[str, Any] = field(default_factory=dict, hash=False)  # `cache_dir` and `token`
+    document_column: str | None = None  # required for the boundary "column"
+    hub_options: dict[str, Any] = field(default_factory=dict, hash=False)  # `cache_dir` and `token` of load_dataset
 
     def __post_init__(self):
-        if self.document_boundary not in DOCUMENT_BOUNDARIES:
+        boundary = self.document_boundary
+        if boundary not in DOCUMENT_BOUNDARIES:
             raise InputError(
-                f"{self.document_boundary!r} must be one of {', '.join(DOCUMENT_BOUNDARIES)}.", "document_boundary"
+                f"must be one of {', '.join(DOCUMENT_BOUNDARIES)}, not {boundary!r}.", "document_boundary"
             )
-        if (self.document_boundary == "column") != (self.document_column is not None):
+        if (boundary == "column") != (self.document_column is not None):
             raise InputError(
-                f"{self.source}: `document_boundary` column requires `document_column_name`, and vice versa."
+                f"{self.source}: `document_boundary` column requires `document_column_name` and vice versa."
             )
 
     @property
@@ -58,11 +60,11 @@ class Corpus:
 
     @property
     def columns(self) -> list[str]:
-        """Names of the columns to read."""
+        """Returns the names of the columns to read."""
         return [self.text_column, *([self.document_column] if self.document_column else [])]
 
     def description(self) -> str:
-        """Returns one line with the source and its document boundary."""
+        """Returns a one-line description of the source and its document boundary."""
         boundary = DOCUMENT_BOUNDARIES[self.document_boundary]
         column = f" {self.document_column!r}" if self.document_column else ""
         config = f" ({self.config_name})" if self.config_name else ""
@@ -71,12 +73,14 @@ class Corpus:
 
 class CorpusReader:
     """
-    Iterates over the documents of a corpus in the order of its files and rows, with one document in memory.
+    Iterable over the documents in a corpus, in the order of its files and rows. It reads one document at a time.
 
-    `size` and `position` measure progress, in bytes of files or in rows of a Hub dataset.
+    Attributes:
+        size: Number of bytes in all files, or number of rows in a Hub dataset or the sample.
+        position: Number of bytes or rows read by the current iteration.
 
     Raises:
-        InputError: the source or a column does not exist, or a file cannot be read.
+        InputError: If the source or a column does not exist, or if a file cannot be read.
     """
 
     def __init__(self, corpus: Corpus):
@@ -98,7 +102,7 @@ class CorpusReader:
                 self.size = sum(file.path.stat().st_size for file in self.files)
 
     def fingerprint(self, hash_file: Callable[[Path], str]) -> list[object]:
-        """Returns everything that determines the documents: contents (but not paths), columns and boundary."""
+        """Returns the column names, the document boundary and the content hashes. File paths do not matter."""
         content: object
         if self.corpus.is_sample:
             content = hashlib.sha256("\0".join(self.texts).encode()).hexdigest()
@@ -144,10 +148,13 @@ class CorpusReader:
 
 def corpus_files(source: str) -> list[Path]:
     """
-    Returns the sorted files of a path, a directory (recursively) or, if no such path exists, a glob.
+    Returns the sorted paths of the files in a source.
+
+    Args:
+        source: A file, a directory to search recursively, or a glob pattern for files and directories.
 
     Raises:
-        InputError: there is no file.
+        InputError: If the source contains no file in a supported format.
     """
     files: set[Path] = set()
     for path in map(Path, [source] if Path(source).exists() else glob.glob(source, recursive=True)):
@@ -156,43 +163,44 @@ def corpus_files(source: str) -> list[Path]:
         else:
             files.add(path)
     if not files:
-        raise InputError(f"{source}: no such file, directory or glob with {', '.join(READERS)} files.")
+        raise InputError(f"{source}: no files found; supported formats are {', '.join(READERS)}.")
     return sorted(files)
 
 
 def check_columns(columns: list[str], existing: Iterable[str], location: str):
+    """Raises InputError if the text column or the document column is not in `existing`."""
     for column, argument in zip(columns, ("text_column_name", "document_column_name"), strict=False):
         if column not in existing:
             raise InputError(
-                f"{location}: there is no column {column!r} (columns: {', '.join(existing)}); set `{argument}`."
+                f"{location}: column {column!r} not found (available: {', '.join(existing)}); set `{argument}`."
             )
 
 
 def parse_row(values: dict[str, Any], columns: list[str], location: str) -> Row:
     """
-    Returns the text and the value in the document column. A missing text is empty.
+    Returns the text in a row, or "" if it is missing, and the value in the document column.
 
     Raises:
-        InputError: a column does not exist, or the value in the text column is not text.
+        InputError: If a column does not exist, or if the value in the text column is not text.
     """
     if not values.keys() >= {*columns}:
         check_columns(columns, values, location)
     text, value = values[columns[0]], values[columns[1]] if len(columns) > 1 else None
     if problem := text_problem(text, repr(columns[0])):
-        raise InputError(f"{location}: {problem}; correct it, or set `text_column_name`.")
+        raise InputError(f"{location}: {problem}; correct it or set `text_column_name`.")
     return text or "", value
 
 
 def split_into_documents(rows: Iterable[Row], boundary: str, source: str) -> Iterator[Document]:
     """
-    Joins the rows of a file or dataset into documents.
+    Joins the rows of a file or dataset into documents and yields them.
 
     Args:
-        boundary: a key of DOCUMENT_BOUNDARIES, or "file" to join all rows.
-        source: the file or dataset, for the error message.
+        boundary: A key of DOCUMENT_BOUNDARIES, or "file" to join all rows.
+        source: Name of the file or dataset for the error message.
 
     Raises:
-        InputError: a document exceeds MAX_DOCUMENT_SIZE.
+        InputError: If a document exceeds MAX_DOCUMENT_SIZE.
     """
     texts: list[str] = []
     size, previous = 0, None
@@ -210,7 +218,7 @@ def split_into_documents(rows: Iterable[Row], boundary: str, source: str) -> Ite
             size += len(text)
         if size > MAX_DOCUMENT_SIZE:
             raise InputError(
-                f"{source}: a document is larger than {MAX_DOCUMENT_SIZE >> 20} MiB; set `document_boundary` to line, "
+                f"{source}: a document exceeds {MAX_DOCUMENT_SIZE >> 20} MiB; set `document_boundary` to line, "
                 "blank_line or column."
             )
     if texts:
@@ -222,7 +230,7 @@ def join_lines(lines: list[str]) -> str:
 
 
 def iterate_documents(readers: list[CorpusReader], description: str) -> Iterator[tuple[Document, int]]:
-    """Yields the documents of several corpora, each with the index of its corpus, under a progress bar."""
+    """Yields each document with the index of its corpus, and shows a progress bar."""
     total = sum(reader.size for reader in readers)
     with tqdm(total=total, unit="B", unit_scale=True, desc=description, disable=None) as progress:
         for index, reader in enumerate(readers):

@@ -1,8 +1,8 @@
 """
-Pretraining examples as a pure function of (seed, epoch, index), their masking and their order in an epoch.
+Pretraining datasets, token masking, and the sampler that shuffles the examples in each epoch.
 
-An example depends on nothing but these three numbers and the store. Any number of workers and processes, and a resumed
-run, therefore see the same examples.
+An example depends only on the store, the seed, the epoch and its index. The examples are therefore the same for any
+number of workers and processes, and in a resumed run.
 """
 
 import copy
@@ -18,24 +18,24 @@ from ..support.checksums import stable_hash
 from ..support.errors import InputError
 from .store import Documents
 
-PLAN_FORMAT = 2  # raise it when the same documents would give a different plan
+PLAN_FORMAT = 2  # increment it when the same documents would result in a different plan
 SHUFFLE_ROUNDS = 6
 
 
 def split_documents(documents: Documents, held_out: float) -> tuple[np.ndarray, np.ndarray]:
     """
-    Returns the numbers of the training documents and of the held-out documents, independent of any seed.
+    Returns the ids of the training documents and of the held-out documents. The split does not depend on the seed.
 
     Args:
-        held_out: the share to hold out, at least 2 documents.
+        held_out: Fraction of documents to hold out. At least 2 documents are held out.
 
     Raises:
-        InputError: there are fewer than 4 documents.
+        InputError: If there are fewer than 4 documents.
     """
     if len(documents) < 4:
         raise InputError(
-            f"the corpus has {len(documents)} documents with text, and training and held-out data need 2 each; add "
-            "files, or set `validation_file` or `document_boundary` (by default a .txt file is one document)."
+            f"the corpus has {len(documents)} non-empty documents, but training and held-out data need at least 2 "
+            "each; add files, set `validation_file` or set `document_boundary` (by default a .txt file is a document)."
         )
     permutation = np.random.default_rng(0).permutation(len(documents))
     count = min(max(round(held_out * len(documents)), 2), len(documents) - 2)
@@ -44,19 +44,21 @@ def split_documents(documents: Documents, held_out: float) -> tuple[np.ndarray, 
 
 class Examples(torch.utils.data.Dataset):
     """
-    Map-style dataset over the documents `numbers`. `examples[epoch * len(examples) + index]` is the example
-    (seed, epoch, index).
+    Base class for map-style datasets of pretraining examples.
 
-    Each epoch has a plan, an array that says which tokens form which example. The store caches it. The length is that
-    of epoch 0, so that steps can be counted in advance: a longer epoch drops its last examples, and a shorter one
-    repeats its first.
+    `examples[epoch * len(examples) + index]` returns the example for this epoch and index.
+
+    Each epoch has a plan, an array that specifies which tokens make up each example. The store caches the plans. The
+    length of the dataset is the number of examples in epoch 0, so that the number of steps is known in advance. Epochs
+    with more examples drop the last ones, and epochs with fewer examples repeat the first ones.
 
     Args:
-        max_seq_length: tokens of an example, including special tokens.
-        mlm_probability: share of tokens to predict.
-        inside_word: the result of `tokens_inside_words` for whole-word masking.
-        weights: how often an epoch uses the documents of each corpus; with 0.5 each epoch draws half of them.
-        num_proc: number of processes that make a plan.
+        document_ids: Ids of the documents to use, indices into `documents`.
+        max_seq_length: Maximum number of tokens per example, including special tokens.
+        mlm_probability: Fraction of tokens to predict.
+        inside_word: The result of `tokens_inside_words`, for whole-word masking.
+        weights: For each corpus, how often an epoch uses its documents. With 0.5 an epoch uses a random half of them.
+        num_proc: Number of processes that compute a plan.
     """
 
     kind: str
@@ -67,7 +69,7 @@ class Examples(torch.utils.data.Dataset):
     def __init__(  # noqa: PLR0913
         self,
         documents: Documents,
-        numbers: np.ndarray,
+        document_ids: np.ndarray,
         tokenizer: PreTrainedTokenizerBase,
         max_seq_length: int = 128,
         mlm_probability: float = 0.15,
@@ -77,7 +79,7 @@ class Examples(torch.utils.data.Dataset):
         num_proc: int = 1,
     ):
         self.documents = documents
-        self.numbers = np.asarray(numbers, dtype=np.int64)
+        self.document_ids = np.asarray(document_ids, dtype=np.int64)
         self.max_seq_length = max_seq_length
         self.mlm_probability = mlm_probability
         self.seed = seed
@@ -86,29 +88,29 @@ class Examples(torch.utils.data.Dataset):
         self.num_proc = num_proc
         self.cls, self.sep, self.mask = tokenizer.cls_token_id, tokenizer.sep_token_id, tokenizer.mask_token_id
         self.vocab_size = len(tokenizer)
-        self.numbers_hash = hashlib.sha256(self.numbers.tobytes()).hexdigest()
+        self.document_ids_hash = hashlib.sha256(self.document_ids.tobytes()).hexdigest()
         self.open_epoch: int | None = None
 
     def __len__(self) -> int:
         return self.length
 
-    def __getstate__(self):  # worker processes open the plan themselves
+    def __getstate__(self):  # each worker process opens the plan itself
         return {**self.__dict__, "open_epoch": None, "open_plan": None}
 
     def plan_settings(self) -> tuple:
         """Returns everything that determines a plan, except the epoch."""
-        return PLAN_FORMAT, self.kind, self.numbers_hash, self.seed, self.weights, self.max_seq_length
+        return PLAN_FORMAT, self.kind, self.document_ids_hash, self.seed, self.weights, self.max_seq_length
 
     def make_plan(self, epoch: int) -> Iterator[np.ndarray]:
-        """Yields the plan of an epoch in blocks of rows, (rows, plan_columns)."""
+        """Yields the plan for an epoch in blocks, (rows, plan_columns)."""
         raise NotImplementedError
 
     def count_examples(self, plan: np.ndarray) -> int:
-        """Returns the number of examples in a plan. Raises InputError if they are unsuitable for training."""
+        """Returns the number of examples in a plan. Raises InputError if they are not suitable for training."""
         raise NotImplementedError
 
     def with_max_seq_length(self, max_seq_length: int) -> "Examples":
-        """Returns examples of a different length from the same documents."""
+        """Returns a dataset with a different maximum length and the same documents and settings."""
         if max_seq_length == self.max_seq_length:
             return self
         other = copy.copy(self)
@@ -117,33 +119,33 @@ class Examples(torch.utils.data.Dataset):
         return other
 
     def plan(self, epoch: int) -> np.ndarray:
-        """Returns the memory-mapped plan of an epoch. Only the most recent one is kept open."""
+        """Returns the memory-mapped plan for an epoch. Only the last plan that was requested stays open."""
         if epoch != self.open_epoch:
             name = f"{self.kind}-{stable_hash(*self.plan_settings())}"
             blocks: Iterator[np.ndarray] = (
                 block.astype(self.plan_dtype, copy=False) for block in self.make_plan(epoch)
             )
             path = self.documents.plan(f"{name}-{epoch}", blocks)
-            if epoch > 2:  # epoch 0 determines the length
+            if epoch > 2:  # keep the plan for epoch 0, which determines the length
                 self.documents.remove_plan(f"{name}-{epoch - 2}")
             self.open_plan = np.memmap(path, self.plan_dtype, "r").reshape(-1, self.plan_columns)
             self.open_epoch = epoch
         return self.open_plan
 
     def subset(self, count: int | None) -> torch.utils.data.Dataset:
-        """Returns at most `count` examples of epoch 0, spread over all of them and independent of the seed."""
+        """Returns a random subset of at most `count` examples from epoch 0. It does not depend on the seed."""
         if count is None or count >= len(self):
             return self
         return torch.utils.data.Subset(self, np.random.default_rng(0).choice(len(self), count, replace=False).tolist())
 
     def documents_in_epoch(self, epoch: int) -> np.ndarray:
-        """Returns the sorted document numbers of an epoch; a corpus with weight 2 occurs twice."""
+        """Returns the sorted document ids for an epoch. With weight 2, each document of a corpus occurs twice."""
         if self.weights is None or all(weight == 1 for weight in self.weights):
-            return self.numbers
-        weight = np.array(self.weights)[self.documents.metadata["corpus"][self.numbers]]  # (numbers,)
+            return self.document_ids
+        weight = np.array(self.weights)[self.documents.metadata["corpus"][self.document_ids]]  # (documents,)
         rng = np.random.default_rng((self.seed, epoch))
-        times = np.floor(weight) + (rng.random(len(weight)) < weight % 1)
-        return np.repeat(self.numbers, times.astype(int))
+        repeats = np.floor(weight) + (rng.random(len(weight)) < weight % 1)
+        return np.repeat(self.document_ids, repeats.astype(int))
 
     def generator(self, epoch: int, index: int) -> np.random.Generator:
         return np.random.default_rng((self.seed, epoch, index))
@@ -159,17 +161,16 @@ class Examples(torch.utils.data.Dataset):
 
 class PackedExamples(Examples):
     """
-    Packed rows of `max_seq_length` tokens, for masked LM without next-sentence prediction and for causal LM. Every
-    token in the documents of an epoch is in exactly one row.
+    Dataset of packed rows for causal LM, and for masked LM without next-sentence prediction.
 
-    The documents are shuffled, joined as `[CLS] tokens [SEP]` and cut into rows across document boundaries, as in
-    RoBERTa's FULL-SENTENCES (Liu et al., 2019, section 4.2). A row that starts inside a document gets an additional
-    [CLS]. A row that starts with a document has one already and is one token shorter. The last row may be shorter
-    still.
+    The documents in an epoch are shuffled, joined as `[CLS] tokens [SEP]` and cut into rows regardless of document
+    boundaries, as in RoBERTa's FULL-SENTENCES (Liu et al., 2019, section 4.2). Each token is in exactly one row. A row
+    that continues a document starts with an additional [CLS] and has `max_seq_length` tokens. A row that starts with a
+    new document has one token fewer, and the last row can be shorter.
 
     Args:
-        objective: "mlm" masks tokens; "clm" labels everything except [CLS], for a model that predicts the next token.
-        separate_documents: restart position ids in each document, by which the model separates documents.
+        objective: "mlm" to mask tokens, or "clm" to label all tokens except [CLS] for next-token prediction.
+        separate_documents: Adds position ids that restart in each document, so that the model separates documents.
     """
 
     kind = "packed"
@@ -182,16 +183,16 @@ class PackedExamples(Examples):
         self.length = self.count_examples(self.plan(0))
 
     def plan_settings(self) -> tuple:
-        return super().plan_settings()[:-1]  # does not depend on max_seq_length
+        return super().plan_settings()[:-1]  # the plan does not depend on max_seq_length
 
     def make_plan(self, epoch: int) -> Iterator[np.ndarray]:
-        """Yields number and start of each document in the order of the epoch. The last row has the end of all."""
-        numbers = np.random.default_rng((self.seed, epoch)).permutation(self.documents_in_epoch(epoch))
-        ends = np.cumsum(self.documents.metadata["tokens"][numbers].astype(np.int64) + 2)
-        yield np.stack([np.append(numbers, -1), np.insert(ends, 0, 0)], axis=1)
+        """Yields the id and the start of each document, in random order. The last row is (-1, total length)."""
+        document_ids = np.random.default_rng((self.seed, epoch)).permutation(self.documents_in_epoch(epoch))
+        ends = np.cumsum(self.documents.metadata["tokens"][document_ids].astype(np.int64) + 2)
+        yield np.stack([np.append(document_ids, -1), np.insert(ends, 0, 0)], axis=1)
 
     def count_examples(self, plan: np.ndarray) -> int:
-        return -(-(int(plan[-1, 1]) - 1) // (self.max_seq_length - 1))  # a final [SEP] alone gets no row
+        return -(-(int(plan[-1, 1]) - 1) // (self.max_seq_length - 1))  # no row for a single [SEP] at the end
 
     def __getitem__(self, index: int) -> dict[str, np.ndarray]:
         epoch, index = divmod(index, self.length)
@@ -202,10 +203,10 @@ class PackedExamples(Examples):
         row = int(plan[:, 1].searchsorted(begin, side="right")) - 1
         ids, positions, special = [], [], []
         slot = begin
-        while slot < end:  # a piece of a document
-            number, start = plan[row].tolist()
-            tokens = self.documents.tokens(number)
-            first, last = slot - start, min(end - start, len(tokens) + 2)  # slots in [CLS] tokens [SEP]
+        while slot < end:  # add a piece of a document
+            document_id, start = plan[row].tolist()
+            tokens = self.documents.tokens(document_id)
+            first, last = slot - start, min(end - start, len(tokens) + 2)  # slice of [CLS] tokens [SEP]
             closing = [self.sep] if last == len(tokens) + 2 else []
             piece = np.concatenate(([self.cls], tokens[max(first - 1, 0) : last - 1], closing)).astype(np.int64)
             ids.append(piece)
@@ -225,7 +226,7 @@ class PackedExamples(Examples):
 
 
 def target_count(maskable: int, probability: float) -> int:
-    """Returns how many of `maskable` tokens become targets: the rounded share, but at least one."""
+    """Returns the number of prediction targets among `maskable` tokens, at least one."""
     return max(1, round(probability * maskable))
 
 
@@ -239,18 +240,19 @@ def mask_tokens(
     inside_word: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """
-    Masks tokens as BERT does (Devlin et al., 2019, section 3.1): 80 % of the targets are replaced by [MASK], 10 % by a
-    random token, and 10 % are kept.
+    Masks tokens as in BERT (Devlin et al., 2019, section 3.1).
+
+    The targets are chosen at random. 80% of them are replaced by [MASK], 10% by a random token, and 10% are kept.
 
     Args:
-        input_ids: (L,).
-        maskable: positions that may become targets.
-        probability: share of `maskable` that become targets, at least one.
-        inside_word: for whole-word masking, whether each token continues a word, bool (vocab_size,). Targets are then
-            as many whole words as fit into that share, and the replacement is drawn once per word.
+        input_ids: Token ids, (L,).
+        maskable: Positions that may become targets, (M,).
+        probability: Fraction of the maskable positions that become targets. At least one position becomes a target.
+        inside_word: For whole-word masking, the mask over the vocabulary from `tokens_inside_words`. The targets are
+            then whole words, and the tokens in a word are either all masked, all replaced or all kept.
 
     Returns:
-        The masked input (L,) and the labels (L,), which are -100 everywhere except at targets.
+        The masked input (L,), and the labels (L,), which are -100 except at the targets.
     """
     count = target_count(len(maskable), probability)
     labels = np.full_like(input_ids, -100)
@@ -262,7 +264,7 @@ def mask_tokens(
         draw = rng.random(count)
     else:
         begins = ~inside_word[input_ids[maskable]]
-        begins |= np.diff(maskable, prepend=-2) > 1  # after a special token
+        begins |= np.diff(maskable, prepend=-2) > 1  # a special token ends a word
         word = np.cumsum(begins) - 1  # (maskable,)
         chosen = choose_words(np.bincount(word), count, rng)
         targets = maskable[chosen[word]]
@@ -275,7 +277,7 @@ def mask_tokens(
 
 
 def choose_words(lengths: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
-    """Chooses random words of at most `count` tokens in total, or else the shortest word. Returns bool (words,)."""
+    """Chooses random words with at most `count` tokens in total, or the shortest word. Returns a mask (words,)."""
     chosen = np.zeros(len(lengths), dtype=bool)
     room = count
     for word in rng.permutation(len(lengths)).tolist():
@@ -291,8 +293,9 @@ def choose_words(lengths: np.ndarray, count: int, rng: np.random.Generator) -> n
 
 def tokens_inside_words(tokenizer: PreTrainedTokenizerBase) -> np.ndarray | None:
     """
-    Returns whether each token continues a word, bool (vocab_size,): in WordPiece such tokens begin with "##". Returns
-    None if there is no such token.
+    Returns a mask (vocab_size,) that selects the tokens that continue a word. In WordPiece they begin with "##".
+
+    Returns None if the vocabulary contains no such tokens.
     """
     tokens = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
     inside = np.array([token is not None and token.startswith("##") for token in tokens])
@@ -301,20 +304,20 @@ def tokens_inside_words(tokenizer: PreTrainedTokenizerBase) -> np.ndarray | None
 
 class EpochSampler(torch.utils.data.Sampler):
     """
-    Yields every example once per epoch, in a different order each time. The first examples in this order also fill up
-    the last step.
+    Sampler that yields each example once per epoch, in a different order in each epoch.
 
-    A sampled index is epoch * len(examples) + index, so that worker processes need not know the epoch.
+    If the last step of an epoch is incomplete, it is filled up with the first examples in the same order. The indices
+    contain the epoch (epoch * len(examples) + index), so worker processes do not need to know it.
     """
 
     def __init__(self, examples: Examples, step_size: int = 1):
         self.examples = examples
-        self.step_size = step_size  # examples per step on all processes
+        self.step_size = step_size  # number of examples per optimizer step on all processes
         self.epoch = 0
 
     def set_epoch(self, epoch: int):
         self.epoch = epoch
-        self.examples.plan(epoch)  # before workers are forked, so that errors are reported
+        self.examples.plan(epoch)  # in this process, so that its errors are reported
 
     def __len__(self) -> int:
         return -(-len(self.examples) // self.step_size) * self.step_size
@@ -331,10 +334,10 @@ class EpochSampler(torch.utils.data.Sampler):
 
 def shuffled(size: int, seed: tuple[int, ...], chunk: int = 2**16) -> Iterator[np.ndarray]:
     """
-    Yields the numbers 0 to size - 1 in random order, in blocks, without holding all of them in memory.
+    Yields the integers from 0 to size - 1 in random order, in blocks, without keeping all of them in memory.
 
-    A Feistel network (Luby and Rackoff, 1988) permutes all numbers with an even number of bits. Those below `size`, in
-    the same order, are a permutation too.
+    A Feistel network (Luby and Rackoff, 1988) permutes all integers with a given even number of bits. Skipping those
+    that are too large leaves a permutation of the integers below `size`.
     """
     half = max((size - 1).bit_length() + 1, 2) // 2
     keys = np.random.default_rng(seed).integers(2**63, size=SHUFFLE_ROUNDS, dtype=np.uint64)
@@ -342,7 +345,7 @@ def shuffled(size: int, seed: tuple[int, ...], chunk: int = 2**16) -> Iterator[n
         number = np.arange(start, min(start + chunk, 4**half), dtype=np.uint64)
         left, right = number >> np.uint64(half), number & np.uint64(2**half - 1)
         for key in keys:
-            mixed = (right ^ key) * np.uint64(0x9E3779B97F4A7C15)  # 2**64 over the golden ratio; wraps around
-            left, right = right, left ^ mixed >> np.uint64(64 - half)  # the highest bits are mixed best
+            mixed = (right ^ key) * np.uint64(0x9E3779B97F4A7C15)  # 2**64 / golden ratio; overflow is intended
+            left, right = right, left ^ mixed >> np.uint64(64 - half)  # the high bits are mixed best
         number = (left << np.uint64(half) | right).astype(np.int64)
         yield number[number < size]

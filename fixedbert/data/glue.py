@@ -1,7 +1,7 @@
 """
-GLUE tasks: their columns, labels and files.
+Definitions of the GLUE tasks: their columns, labels and files.
 
-To add a task, add it to TASKS and its metrics to METRICS in fixedbert/fine_tuning/glue_metrics.py.
+To add a task, add an entry to TASKS here and to METRICS in fixedbert/fine_tuning/glue_metrics.py.
 """
 
 from dataclasses import dataclass, field, replace
@@ -9,27 +9,28 @@ from dataclasses import dataclass, field, replace
 
 @dataclass(frozen=True)
 class GlueTask:
-    """A GLUE task (Wang et al., 2018) or a similar one: on the Hub, as downloaded files, and as a submission."""
+    """Names and formats of a GLUE task (Wang et al., 2018): Hub dataset, downloaded files and submission files."""
 
-    folder: str  # directory in the download
+    folder: str  # directory name in the download
     texts: tuple[str, ...]  # one or two text columns on the Hub
-    labels: tuple[str, ...]  # label names in the order of their ids on the Hub; empty for a regression
-    file_texts: tuple[str, ...] = ()  # text columns in the tsv files, if they differ
-    label: str = "label"  # label column in the tsv files
-    header: tuple[str, ...] | None = None  # columns of the train and dev files, if they have no header line
+    labels: tuple[str, ...]  # label names in the order of their ids on the Hub; empty for regression
+    file_texts: tuple[str, ...] = ()  # text columns in the .tsv files, if different from the Hub
+    label: str = "label"  # label column in the .tsv files
+    header: tuple[str, ...] | None = None  # column names, if the train and dev files have no header line
     numbered: bool = False  # True if files and submissions contain label ids instead of names
-    # Files in the download by split on the Hub. The first of several validation splits is the main one.
+    # Maps each split to its file in the download. The first validation split gives the main metrics.
     files: dict[str, str] = field(
         default_factory=lambda: {"train": "train.tsv", "validation": "dev.tsv", "test": "test.tsv"}
     )
-    submissions: dict[str, str] | None = None  # files of a submission by split on the Hub
-    dataset_name: str = "nyu-mll/glue"  # on the Hub
-    dataset_config_name: str | None = None  # defaults to the name of the task
+    submissions: dict[str, str] | None = None  # maps each test split to its submission file
+    dataset_name: str = "nyu-mll/glue"  # Hub id
+    dataset_config_name: str | None = None  # defaults to the task name
 
     def __post_init__(self):
         object.__setattr__(self, "file_texts", self.file_texts or self.texts)  # the dataclass is frozen
 
     def submission(self, split: str) -> str:
+        """Returns the name of the submission file for a split, or "" if the split is not submitted."""
         return (self.submissions or {"test": f"{self.folder}.tsv"}).get(split, "")
 
 
@@ -77,6 +78,6 @@ TASKS = {
     "qnli": GlueTask("QNLI", texts=("question", "sentence"), labels=("entailment", "not_entailment")),
     "rte": GlueTask("RTE", texts=("sentence1", "sentence2"), labels=("entailment", "not_entailment")),
     "wnli": GlueTask("WNLI", texts=("sentence1", "sentence2"), labels=("not_entailment", "entailment"), numbered=True),
-    # The diagnostics, to be predicted by an MNLI model.
+    # The diagnostic dataset, which an MNLI model predicts.
     "ax": replace(MNLI, folder="AX", files={"test": "diagnostic.tsv"}, submissions=None),
 }

@@ -1,8 +1,8 @@
 """
-Row readers for txt, csv, tsv, json, jsonl and parquet files, optionally compressed, and datasets from the Hub.
+Row readers for .txt, .csv, .tsv, .json, .jsonl and .parquet files, optionally compressed, and for Hub datasets.
 
-To add a format, write its reader, register it in READERS and add an example to tests/data/test_readers.py. A reader
-takes a DataFile, yields its rows, updates `position`, and raises InputError with the location of a damaged row.
+To add a format, write a reader, register it in READERS and add an example to tests/data/test_readers.py. A reader
+takes a DataFile, updates its `position` and yields its rows. It raises InputError for malformed rows.
 """
 
 import csv
@@ -25,39 +25,39 @@ from ..support.files import error_reason, reading
 
 COMPRESSIONS = (".gz", ".bz2", ".xz", ".zst")
 MAX_FIELD_SIZE = 2**28  # characters in a csv field
-REDOWNLOAD = "correct it, or download it again"
+REDOWNLOAD = "correct it or download it again"
 TOO_FEW = "fewer fields than the header has columns"
 TOO_MANY = "more fields than the header has columns"
 
 
 class FileRow(NamedTuple):
-    """A row: its line or row number, its values by column, and whether it has too few or too many fields."""
+    """A row in a data file or dataset."""
 
-    number: int
-    values: dict[str, Any]
-    problem: str | None = None
+    number: int  # line or row number
+    values: dict[str, Any]  # by column name
+    problem: str | None = None  # TOO_FEW or TOO_MANY
 
 
 @dataclass
 class DataFile:
-    """A data file and the reading position in it. Raises InputError if its format is unknown."""
+    """A data file with the current reading position. Raises InputError if the format is not supported."""
 
     path: Path
-    columns: list[str] | None = None  # columns needed; None for all. Readers may return more
-    header: tuple[str, ...] | None = None  # column names for a csv or tsv file without a header line
-    unit: str = "line"  # what row numbers count: "line" or "row"
-    position: int = 0  # bytes read
+    columns: list[str] | None = None  # required columns, or None for all; rows may contain other columns too
+    header: tuple[str, ...] | None = None  # column names if a csv or tsv file has no header line
+    unit: str = "line"  # "line" or "row", for error messages
+    position: int = 0  # number of bytes read
 
     def __post_init__(self):
         if file_format(self.path) not in READERS:
-            raise InputError(f"{self.path}: unknown format; supported formats are {', '.join(READERS)}.")
+            raise InputError(f"{self.path}: unsupported format; supported formats are {', '.join(READERS)}.")
 
     def location(self, number: int) -> str:
-        """Returns the file and the line or row number, for messages."""
+        """Returns the path with a line or row number, for error messages."""
         return f"{self.path}, {self.unit} {number}"
 
     def lines(self) -> Iterator[str]:
-        """Yields the lines of the decompressed text."""
+        """Yields the lines of the file as text, decompressed if necessary."""
         with open(self.path, "rb") as raw:
             for line in decode_lines(decompress(raw, self.path), self.path):
                 self.position = raw.tell()
@@ -65,17 +65,17 @@ class DataFile:
 
     def rows(self) -> Iterator[FileRow]:
         """
-        Yields the rows of the file. In a .txt file each line is a row with the column `text`.
+        Yields the rows of the file. In a .txt file each line is a row with a single column `text`.
 
         Raises:
-            InputError: the file cannot be read.
+            InputError: If the file cannot be read.
         """
         with reading(self.path, REDOWNLOAD):
             yield from READERS[file_format(self.path)](self)
 
 
 def file_format(file: Path) -> str:
-    """Returns the suffix without the compression: .txt for a.txt and a.txt.gz."""
+    """Returns the file name suffix without the compression suffix, for example .txt for a.txt and a.txt.gz."""
     return Path(file.stem).suffix if file.suffix in COMPRESSIONS else file.suffix
 
 
@@ -90,10 +90,10 @@ def decompress(raw: BinaryIO, file: Path) -> io.BufferedIOBase | BinaryIO:
 
 def decode_lines(stream: io.BufferedIOBase | BinaryIO, file: Path) -> Iterator[str]:
     """
-    Yields lines of UTF-8 text without a byte order mark, ending with a line feed.
+    Yields decoded lines without the byte order mark. Carriage returns before a line feed are removed.
 
     Raises:
-        InputError: the text is not UTF-8.
+        InputError: If the text is not valid UTF-8.
     """
     number = 0
     try:
@@ -101,7 +101,7 @@ def decode_lines(stream: io.BufferedIOBase | BinaryIO, file: Path) -> Iterator[s
             text = line.decode("utf-8-sig" if number == 1 else "utf-8")
             yield text[:-2] + "\n" if text.endswith("\r\n") else text
     except UnicodeDecodeError as error:
-        raise InputError(f"{file}, line {number}: not UTF-8 ({error.reason}); convert it, e.g. with iconv.") from error
+        raise InputError(f"{file}, line {number}: not UTF-8 ({error.reason}); convert the file to UTF-8.") from error
 
 
 def read_text(file: DataFile) -> Iterator[FileRow]:
@@ -110,7 +110,7 @@ def read_text(file: DataFile) -> Iterator[FileRow]:
 
 
 def read_separated(file: DataFile) -> Iterator[FileRow]:
-    """Reads csv with the usual quoting, or tsv without quoting as in GLUE. Missing fields at the end are None."""
+    """Reads csv with standard quoting, or tsv without quoting as GLUE uses it. Missing trailing fields become None."""
     csv.field_size_limit(MAX_FIELD_SIZE)
     if file_format(file.path) == ".tsv":
         reader = csv.reader(file.lines(), delimiter="\t", quoting=csv.QUOTE_NONE)
@@ -132,14 +132,14 @@ def read_separated(file: DataFile) -> Iterator[FileRow]:
 
 
 def check_unique(names: Iterable[str], location: str):
-    """Raises InputError if two columns have the same name."""
+    """Raises InputError if a column name occurs more than once."""
     (name, count), *_ = Counter(names).most_common(1) or [("", 0)]
     if count > 1:
         raise InputError(f"{location}: two columns are named {name!r}; rename one of them.")
 
 
 def read_json(file: DataFile) -> Iterator[FileRow]:
-    """Reads one object per line, or in a .json file an array of objects."""
+    """Reads one JSON object per line. A .json file may also contain an array of objects."""
     lines = file.lines()
     first = next(lines, "")
     if file_format(file.path) == ".json" and first.startswith("["):
@@ -153,13 +153,13 @@ def read_json(file: DataFile) -> Iterator[FileRow]:
 
 
 def json_object(text: str, location: str) -> dict:
-    """Parses a JSON object. Raises InputError if it is not one."""
+    """Parses a JSON object. Raises InputError if the text is invalid JSON or not an object."""
     return check_object(parse_json(text, location), location)
 
 
 def check_object(row: object, location: str) -> dict:
     if not isinstance(row, dict):
-        raise InputError(f"{location}: not a JSON object; each row must be one.")
+        raise InputError(f"{location}: each row must be a JSON object, not {type(row).__name__}.")
     return row
 
 
@@ -175,7 +175,7 @@ def read_parquet(file: DataFile) -> Iterator[FileRow]:
     with pyarrow.parquet.ParquetFile(file.path) as table:
         names = table.schema_arrow.names
         check_unique(names, str(file.path))
-        # If a column is missing, all are read, so that the caller's message can list them.
+        # If a column is missing, read all columns so that the caller can list them in its error message.
         columns = file.columns if file.columns and {*file.columns} <= {*names} else None
         size, number = file.path.stat().st_size, 0
         for batch in table.iter_batches(batch_size=256, columns=columns):
@@ -186,7 +186,7 @@ def read_parquet(file: DataFile) -> Iterator[FileRow]:
 
 
 def text_problem(value: object, name: str) -> str | None:
-    """Returns why a value is not valid text, or None if it is valid or missing."""
+    """Returns a description of why `value` is not valid text, or None if it is valid or missing."""
     if value is None:
         return None
     if not isinstance(value, str):
@@ -194,18 +194,18 @@ def text_problem(value: object, name: str) -> str | None:
     try:
         value.encode()
     except UnicodeEncodeError as error:
-        return f"character {error.start + 1} of {name} is half of a surrogate pair"
+        return f"character {error.start + 1} in {name} is half of a surrogate pair"
     return None
 
 
 def load_from_hub(name: str, config: str | None = None, **options: Any):
-    """Calls `datasets.load_dataset`. Raises InputError if the dataset does not exist or cannot be downloaded."""
-    import datasets  # takes a second
+    """Calls `datasets.load_dataset`. Raises InputError if the dataset is not found or cannot be loaded."""
+    import datasets  # imported here because it takes a second
 
     try:
         return datasets.load_dataset(name, config, **options)
     except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetGenerationError, HfHubHTTPError) as error:
-        raise InputError(f"{name}: the dataset could not be loaded: {error}") from error
+        raise InputError(f"{name}: could not load the dataset: {error}") from error
 
 
 READERS: dict[str, Callable[[DataFile], Iterator[FileRow]]] = {

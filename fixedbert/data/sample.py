@@ -1,17 +1,17 @@
 """
-The built-in sample: text and tasks for trying everything without a network and without texts by others.
+Built-in sample texts and tasks for trying out pretraining and fine-tuning without a network.
 
-    python -m fixedbert.data.sample DIRECTORY    # writes the stories and the two tasks as files
+    python -m fixedbert.data.sample DIRECTORY    # writes the stories and the two tasks to files
 
-`documents` returns the documentation in every CPython: pydoc topics and docstrings of the standard library. The
-stories come from templates, each about the nouns of one subject, and do not resemble natural language. The two tasks
-are about the same subjects:
-- sentence pairs in GLUE's layout: does the predicate apply to the two nouns?
-- questions in SQuAD 1.1's layout: which of four nouns is the plant?
+`documents` returns the documentation included in CPython: pydoc topics and docstrings from the standard library. The
+stories are generated from templates and do not resemble natural language. Each story is about nouns of one subject.
+The two tasks use the same subjects:
+- sentence pairs in GLUE format: does the predicate apply to the two nouns?
+- questions in SQuAD 1.1 format: which of the four nouns is the plant?
 
-The training rows contain 14 nouns of each subject and the evaluation rows the 6 others. What these nouns mean can only
-be learned from the stories, where all of them occur without a label. That is what pretraining is for. No sentence of a
-pair decides the label alone: a model has to compare both.
+For each subject, 14 nouns occur in the training rows and the 6 others in the evaluation rows. The subject of those 6
+nouns can only be learned by pretraining on the stories, which contain all nouns. The label of a pair cannot be
+predicted from one of its sentences; a model has to compare both.
 """
 
 import ast
@@ -24,10 +24,10 @@ from contextlib import suppress
 from pathlib import Path
 from pydoc_data.topics import topics
 
-# Packages of the standard library that contain tests, tools or data.
+# Directories in the standard library that contain tests, tools or data.
 EXCLUDED = set("test tests idlelib lib2to3 turtledemo encodings pydoc_data site-packages dist-packages".split())
 
-# The nouns and predicates of each subject.
+# The nouns and predicates for each subject.
 SUBJECTS = {
     "animals": (
         "dog cat horse cow sheep goat pig fox wolf bear lion tiger mouse rabbit deer duck goose hen eagle owl",
@@ -55,25 +55,25 @@ TEMPLATES = (
     "Each of them {predicate}.",
     "Which of them {predicate}?",
 )
-TRAINING_NOUNS = 14  # nouns of each subject in the training rows
+TRAINING_NOUNS = 14  # number of nouns per subject in the training rows
 
 
 def documents() -> list[str]:
-    """Returns the documentation of this Python, one document per pydoc topic and per standard-library module."""
+    """Returns the documentation included in Python, one text per pydoc topic and standard library module."""
     directory = Path(sysconfig.get_path("stdlib"))
     documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     texts = list(topics.values())
     for file in sorted(directory.rglob("*.py")):
         if not EXCLUDED.isdisjoint(file.relative_to(directory).parts):
             continue
-        with suppress(SyntaxError):  # a template, not a module
+        with suppress(SyntaxError):  # some files are templates
             nodes = (node for node in ast.walk(ast.parse(file.read_bytes())) if isinstance(node, documented))
             texts.append("\n\n".join(filter(None, map(ast.get_docstring, nodes))))
     return [text for text in texts if text]
 
 
 def stories(count: int, seed: int, sentences: int = 12) -> list[str]:
-    """Returns `count` texts of `sentences` sentences, each about the nouns of one subject."""
+    """Returns `count` stories of `sentences` sentences. Each story is about the nouns of one subject."""
     rng = random.Random(seed)
     texts = []
     for _ in range(count):
@@ -88,16 +88,16 @@ def stories(count: int, seed: int, sentences: int = 12) -> list[str]:
 
 
 def nouns_in(subject: str, split: str) -> list[str]:
-    """Returns the nouns of a subject that occur in the rows of "train" or "dev"."""
+    """Returns the nouns of a subject that occur in a split, "train" or "dev"."""
     nouns = SUBJECTS[subject][0].split()
     return nouns[:TRAINING_NOUNS] if split == "train" else nouns[TRAINING_NOUNS:]
 
 
 def sentence_pairs(count: int, split: str) -> list[dict[str, str]]:
     """
-    Returns rows with sentence1, sentence2 and label, half of them entailment and half not_entailment.
+    Returns rows with sentence1, sentence2 and label. The labels are balanced.
 
-    "here are the oak and the rose." entails "each of them blooms.", but not "each of them tastes good."
+    For example, "here are the oak and the rose." entails "each of them blooms." but not "each of them tastes good."
     """
     rng = random.Random(split)
     rows = []
@@ -114,8 +114,10 @@ def sentence_pairs(count: int, split: str) -> list[dict[str, str]]:
 
 def questions(count: int, split: str) -> dict:
     """
-    Returns questions in SQuAD 1.1's layout. A context contains one noun of each subject, and the answer to every
-    question, such as "which of them blooms?", is the plant.
+    Returns questions in SQuAD 1.1 format.
+
+    Each context contains one noun from each subject. The answer to each question, such as "which of them blooms?", is
+    the plant.
     """
     rng = random.Random(split)
     paragraphs = []
@@ -132,7 +134,7 @@ def questions(count: int, split: str) -> dict:
 
 
 def write_tasks(directory: str | Path):
-    """Writes stories.txt, and train and dev of pairs/*.tsv and questions/*.json. They are identical every time."""
+    """Writes stories.txt, pairs/{train,dev}.tsv and questions/{train,dev}.json. Their content is always the same."""
     for task in ("pairs", "questions"):
         Path(directory, task).mkdir(parents=True, exist_ok=True)
     for split, pair_count, question_count in (("train", 6000, 8000), ("dev", 500, 500)):

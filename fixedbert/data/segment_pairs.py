@@ -1,7 +1,7 @@
 """
-BERT's pretraining examples: segment pairs A and B with masked tokens and a next-sentence label.
+Segment pairs A and B with masked tokens and a next-sentence label, for BERT pretraining.
 
-After Devlin et al., 2019 (arXiv 1810.04805), section 3.1 and appendix A.1.
+Follows Devlin et al., 2019 (arXiv 1810.04805), section 3.1 and appendix A.1.
 """
 
 import multiprocessing
@@ -16,64 +16,70 @@ from ..support.processes import call_task, process_pool
 from .examples import Examples
 from .store import Documents
 
-IS_NEXT, NOT_NEXT = 0, 1  # next_sentence_label, as in transformers' BERT
+IS_NEXT, NOT_NEXT = 0, 1  # values of next_sentence_label, as in transformers
 PAIR_FIELDS = ("document_a", "start_a", "end_a", "document_b", "start_b", "end_b", "next_sentence_label")
-PLAN_BLOCK = 4096  # documents
-MIN_CHECKED_PAIRS = 300  # among fewer, the share of random pairs can be far from half by chance
-MAX_DEVIATION = 0.1
+PLAN_BLOCK = 4096  # documents per task for a worker process
+MIN_CHECKED_PAIRS = 300  # with fewer pairs, the fraction of random pairs varies too much
+MAX_DEVIATION = 0.1  # of the fraction of random pairs from one half
 
 
-def check_documents(documents: Documents, numbers: np.ndarray):
-    """Raises InputError for a single document or mostly single sentences, from which no pairs can be made."""
-    remedy = "add files, or set `document_boundary`, or train with `objective` mlm"
-    if len(numbers) < 2:
+def check_documents(documents: Documents, document_ids: np.ndarray):
+    """Raises InputError if there are fewer than two documents, or if most documents contain only one sentence."""
+    remedy = "add files, set `document_boundary`, or train with `objective` mlm"
+    if len(document_ids) < 2:
         raise InputError(
-            f"next-sentence prediction needs 2 documents for training and 2 held out, but the corpus has "
-            f"{len(numbers)}; {remedy}."
+            f"next-sentence prediction needs at least 2 documents, but the corpus has {len(document_ids)}; {remedy}."
         )
-    single = int((documents.metadata["sentences"][numbers] == 1).sum())
-    if 2 * single > len(numbers):
+    single = int((documents.metadata["sentences"][document_ids] == 1).sum())
+    if 2 * single > len(document_ids):
         raise InputError(
-            f"{single} of the {len(numbers)} documents are a single sentence, but next-sentence prediction needs two; "
-            f"{remedy}."
+            f"{single} of {len(document_ids)} documents contain only one sentence, but next-sentence prediction needs "
+            f"two or more; {remedy}."
         )
 
 
 def check_labels(labels: np.ndarray):
-    """Raises InputError if far more or less than half of the next-sentence labels (pairs,) are NOT_NEXT."""
-    share = (labels == NOT_NEXT).mean() if len(labels) else 0.5
-    if len(labels) >= MIN_CHECKED_PAIRS and abs(share - 0.5) > MAX_DEVIATION:
+    """Raises InputError if the fraction of NOT_NEXT in the labels, (pairs,), is far from one half."""
+    fraction = (labels == NOT_NEXT).mean() if len(labels) else 0.5
+    if len(labels) >= MIN_CHECKED_PAIRS and abs(fraction - 0.5) > MAX_DEVIATION:
         raise InputError(
-            f"{share:.0%} of {len(labels):,} pairs have a random second segment, which next-sentence prediction would "
-            "learn to guess, because most documents are too short; set `document_boundary` so that documents are "
-            "longer, or train with `objective` mlm."
+            f"{fraction:.0%} of {len(labels):,} segment pairs have a random second segment instead of about half, "
+            "because most documents are too short; set `document_boundary` to get longer documents, or train with "
+            "`objective` mlm."
         )
 
 
 def plan_pairs(
     documents: Documents,
-    numbers: np.ndarray,
-    others: np.ndarray,
+    document_ids: np.ndarray,
+    other_ids: np.ndarray,
     max_tokens: int,
     short_seq_prob: float,
     seed: tuple[int, ...],
 ) -> np.ndarray:
     """
-    Returns the two segments of every example, int32 (pairs, 7) with the columns PAIR_FIELDS. Starts and ends count
-    tokens.
+    Divides documents into segment pairs.
 
-    Goes through each of the documents `numbers` once. Takes sentences of up to `max_tokens` in total (fewer with
-    probability `short_seq_prob`), at least two, and divides them into segments A and B at a random sentence. Half of
-    the segments B are replaced by one from a different document, drawn from `others`; the replaced sentences then
-    begin the next example. So that the label does not depend on the kind of text, a sentence that would fill an
-    example is first divided into pieces (see `split_long_sentences`), and a last sentence that is alone is divided
-    into A and B.
+    Each example takes the next sentences from a document until they contain `max_tokens` tokens, or fewer with
+    probability `short_seq_prob`, but at least two sentences. It divides them into segments A and B at a random
+    sentence boundary. Half of the segments B are replaced by a random segment from a different document; the next
+    example then starts with the replaced sentences.
+
+    Two rules keep the labels balanced in all types of text. Sentences that would fill an entire example are first
+    split into pieces (see `split_long_sentences`). If one sentence is left in a document, it is split into A and B.
+
+    Args:
+        document_ids: Documents to divide. A document that occurs twice is divided twice.
+        other_ids: Documents from which random segments are drawn.
+
+    Returns:
+        One row per pair, int32 (pairs, 7), with the columns PAIR_FIELDS. Starts and ends are token offsets.
     """
     rng = random.Random(" ".join(map(str, seed)))
     pairs = []
-    for number in numbers.tolist():
-        ends = split_long_sentences(documents.sentence_ends(number), max_tokens).tolist()
-        sentence = 0  # the first unused one
+    for document in document_ids.tolist():
+        ends = split_long_sentences(documents.sentence_ends(document), max_tokens).tolist()
+        sentence = 0  # index of the first unused sentence
         while sentence < len(ends):
             start = ends[sentence - 1] if sentence else 0
             target = max_tokens if rng.random() >= short_seq_prob else rng.randint(2, max_tokens)
@@ -82,48 +88,49 @@ def plan_pairs(
             middle = after if alone else rng.randint(sentence + 1, after - 1)
             end = ends[after - 1]
             if rng.random() < 0.5 or end - start == 1:
-                other = number
-                while other == number:
-                    other = int(others[rng.randrange(len(others))])
+                other = document
+                while other == document:
+                    other = int(other_ids[rng.randrange(len(other_ids))])
                 min_tokens = max(target - (ends[middle - 1] - start), 1)
                 start_b, end_b = random_segment(documents.sentence_ends(other), min_tokens, max_tokens, rng)
-                pairs.append((number, start, ends[middle - 1], other, start_b, end_b, NOT_NEXT))
+                pairs.append((document, start, ends[middle - 1], other, start_b, end_b, NOT_NEXT))
                 sentence = middle
             else:
                 cut = rng.randint(start + 1, end - 1) if alone else ends[middle - 1]
-                pairs.append((number, start, cut, number, cut, end, IS_NEXT))
+                pairs.append((document, start, cut, document, cut, end, IS_NEXT))
                 sentence = after
     return np.array(pairs, dtype=np.int32).reshape(-1, len(PAIR_FIELDS))
 
 
 def split_long_sentences(ends: np.ndarray, max_tokens: int) -> np.ndarray:
     """
-    Divides sentences of `max_tokens` or more into the smallest number of pieces that are shorter, of nearly equal
-    length. Takes the ends of sentences (sentences,) and returns the ends of the pieces.
+    Splits each sentence of `max_tokens` or more tokens into as few shorter pieces of nearly equal length as possible.
+
+    Takes the end offsets of the sentences, (sentences,), and returns those of the pieces, (pieces,).
     """
     lengths = np.diff(ends, prepend=0)
     pieces = -(-lengths // (max_tokens - 1))
     if len(pieces) == pieces.sum():
         return ends
-    last = np.cumsum(pieces)  # of each sentence
-    number = np.arange(last[-1]) - np.repeat(last - pieces, pieces) + 1  # of a piece in its sentence
-    return np.repeat(ends - lengths, pieces) + np.repeat(lengths, pieces) * number // np.repeat(pieces, pieces)
+    last = np.cumsum(pieces)  # index of the last piece in each sentence, plus 1
+    position = np.arange(last[-1]) - np.repeat(last - pieces, pieces) + 1  # of each piece in its sentence, from 1
+    return np.repeat(ends - lengths, pieces) + np.repeat(lengths, pieces) * position // np.repeat(pieces, pieces)
 
 
 def random_segment(ends: np.ndarray, min_tokens: int, max_tokens: int, rng: random.Random) -> tuple[int, int]:
     """
-    Returns start and end of a segment that begins at a random piece of `split_long_sentences` and has at least
-    `min_tokens`, if the document is long enough.
+    Returns the start and end offsets of a random segment in a document.
 
-    All pieces are equally likely, without a list of them: sentences are drawn with weight
-    1 + length / (max_tokens - 1), which is more than their number of pieces but less than twice as much, and rejection
-    removes the surplus.
+    The segment starts with a random piece from `split_long_sentences`. It has at least `min_tokens` tokens unless the
+    document ends first. All pieces are equally likely, but they need not be listed: a sentence is drawn with weight
+    1 + length / (max_tokens - 1), which is between one and two times its number of pieces, and rejection sampling
+    corrects the difference.
     """
     longest = max_tokens - 1
     while True:
         drawn = rng.random() * (len(ends) + int(ends[-1]) / longest)
         first = int(drawn) if drawn < len(ends) else bisect_right(ends, (drawn - len(ends)) * longest)
-        first = min(first, len(ends) - 1)  # a float can be rounded up
+        first = min(first, len(ends) - 1)  # rounding can exceed the last index
         start, length, pieces = sentence_at(ends, first, longest)
         if rng.random() * (1 + length / longest) < pieces:
             break
@@ -135,7 +142,7 @@ def random_segment(ends: np.ndarray, min_tokens: int, max_tokens: int, rng: rand
 
 
 def sentence_at(ends: np.ndarray, index: int, longest: int) -> tuple[int, int, int]:
-    """Returns the start of a sentence, its length in tokens and its number of pieces."""
+    """Returns a sentence's start offset, its length in tokens and its number of pieces."""
     start = int(ends[index - 1]) if index else 0
     length = int(ends[index]) - start
     return start, length, -(-length // longest)
@@ -144,11 +151,11 @@ def sentence_at(ends: np.ndarray, index: int, longest: int) -> tuple[int, int, i
 def truncate_pair(
     a: np.ndarray, b: np.ndarray, max_tokens: int, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Removes tokens from the longer segment until both fit, each at the front or the end with equal probability."""
+    """Shortens the longer segment, randomly at its start or end, until the total is at most `max_tokens`."""
     surplus = len(a) + len(b) - max_tokens
     if surplus > 0:
         from_longer = min(surplus, abs(len(a) - len(b)))
-        rest = surplus - from_longer  # now both are equally long and are truncated alternately
+        rest = surplus - from_longer  # both are now equally long and are shortened alternately
         cut_a, cut_b = rest // 2, rest - rest // 2
         if len(a) > len(b):
             cut_a += from_longer
@@ -162,23 +169,25 @@ def truncate_pair(
 
 def plan_block(
     documents: Documents,
-    numbers: np.ndarray,
+    document_ids: np.ndarray,
     max_tokens: int,
     short_seq_prob: float,
     seed: tuple[int, ...],
     start: int,
 ) -> np.ndarray:
-    """Returns the pairs for PLAN_BLOCK of the documents `numbers` in an epoch, beginning with the one at `start`."""
-    block = numbers[start : start + PLAN_BLOCK]
-    return plan_pairs(documents, block, numbers, max_tokens, short_seq_prob, (*seed, start))
+    """Returns the segment pairs for the block of PLAN_BLOCK documents that begins at index `start`."""
+    block = document_ids[start : start + PLAN_BLOCK]
+    return plan_pairs(documents, block, document_ids, max_tokens, short_seq_prob, (*seed, start))
 
 
 class PairExamples(Examples):
     """
-    `[CLS] A [SEP] B [SEP]` with masked tokens and the next-sentence label. Every epoch draws new pairs.
+    Dataset of segment pairs `[CLS] A [SEP] B [SEP]` with masked tokens and a next-sentence label.
+
+    Each epoch draws new random pairs.
 
     Args:
-        short_seq_prob: share of pairs that are made shorter.
+        short_seq_prob: Fraction of pairs that are shortened to a random length.
     """
 
     kind = "pairs"
@@ -197,11 +206,11 @@ class PairExamples(Examples):
         return *super().plan_settings(), self.short_seq_prob
 
     def make_plan(self, epoch: int) -> Iterator[np.ndarray]:
-        numbers = self.documents_in_epoch(epoch)
-        check_documents(self.documents, np.unique(numbers))
-        starts = range(0, len(numbers), PLAN_BLOCK)
-        arguments = (self.documents, numbers, self.max_tokens, self.short_seq_prob, (self.seed, epoch))
-        # A daemonic data-loader worker cannot start processes.
+        document_ids = self.documents_in_epoch(epoch)
+        check_documents(self.documents, np.unique(document_ids))
+        starts = range(0, len(document_ids), PLAN_BLOCK)
+        arguments = (self.documents, document_ids, self.max_tokens, self.short_seq_prob, (self.seed, epoch))
+        # Data loader workers are daemonic and cannot start processes.
         if self.num_proc == 1 or len(starts) < 16 or multiprocessing.current_process().daemon:
             yield from (plan_block(*arguments, start) for start in starts)
         else:
@@ -211,11 +220,6 @@ class PairExamples(Examples):
     def count_examples(self, plan: np.ndarray) -> int:
         check_labels(plan[:, -1])
         return len(plan)
-
-    @property
-    def random_share(self) -> float:
-        """The share of random second segments in epoch 0."""
-        return float((self.plan(0)[:, -1] == NOT_NEXT).mean())
 
     def __getitem__(self, index: int) -> dict[str, np.ndarray | int]:
         epoch, index = divmod(index, self.length)

@@ -1,4 +1,4 @@
-"""Sentence splitting."""
+"""Splitting text into sentences."""
 
 import re
 from collections.abc import Iterator
@@ -7,43 +7,43 @@ import sentencex
 
 from ..support.errors import InputError
 
-# The languages that sentencex has rules for, and Chinese, to which its general rules apply. It treats every other code
-# as English.
+# The languages for which sentencex has rules, and Chinese, for which its default rules work. It treats all other
+# language codes as English.
 LANGUAGES = tuple(
     "am ar bg bn ca da de el en es fi fr gu hi hy it ja kk kn ml mr my nl pa pl pt ru sk ta te uk zh".split()
 )
 MAX_WRAPPED_LINE = 100  # characters
-TERMINATORS = (*".!?…", *"。！？．｡", *"।॥۔؟։።።")  # European, Chinese and Japanese, other scripts
+TERMINATORS = (*".!?…", *"。！？．｡", *"।॥۔؟։።።")  # European scripts, Chinese and Japanese, other scripts
 QUOTES = "\"'”’»」』"
-MAX_PART = 50_000  # characters; after an open quotation mark sentencex takes quadratic time
+MAX_PART = 50_000  # characters; the run time of sentencex is quadratic if a quotation is never closed
 SENTENCE_END = re.compile(rf"[{re.escape(''.join(TERMINATORS))}]\W*\s|[。！？｡]\W*")
 
 
 def check_language(code: str):
-    """Raises InputError if there are no rules for a language."""
+    """Raises InputError if the language is not supported."""
     if code not in LANGUAGES:
-        raise InputError(f"{code!r} must be one of {', '.join(LANGUAGES)}; en also serves as a fallback.", "language")
+        raise InputError(f"must be one of {', '.join(LANGUAGES)}, not {code!r}; use en if it is missing.", "language")
 
 
 def split_document(text: str, language: str = "en") -> list[str]:
     """
-    Splits a text into sentences, none of them blank.
+    Splits a text into sentences and returns those that are not blank.
 
-    Every line is a paragraph, and no sentence crosses its end, unless the text looks hard-wrapped. In hard-wrapped
-    text paragraphs end at blank lines and after short lines such as headings.
+    Sentences never cross the end of a paragraph. By default each line is a paragraph. If the text looks hard-wrapped,
+    a paragraph ends at a blank line or after a short line such as a heading.
 
     Args:
-        language: one of LANGUAGES.
+        language: One of LANGUAGES.
     """
     lines = text.split("\n")
-    # sentencex ends a paragraph only at a blank line.
+    # For sentencex, only a blank line ends a paragraph.
     text = separate_short_lines(lines) if is_hard_wrapped(lines) else "\n\n".join(lines)
     sentences = [sentence for part in split_into_parts(text) for sentence in sentencex.segment(language, part)]
     return [sentence for sentence in sentences if not sentence.isspace()]
 
 
 def is_hard_wrapped(lines: list[str]) -> bool:
-    """Returns True if 95 % of the lines are at most MAX_WRAPPED_LINE long and most do not end a sentence."""
+    """Returns True if 95% of the lines are at most MAX_WRAPPED_LINE long and most do not end a sentence."""
     lines = [line.strip() for line in lines if line and not line.isspace()]
     if not lines:
         return False
@@ -53,7 +53,7 @@ def is_hard_wrapped(lines: list[str]) -> bool:
 
 
 def separate_short_lines(lines: list[str]) -> str:
-    """Joins hard-wrapped lines, with a blank line after each short one whose sentence neither ends nor continues."""
+    """Joins hard-wrapped lines, with a blank line after each heading (a short line outside of a sentence)."""
     width = min(max(map(len, lines)), MAX_WRAPPED_LINE)
     separated = []
     for line, following in zip(lines, [*lines[1:], ""], strict=True):
@@ -68,8 +68,9 @@ def ends_sentence(line: str) -> bool:
 
 def split_into_parts(text: str) -> Iterator[str]:
     """
-    Splits a text into parts of at most MAX_PART characters, at the end of a paragraph, or of a sentence or word in a
-    paragraph that is longer.
+    Splits a text into parts of at most MAX_PART characters.
+
+    A part ends at the end of a paragraph if possible, otherwise at the end of a sentence, or else at a space.
     """
     start = 0
     while len(text) - start > MAX_PART:

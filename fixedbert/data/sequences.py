@@ -1,4 +1,4 @@
-"""Running text as token sequences of one length."""
+"""Token sequences of a fixed length from continuous text."""
 
 from collections.abc import Iterator
 
@@ -14,11 +14,15 @@ def read_sequences(
     sources: list[str], tokenizer: PreTrainedTokenizerBase, length: int, batch_size: int
 ) -> Iterator[Tensor]:
     """
-    Yields batches (B, length) of `[CLS] text [SEP]` from files, directories or globs. The text continues across lines,
-    rows and files, and a remainder too short for a sequence is dropped. Only one line or row is in memory.
+    Reads text files one line or row at a time and yields batches of token sequences `[CLS] text [SEP]`, (B, length).
+
+    A sequence continues across the ends of lines, rows and files. Tokens left over at the end are dropped.
+
+    Args:
+        sources: Paths to files or directories, or glob patterns.
 
     Raises:
-        InputError: a file cannot be read, or too many tokens are unknown.
+        InputError: If a file cannot be read, or if too many tokens are unknown to the tokenizer.
     """
     cls, sep = tokenizer.cls_token_id, tokenizer.sep_token_id
     rows: list[list[int]] = []
@@ -44,5 +48,5 @@ def read_sequences(
 def tokenize_lines(sources: list[str], tokenizer: PreTrainedTokenizerBase) -> Iterator[list[int]]:
     for source in sources:
         for line in CorpusReader(Corpus(source, document_boundary="line")):
-            assert isinstance(line, str)  # with this boundary
+            assert isinstance(line, str)  # only "column" yields lists of sentences
             yield encode(tokenizer, line, add_special_tokens=False, verbose=False)["input_ids"]

@@ -1,4 +1,4 @@
-"""Tokenizers: loading an existing one or a vocabulary file, training WordPiece on a corpus, and tokenizing text."""
+"""Functions that load, check, train and apply tokenizers."""
 
 import json
 import re
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     import datasets
 
 MAX_WORD_LENGTH = 100  # characters; WordPiece maps longer words to [UNK]
-MAX_UNREACHABLE = 0.05  # share of a vocabulary that the normalizer may make unreachable; BERT's has less than 0.001
-# At most 0.02 % of the tokens of English text are unknown to BERT's vocabulary. With a cased tokenizer and an uncased
-# vocabulary it is 10 % of novels and 17 % of news; of Thai and DNA it is nearly everything.
-MAX_UNKNOWN = 0.08
-MIN_COUNTED = 200  # tokens; the share among fewer is not reliable
+MAX_UNREACHABLE = 0.05  # maximum fraction of unreachable tokens in a vocabulary; in BERT's it is below 0.001
+# With BERT's vocabulary at most 0.02% of the tokens in English text are unknown. A cased tokenizer with an uncased
+# vocabulary fails on 10% of the tokens in novels and 17% in news. In Thai or DNA nearly all tokens are unknown.
+MAX_UNKNOWN = 0.08  # maximum fraction of unknown tokens
+MIN_COUNTED = 200  # tokens; the fraction is not reliable for fewer
 TOKENIZER_FILES = (
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.txt",
     "vocab.json", "merges.txt", "sentencepiece.bpe.model", "spiece.model",
@@ -31,48 +31,48 @@ TOKENIZER_FILES = (
 
 def load_tokenizer(name_or_path: str | None, do_lower_case: bool | None = None, **options) -> PreTrainedTokenizerBase:
     """
-    Loads the tokenizer of a directory or Hub id, or BERT's tokenizer with the tokens of a vocab.txt.
+    Loads a tokenizer from a directory, the Hub or a vocab.txt file.
 
     Args:
-        do_lower_case: overrides the tokenizer's own setting.
-        options: passed to `from_pretrained`.
+        do_lower_case: Overrides the tokenizer's own setting.
+        options: Passed to `from_pretrained`.
 
     Raises:
-        InputError: there is no tokenizer, it cannot be loaded, it lacks BERT's special tokens, or its normalizer
-            does not fit `do_lower_case` or its vocabulary.
+        InputError: If no tokenizer can be loaded, if it lacks one of BERT's special tokens, or if its normalizer does
+            not match `do_lower_case` or the vocabulary.
     """
     if name_or_path is None:
-        raise InputError("no tokenizer; set `tokenizer_name` to a directory, a Hub id or a vocab.txt file.")
+        raise InputError("no tokenizer specified; set `tokenizer_name` to a directory, a Hub id or a vocab.txt file.")
     if Path(name_or_path).suffix == ".txt" and not Path(name_or_path).is_dir():
         tokenizer: PreTrainedTokenizerBase = load_vocabulary(Path(name_or_path), do_lower_case is not False)
     else:
         if do_lower_case is not None:
             options["do_lower_case"] = do_lower_case
-        with reading(name_or_path, "use the tokenizer that belongs to the model", "no tokenizer could be loaded"):
+        with reading(name_or_path, "use the model's own tokenizer", "could not load a tokenizer"):
             tokenizer = AutoTokenizer.from_pretrained(name_or_path, **{"trust_remote_code": False} | options)
-        # Without any file, transformers 5 returns a tokenizer that has nothing but special tokens.
+        # If there are no tokenizer files, transformers 5 returns a tokenizer that contains only special tokens.
         if len(tokenizer) <= len(tokenizer.all_special_tokens):
-            raise InputError(f"{name_or_path}: there is no tokenizer; save it there, or set `tokenizer_name`.")
+            raise InputError(f"{name_or_path}: tokenizer not found; save it there or set `tokenizer_name`.")
     missing = [role for role in ("cls", "sep", "pad", "mask") if getattr(tokenizer, f"{role}_token_id") is None]
     if missing:
-        raise InputError(f"{name_or_path}: not a BERT tokenizer, because it has no {', '.join(missing)} token.")
+        raise InputError(f"{name_or_path}: not a BERT tokenizer; missing special tokens: {', '.join(missing)}.")
     check_case(name_or_path, tokenizer, do_lower_case)
     return tokenizer
 
 
 def load_vocabulary(file: Path, do_lower_case: bool) -> BertTokenizer:
-    with reading(file, "use a vocabulary file of BERT"):
+    with reading(file, "use a BERT vocabulary file"):
         tokens = file.read_text(encoding="utf-8-sig").rstrip("\n").split("\n")
         return BertTokenizer(vocab={token: index for index, token in enumerate(tokens)}, do_lower_case=do_lower_case)
 
 
 def check_case(name: str, tokenizer: PreTrainedTokenizerBase, do_lower_case: bool | None):
     """
-    Checks that the tokenizer's normalizer fits its vocabulary. Lower-casing makes cased tokens unreachable.
+    Checks the tokenizer's normalizer. Lowercasing makes tokens that contain uppercase letters unreachable.
 
     Raises:
-        InputError: the tokenizer ignores `do_lower_case`; or `do_lower_case` is None and the normalizer makes more
-            than MAX_UNREACHABLE of a WordPiece vocabulary unreachable.
+        InputError: If the tokenizer ignores `do_lower_case`, or if `do_lower_case` is None and more than
+            MAX_UNREACHABLE of the tokens in a WordPiece vocabulary are unreachable.
     """
     backend = tokenizer.backend_tokenizer
     normalize = backend.normalizer.normalize_str if backend.normalizer else str
@@ -92,98 +92,98 @@ def check_case(name: str, tokenizer: PreTrainedTokenizerBase, do_lower_case: boo
     unreachable = [word for word in words if normalize(word).replace(" ", "") != word.replace(" ", "")]
     if len(unreachable) > MAX_UNREACHABLE * len(words):
         raise InputError(
-            f"{name}: the tokenizer changes case or accents, so that {len(unreachable) / len(words):.0%} of its "
-            f"tokens can never be produced (such as {', '.join(map(repr, unreachable[:3]))}); set `do_lower_case` "
-            "false (`cased`), or correct do_lower_case and strip_accents in tokenizer_config.json."
+            f"{name}: {len(unreachable) / len(words):.0%} of the tokens (such as "
+            f"{', '.join(map(repr, unreachable[:3]))}) are unreachable because the tokenizer changes case or accents; "
+            "set `do_lower_case` false (`cased`), or correct do_lower_case and strip_accents in tokenizer_config.json."
         )
 
 
 def check_vocab_size(tokenizer: PreTrainedTokenizerBase, vocab_size: int, model: object):
-    """Raises InputError if the tokenizer produces ids for which the model has no embedding."""
+    """Raises InputError if the tokenizer contains token ids that are out of range for the model's embeddings."""
     required = max(tokenizer.get_vocab().values()) + 1
     if required > vocab_size:
         raise InputError(
-            f"{model}: the tokenizer has {required} tokens, but the model has {vocab_size} embeddings; use the "
-            "model's own tokenizer."
+            f"{model}: the tokenizer has {required} token ids, but the model has only {vocab_size} embeddings; use "
+            "the model's own tokenizer."
         )
 
 
 def check_same_vocabulary(tokenizer: PreTrainedTokenizerBase, name: str, model: str | None, **options):
-    """Raises InputError if `model` has its own tokenizer and it assigns different ids than the tokenizer `name`."""
+    """Raises InputError if `model` includes a tokenizer whose vocabulary differs from that of `tokenizer`."""
     if model is None or model == name:
         return
     try:
         own = load_tokenizer(model, **options)
     except InputError:
-        return  # it has none
+        return  # the model includes no tokenizer
     if own.get_vocab() != tokenizer.get_vocab():
-        raise InputError(f"{name}: the vocabulary differs from that of {model}; leave `tokenizer_name` out.")
+        raise InputError(f"{name}: the vocabulary differs from that of {model}; omit `tokenizer_name`.")
 
 
 def encode(tokenizer: PreTrainedTokenizerBase, *texts: str | list[str], **options) -> BatchEncoding:
     """
-    Tokenizes texts or pairs of texts. Special tokens that occur in a text, such as "[SEP]", are treated as text.
+    Tokenizes texts or text pairs. Special tokens such as "[SEP]" that occur in a text are tokenized as ordinary text.
 
     Args:
-        options: passed to the tokenizer.
+        options: Passed to the tokenizer.
     """
     return tokenizer(*texts, split_special_tokens=True, **options)
 
 
 def tokenizer_state(tokenizer: PreTrainedTokenizerBase) -> str:
-    """Returns a hash of everything that determines the tokens of a text, without special tokens around it."""
+    """Returns a hash of everything that determines how the tokenizer splits text into tokens."""
     state = json.loads(tokenizer.backend_tokenizer.to_str())
     parts = ("normalizer", "pre_tokenizer", "model", "added_tokens")
     return stable_hash([state[part] for part in parts], tokenizer.sep_token)
 
 
 def check_unknown_tokens(source: str, unknown: int, total: int):
-    """Raises InputError if more than MAX_UNKNOWN of the tokens of a text are unknown."""
+    """Raises InputError if the fraction of unknown tokens in a text exceeds MAX_UNKNOWN."""
     if total >= MIN_COUNTED and unknown > MAX_UNKNOWN * total:
         raise InputError(
-            f"{source}: {unknown / total:.0%} of {total:,} tokens are unknown to the tokenizer; use one whose "
-            "vocabulary covers this text, or change `do_lower_case`."
+            f"{source}: {unknown / total:.0%} of {total:,} tokens are unknown; use a tokenizer whose vocabulary "
+            "covers this text, or change `do_lower_case`."
         )
 
 
 def check_features(source: str, features: "datasets.Dataset", tokenizer: PreTrainedTokenizerBase):
-    """Calls `check_unknown_tokens` for the column `input_ids`."""
+    """Calls `check_unknown_tokens` for the column `input_ids` of a dataset."""
     ids = features.with_format("arrow")[:]["input_ids"].combine_chunks().flatten().to_numpy()
     check_unknown_tokens(source, int(np.count_nonzero(ids == tokenizer.unk_token_id)), len(ids))
 
 
 def train_tokenizer(texts: Callable[[], Iterator[str]], vocab_size: int, do_lower_case: bool) -> BertTokenizer:
     """
-    Trains BERT's WordPiece tokenizer with at most `vocab_size` tokens.
+    Trains a BERT WordPiece tokenizer with at most `vocab_size` tokens.
 
     Args:
-        texts: returns a new iterator over the texts on every call.
+        texts: A function that returns a new iterator over the texts on each call.
 
     Raises:
-        InputError: there are no texts, or only words of more than MAX_WORD_LENGTH characters.
+        InputError: If the texts contain no words of at most MAX_WORD_LENGTH characters.
     """
     untrained = BertTokenizer(do_lower_case=do_lower_case)
     drop_long_words = long_word_filter(untrained)
 
     def train(**options: Any) -> BertTokenizer:
         non_blank = (drop_long_words(text) for text in texts() if text and not text.isspace())
-        first = next(non_blank, "")  # the trainer of an empty iterator never returns
+        first = next(non_blank, "")  # training never ends if the iterator is empty
         return untrained.train_new_from_iterator(chain([first], non_blank), vocab_size, show_progress=False, **options)
 
     tokenizer = train()
-    if len(tokenizer) > vocab_size:  # by default all characters are in the alphabet, both with and without ##
+    if len(tokenizer) > vocab_size:  # by default all characters are included, with and without ##
         continuing = sum(token.startswith("##") for token in tokenizer.get_vocab())
         room = vocab_size - len(untrained)
         tokenizer = train(limit_alphabet=max(room // 2, room - continuing))
     if len(tokenizer) == len(untrained):
         raise InputError(
-            f"the corpus has no text to train a tokenizer on, or no word of at most {MAX_WORD_LENGTH} characters."
+            f"the corpus contains no words of at most {MAX_WORD_LENGTH} characters to train a tokenizer on."
         )
     return tokenizer
 
 
 def long_word_filter(tokenizer: PreTrainedTokenizerBase) -> Callable[[str], str]:
-    """Returns a function that removes words of more than MAX_WORD_LENGTH characters, on which training takes hours."""
+    """Returns a function that removes words longer than MAX_WORD_LENGTH, because training on them takes hours."""
     backend = tokenizer.backend_tokenizer
     long = re.compile(rf"\S{{{MAX_WORD_LENGTH + 1},}}")
 

@@ -1,10 +1,10 @@
 #!/bin/bash
 #SBATCH --nodes=1 --ntasks-per-node=1 --gpus-per-node=8 --cpus-per-task=32 --time=24:00:00
 #SBATCH --requeue --signal=TERM@120
-# A training on one node of Slurm. A job that is stopped, by its time limit too, is queued again and goes on:
+# Trains on a single Slurm node. A job that is stopped, for example by its time limit, is requeued and resumes its run:
 #     sbatch fixedbert/recipes/slurm.sh run_pretraining.py recipes/paper_stage1.yaml --output_dir /shared/runs/stage1
 log=slurm-$SLURM_JOB_ID-${SLURM_RESTART_COUNT:-0}.log
-# A job runs once at a time, so that a lock that was left before a restart is its own.
+# Slurm never runs the same job twice at the same time, so a lock that exists after a restart is the job's own.
 srun --cpus-per-task="${SLURM_CPUS_PER_TASK:-1}" \
     accelerate launch --config_file "${ACCELERATE_CONFIG:-fixedbert/recipes/accelerate/ddp.yaml}" \
     --num_processes "$SLURM_GPUS_ON_NODE" "$@" \

@@ -1,4 +1,4 @@
-"""Corpora: every source yields complete documents."""
+"""Corpus readers: each type of source yields complete documents."""
 
 import json
 import os
@@ -19,7 +19,7 @@ def documents(source, **options) -> list:
 
 
 def test_text_files(tmp_path):
-    """Guards: by default a text file is a document; byte order marks and carriage returns are removed."""
+    """Guards: by default a text file is one document, without byte order mark and carriage returns."""
     (tmp_path / "a.txt").write_bytes("\ufeffOne.\r\n\r\nTwo – é.\r\n".encode())
     (tmp_path / "b.txt").write_text("Three.\n")
     (tmp_path / "c.txt").write_text("")
@@ -29,7 +29,7 @@ def test_text_files(tmp_path):
 
 
 def test_end_of_a_file_ends_a_document(tmp_path):
-    """Guards: with every boundary the last document of a file and the first of the next are two documents."""
+    """Guards: the end of a file ends a document for each document boundary."""
     for name in "ab":
         (tmp_path / f"{name}.txt").write_text(f"One {name}.\n\nTwo {name}.")
         (tmp_path / f"{name}.jsonl").write_text(json.dumps({"text": f"{name}.", "book": "same"}))
@@ -39,7 +39,7 @@ def test_end_of_a_file_ends_a_document(tmp_path):
 
 
 def test_formats_directories_and_globs(tmp_path):
-    """Guards: a directory is searched recursively for all formats, and a glob matches files and directories."""
+    """Guards: directories are searched recursively for all formats, and globs match files and directories."""
     (tmp_path / "deep").mkdir()
     (tmp_path / "deep" / "a.jsonl").write_text('{"text": "One.", "id": 1}\n\n{"text": "Two.", "other": 2}\n')
     pyarrow.parquet.write_table(pyarrow.table({"text": ["Three.", None], "url": ["x", "y"]}), tmp_path / "b.parquet")
@@ -48,17 +48,17 @@ def test_formats_directories_and_globs(tmp_path):
     (tmp_path / "ignored.md").write_text("Not this.")
     assert sorted(documents(tmp_path)) == ["", "Five.", "Four.\n", "One.", "Three.", "Two."]
     assert documents(tmp_path / "**" / "*.jsonl") == documents(tmp_path / "d*p") == ["One.", "Two."]
-    assert documents(tmp_path / "c[1].txt") == ["Four.\n"]  # an existing path is not a pattern
+    assert documents(tmp_path / "c[1].txt") == ["Four.\n"]  # an existing path is not a glob pattern
     (tmp_path / "empty").mkdir()
     for source in ("empty", "missing.txt", "*.csv"):
-        with pytest.raises(InputError, match="no such file"):
+        with pytest.raises(InputError, match="no files found"):
             corpus_files(str(tmp_path / source))
-    with pytest.raises(InputError, match="ignored.md: unknown format"):
+    with pytest.raises(InputError, match="ignored.md: unsupported format"):
         documents(tmp_path / "ignored.md")
 
 
 def test_boundaries_in_tables(tmp_path):
-    """Guards: consecutive rows with one value are the sentences of a document; an empty row can end a document."""
+    """Guards: consecutive rows with the same document value form a document; empty rows can end a document."""
     rows = [("a", "One."), ("a", "Two."), ("b", "Three."), ("a", ""), ("a", "Four.")]
     (tmp_path / "a.jsonl").write_text("".join(json.dumps({"book": b, "text": t}) + "\n" for b, t in rows))
     table = pyarrow.table({"book": [b for b, _ in rows], "text": [t for _, t in rows]})
@@ -67,26 +67,26 @@ def test_boundaries_in_tables(tmp_path):
         found = documents(tmp_path / file, document_boundary="column", document_column="book")
         assert found == [["One.", "Two."], ["Three."], ["Four."]]
         assert documents(tmp_path / file, document_boundary="blank_line") == ["One.\nTwo.\nThree.\n", "Four.\n"]
-    with pytest.raises(InputError, match="no column 'volume' .columns: .*`document_column_name`"):
+    with pytest.raises(InputError, match="column 'volume' not found .available: .*`document_column_name`"):
         documents(tmp_path / "b.parquet", document_boundary="column", document_column="volume")
     with pytest.raises(InputError, match="requires `document_column_name`"):
         Corpus("a.jsonl", document_boundary="column")
-    with pytest.raises(InputError, match="`document_boundary` 'chapter' must be one of row"):
+    with pytest.raises(InputError, match="`document_boundary` must be one of row.* not 'chapter'"):
         Corpus("a.jsonl", document_boundary="chapter")
 
 
 @pytest.mark.parametrize(
     "name, content, message",
     [
-        ("a.jsonl", '{"body": "x"}', r"line 1: there is no column 'text' \(columns: body\); set `text_column_name`"),
+        ("a.jsonl", '{"body": "x"}', r"line 1: column 'text' not found \(available: body\); set `text_column_name`"),
         ("a.jsonl", '{"text": "x"}\n{"text": 7}', "line 2: 'text' must be text, not int"),
-        ("a.jsonl", '{"text": "x \\ud83d"}', "line 1: character 3 of 'text' is half of a surrogate pair"),
+        ("a.jsonl", '{"text": "x \\ud83d"}', "line 1: character 3 in 'text' is half of a surrogate pair"),
         ("a.csv", "id,text\n1,x\n2,y,z\n", "line 3: more fields than the header has columns"),
         ("a.parquet", {"text": [["x"]]}, "row 0: 'text' must be text, not list"),
     ],
 )
 def test_values_that_are_not_text_are_refused(tmp_path, name, content, message):
-    """Guards: nothing but text is trained on, and no row with shifted columns."""
+    """Guards: values that are not text and rows with too many fields are errors."""
     if isinstance(content, dict):
         pyarrow.parquet.write_table(pyarrow.table(content), tmp_path / name)
     else:
@@ -96,33 +96,33 @@ def test_values_that_are_not_text_are_refused(tmp_path, name, content, message):
 
 
 def test_text_column_can_be_named(tmp_path):
-    """Guards: --text_column_name applies to tables and not to text files."""
+    """Guards: the text column can be chosen, and .txt files ignore this setting."""
     (tmp_path / "a.jsonl").write_text('{"body": "One."}\n')
     (tmp_path / "b.txt").write_text("Two.\n")
     assert documents(tmp_path, text_column="body") == ["One.", "Two.\n"]
 
 
 def test_only_regular_files_are_read(tmp_path):
-    """Guards: a named pipe is refused; reading it would block forever."""
+    """Guards: a named pipe is an error, because reading it would block forever."""
     os.mkfifo(tmp_path / "a.txt")
     with pytest.raises(InputError, match="a.txt: not a regular file"):
         documents(tmp_path)
 
 
 def test_document_without_boundaries_is_refused(tmp_path, monkeypatch):
-    """Guards: a file too large for one document is an error that names --document_boundary, not one huge document."""
+    """Guards: an oversized document is an error that suggests a different document boundary."""
     monkeypatch.setattr("fixedbert.data.corpora.MAX_DOCUMENT_SIZE", 2**20)
     line = "x" * 1023
     (tmp_path / "a.txt").write_text(f"{line}\n" * 1025)
     (tmp_path / "b.csv").write_text("text,id\n" + f"{line},1\n" * 1026)
     column = {"document_boundary": "column", "document_column": "id"}
     for name, options in (("a.txt", {}), ("a.txt", {"document_boundary": "blank_line"}), ("b.csv", column)):
-        with pytest.raises(InputError, match=rf"{name}: a document is larger than 1 MiB; set `document_boundary`"):
+        with pytest.raises(InputError, match=rf"{name}: a document exceeds 1 MiB; set `document_boundary`"):
             documents(tmp_path / name, **options)
 
 
 def test_hub_datasets(tmp_path):
-    """Guards: rows of a dataset loaded by `load_dataset` (here from a local directory) in order, across batches."""
+    """Guards: the rows of a dataset from `load_dataset` (here a local directory) are read in order, across batches."""
     pyarrow.parquet.write_table(
         pyarrow.table({"text": [f"row {n}" for n in range(2500)], "doc": [n // 1000 for n in range(2500)]}),
         tmp_path / "train-00000-of-00001.parquet",
@@ -130,21 +130,21 @@ def test_hub_datasets(tmp_path):
     assert documents(tmp_path, on_hub=True) == [f"row {n}" for n in range(2500)]
     found = documents(tmp_path, on_hub=True, document_boundary="column", document_column="doc")
     assert [len(sentences) for sentences in found] == [1000, 1000, 500]
-    with pytest.raises(InputError, match="no column 'body'"):
+    with pytest.raises(InputError, match="column 'body' not found"):
         documents(tmp_path, on_hub=True, text_column="body")
-    with pytest.raises(InputError, match="nobody/nothing: the dataset could not be loaded"):
+    with pytest.raises(InputError, match="nobody/nothing: could not load the dataset"):
         documents("nobody/nothing", on_hub=True)
 
 
 def test_sample_and_description():
-    """Guards: the built-in sample is a corpus, and a description names source, configuration and boundary."""
+    """Guards: the sample is a corpus, and the description contains source, configuration and boundary."""
     assert len(documents("sample", on_hub=True)) > 250
     corpus = Corpus("a/b", True, "en", document_boundary="column", document_column="id")
-    assert corpus.description() == "a/b (en): a document ends at a change of value in the document column 'id'"
+    assert corpus.description() == "a/b (en): a document ends at a change of the value in the document column 'id'"
 
 
 def test_real_wikipedia_and_books(real_data):
-    """Guards: real corpora are read as complete articles and novels."""
+    """Guards: articles from Wikipedia and complete novels are read as single documents."""
     books = documents(real_data / "books")
     assert len(books) == 98 and not any(text.startswith("\ufeff") or "\r" in text for text in books)
     assert len(documents(real_data / "wikipedia")) == 13488

@@ -1,4 +1,4 @@
-"""Pretraining examples as a pure function of (seed, epoch, index): packing, masking, order and batches."""
+"""Pretraining examples: reproducibility, packing, masking, shuffling and batches."""
 
 import pickle
 
@@ -22,7 +22,7 @@ from fixedbert.data.segment_pairs import PairExamples
 
 @pytest.fixture(params=["pairs", "mlm", "clm", "separate"])
 def make(request, many, tokenizer):
-    """Makes examples of every kind."""
+    """Returns a function that creates a dataset of the requested type."""
 
     def examples(numbers=300, length=43, seed=5, **options):
         kind = PairExamples if request.param == "pairs" else PackedExamples
@@ -34,7 +34,7 @@ def make(request, many, tokenizer):
 
 
 def test_examples_depend_only_on_seed_epoch_and_index(make):
-    """Guards: an example does not depend on what was read before, and differs between epochs and seeds."""
+    """Guards: an example does not depend on earlier reads, and it differs between epochs and seeds."""
     one, other = make(), pickle.loads(pickle.dumps(make()))  # as in a worker process
     for index in (17, 3, 250):
         list(map(other.__getitem__, range(index)))
@@ -47,7 +47,7 @@ def test_examples_depend_only_on_seed_epoch_and_index(make):
 
 
 def test_examples_of_a_different_length_and_subsets(make):
-    """Guards: a stage with a different length has the examples that this length gives; a subset has no repetitions."""
+    """Guards: `with_max_seq_length` equals a new dataset with that length; a subset contains no duplicates."""
     other = make().with_max_seq_length(20)
     expected = make(length=20)
     assert len(other) == len(expected) and make().with_max_seq_length(43)[0].keys() == expected[0].keys()
@@ -58,9 +58,9 @@ def test_examples_of_a_different_length_and_subsets(make):
 @pytest.mark.parametrize("processes", [1, 2])
 @pytest.mark.parametrize("skipped", [0, 2])
 @pytest.mark.parametrize("workers", [0, 2])
-def test_processes_see_what_one_with_a_larger_batch_sees(make, processes, skipped, workers):
-    """Guards: any number of processes and workers sees the same examples in each epoch, also after resuming; the last
-    step of an epoch, which has fewer, is filled up in the same way."""
+def test_several_processes_see_the_same_examples_as_one(make, processes, skipped, workers):
+    """Guards: each epoch has the same examples for any number of processes and workers, also after resuming and in an
+    incomplete last step, which is filled up."""
 
     def loader(size, rank=0, world_size=1, workers=0):
         examples = make(60)
@@ -87,12 +87,12 @@ def test_processes_see_what_one_with_a_larger_batch_sees(make, processes, skippe
 
 
 def unpadded(batch) -> list[list[int]]:
-    """The real tokens of each row. Padding is 0, like the first token of document 0."""
+    """Returns the non-padding tokens in each row. Padding is 0, like the first token in document 0."""
     return [ids[: int(ids.nonzero().max()) + 1].tolist() for ids in batch["input_ids"]]
 
 
 def test_masking_is_80_10_10():
-    """Guards: of 100,000 tokens 15 % are targets: 80 % [MASK], 10 % random, 10 % unchanged."""
+    """Guards: 15% of the tokens are targets. 80% of them become [MASK], 10% are random and 10% are unchanged."""
     rng = np.random.default_rng(0)
     ids = np.arange(10, 110)
     masked, labels = zip(
@@ -111,7 +111,7 @@ def test_masking_is_80_10_10():
 
 
 def test_whole_words_are_masked():
-    """Guards: of 100,000 tokens 15 % are targets, in whole words, and 80/10/10 holds per word."""
+    """Guards: 15% of the tokens are targets. The targets are whole words, and the 80/10/10 rule applies per word."""
     rng = np.random.default_rng(0)
     inside_word = np.array([False] * 60 + [True] * 40)
     ids = np.random.default_rng(1).integers(10, 100, size=120)
@@ -135,7 +135,7 @@ def test_whole_words_are_masked():
 
 
 def test_whole_word_masking_without_a_word_that_fits():
-    """Guards: if all words are longer than the share, the shortest is a target."""
+    """Guards: if no word fits into the number of targets, the shortest word is the target."""
     inside_word = np.array([False] * 10 + [True] * 10)
     ids = np.array([1, 11, 12, 2, 13, 3, 14, 15])
     for seed in range(20):
@@ -144,7 +144,7 @@ def test_whole_word_masking_without_a_word_that_fits():
 
 
 def test_words_in_wordpiece(tokenizer):
-    """Guards: ## continues a word; a vocabulary without it cannot mask whole words."""
+    """Guards: tokens with ## continue a word; without such tokens the result is None."""
     inside = tokens_inside_words(tokenizer)
     assert inside[tokenizer.convert_tokens_to_ids("##s")] and not inside[tokenizer.convert_tokens_to_ids("s")]
 
@@ -159,7 +159,7 @@ def test_words_in_wordpiece(tokenizer):
 
 
 def test_packed_rows_against_a_simple_reference(tmp_path, tokenizer):
-    """Guards: rows are slices of all documents in a row, each with [CLS] and [SEP], plus [CLS] inside a document."""
+    """Guards: rows are slices of the joined documents, with an additional [CLS] where a row continues a document."""
     store = make_store(tmp_path, [1], [3, 2], [1], [5])
     cls, sep = tokenizer.cls_token_id, tokenizer.sep_token_id
     examples = PackedExamples(store, [1, 2, 3], tokenizer, 6, objective="clm", separate_documents=True)
@@ -180,7 +180,7 @@ def test_packed_rows_against_a_simple_reference(tmp_path, tokenizer):
 
 
 def test_packed_rows_never_mask_special_tokens(many, tokenizer):
-    """Guards: no [CLS] or [SEP] is a target, wherever documents begin and end in a row, and every row has a target."""
+    """Guards: each packed row contains targets, and [CLS] and [SEP] are never targets."""
     cls, sep = tokenizer.cls_token_id, tokenizer.sep_token_id
     for length in (8, 9, 16):
         examples = PackedExamples(many, np.arange(1, 300), tokenizer, length, mlm_probability=0.9)
@@ -194,7 +194,7 @@ def test_packed_rows_never_mask_special_tokens(many, tokenizer):
 
 @pytest.mark.parametrize("make", ["mlm", "clm", "separate"], indirect=True)
 def test_packing_uses_every_token_once_per_epoch(make, many):
-    """Guards: packed rows neither lose nor repeat tokens, and every epoch packs anew."""
+    """Guards: packed rows neither lose nor repeat tokens, and each epoch packs them differently."""
     examples = make()
     expected = sorted(token for number in range(300) for token in many.tokens(number).tolist() if token > 4)
     firsts = []
@@ -208,7 +208,7 @@ def test_packing_uses_every_token_once_per_epoch(make, many):
 
 
 def test_order_of_an_epoch_is_a_permutation():
-    """Guards: every example once, in an order that looks random for any number of them, different for each seed."""
+    """Guards: the order of an epoch contains each index once, looks random, and differs between seeds."""
     for size in (1, 2, 3, 13, 1000, 65_537):
         assert sorted(np.concatenate(list(shuffled(size, (1, 2)))).tolist()) == list(range(size))
     one, other = (np.concatenate(list(shuffled(100_000, seed, chunk=1000))) for seed in ((1, 2), (1, 3)))
@@ -218,14 +218,14 @@ def test_order_of_an_epoch_is_a_permutation():
 
 
 def test_held_out_documents(many):
-    """Guards: training and held-out documents are disjoint, none is lost, and the share is the requested one."""
+    """Guards: training and held-out documents are disjoint, complete, and in the requested proportion."""
     train, held_out = split_documents(many, 0.1)
     assert len(held_out) == 30 and not set(train) & set(held_out)
     assert sorted([*train, *held_out]) == list(range(300))
 
 
 def test_collator_pads_and_masks():
-    """Guards: padding is masked and unlabelled, and rows keep their order."""
+    """Guards: padding is masked and has no labels, and the rows keep their order."""
     names = ("input_ids", "token_type_ids", "labels", "next_sentence_label")
     rows = [
         dict(zip(names, map(np.array, row), strict=True))
@@ -243,7 +243,7 @@ def test_collator_pads_and_masks():
 
 
 def test_collator_makes_padding_a_separate_document():
-    """Guards: with position_ids there is no mask, and the positions of padding restart at 0."""
+    """Guards: a batch with position_ids has no attention mask, and the position ids of the padding start at 0."""
     rows = [{"input_ids": np.arange(n), "labels": np.arange(n), "position_ids": np.arange(n)} for n in (4, 2)]
     batch = PretrainingCollator(pad_token_id=9)(rows)
     assert batch["position_ids"].tolist() == [[0, 1, 2, 3], [0, 1, 0, 1]]

@@ -1,4 +1,4 @@
-"""Row readers: every format in READERS has an example file here."""
+"""Row readers for all supported file formats."""
 
 import bz2
 import gzip
@@ -24,7 +24,7 @@ def separated(row: dict[str, str], delimiter: str) -> bytes:
     return "\n".join((delimiter.join(row), delimiter.join(row.values()), "")).encode()
 
 
-# A file with the one row {"text": "One.", "book": "a"} in each format.
+# For each format, a function that returns the content of a file with a single row.
 EXAMPLES: dict[str, Callable[[dict[str, str]], bytes]] = {
     ".txt": lambda row: row["text"].encode(),
     ".jsonl": lambda row: str(row).replace("'", '"').encode(),
@@ -37,7 +37,7 @@ EXAMPLES: dict[str, Callable[[dict[str, str]], bytes]] = {
 
 @pytest.mark.parametrize("suffix", READERS)
 def test_rows_of_every_format(tmp_path: Path, suffix: str):
-    """Guards: each format in READERS yields its columns and reports progress."""
+    """Guards: each reader yields the columns of its format and updates the position."""
     row = {"text": "One.", "book": "a"}
     path = tmp_path / f"a{suffix}"
     path.write_bytes(EXAMPLES[suffix](row))
@@ -48,7 +48,7 @@ def test_rows_of_every_format(tmp_path: Path, suffix: str):
 
 
 def test_fields_of_csv_and_tsv(tmp_path):
-    """Guards: csv has the usual quoting, tsv has none; line numbers count line feeds; short rows end with None."""
+    """Guards: csv supports quoting and tsv does not, line numbers are correct, and missing fields are None."""
     (tmp_path / "a.csv").write_bytes('\ufeffid,text\r\n1,"Five, ""and"" so\non."\r\n\r\n2\r\n'.encode())
     first, second = DataFile(tmp_path / "a.csv").rows()
     assert (first.number, first.values) == (2, {"id": "1", "text": 'Five, "and" so\non.'})
@@ -59,7 +59,7 @@ def test_fields_of_csv_and_tsv(tmp_path):
 
 
 def test_json_files_are_lines_or_an_array(tmp_path):
-    """Guards: a .json file may hold one object per line or one array."""
+    """Guards: a .json file may contain one object per line or an array of objects."""
     for content in ('{"a": 1}\n\n{"a": 2}\n', '[{"a": 1},\n {"a": 2}]'):
         (tmp_path / "a.json").write_text(content)
         assert [row.values for row in DataFile(tmp_path / "a.json").rows()] == [{"a": 1}, {"a": 2}]
@@ -67,7 +67,7 @@ def test_json_files_are_lines_or_an_array(tmp_path):
 
 @pytest.mark.parametrize("suffix, opener", [(".gz", gzip.open), (".bz2", bz2.open), (".xz", lzma.open)])
 def test_compressed_files(tmp_path, suffix, opener):
-    """Guards: compressed files are read like others, and a truncated one is an error."""
+    """Guards: compressed files are decompressed, and a truncated file is an error."""
     path = tmp_path / f"a.txt{suffix}"
     with opener(path, "wt", encoding="utf-8") as lines:
         lines.writelines(f"{number} {'é' * number}\n" for number in range(500))
@@ -81,25 +81,25 @@ def test_compressed_files(tmp_path, suffix, opener):
     "name, content, message",
     [
         ("a.jsonl", b'{"text": "x"}\n{"text": \n', "a.jsonl, line 2: not valid JSON"),
-        ("a.json", b'["x"]', "a.json, row 0: not a JSON object"),
+        ("a.json", b'["x"]', "a.json, row 0: each row must be a JSON object, not str"),
         ("a.csv", b'id,text\n1,"x\n', "a.csv, line 2: not valid csv"),
         ("a.tsv", b"text\ttext\nx\ty\n", "a.tsv, line 1: two columns are named 'text'"),
         ("a.txt", "One.\nTwo é.\n".encode("latin-1"), "a.txt, line 2: not UTF-8"),
         ("a.csv", "text,id\n".encode("utf-16"), "a.csv, line 1: not UTF-8"),
         ("a.parquet", b"PAR1 truncated", "a.parquet: cannot be read"),
-        ("a.docx", b"x", "a.docx: unknown format"),
+        ("a.docx", b"x", "a.docx: unsupported format"),
         ("a.txt.gz", b"x", "a.txt.gz: cannot be read"),
     ],
 )
-def test_damaged_files_are_reported_with_their_location(tmp_path, name, content, message):
-    """Guards: damage is an error that names the file, and the line or row where there is one."""
+def test_malformed_files_are_reported_with_their_location(tmp_path, name, content, message):
+    """Guards: the error message for a malformed file contains its path and, if known, the line or row."""
     (tmp_path / name).write_bytes(content)
     with pytest.raises(InputError, match=message):
         list(DataFile(tmp_path / name).rows())
 
 
 def test_zstandard_needs_its_package(tmp_path, monkeypatch):
-    """Guards: a compression whose package is missing is an error that names the package."""
+    """Guards: reading a .zst file without zstandard is an error that names the missing package."""
     (tmp_path / "a.txt.zst").write_bytes(b"x")
     monkeypatch.setattr("fsspec.compression.compr", {})
     with pytest.raises(InputError, match="install zstandard"):

@@ -1,4 +1,4 @@
-"""The built-in sample: deterministic, balanced, and unsolvable from one segment alone."""
+"""The built-in sample texts and tasks."""
 
 import json
 from collections import Counter, defaultdict
@@ -15,7 +15,7 @@ PREDICATES = {predicate: subject for subject, (_, predicates) in SUBJECTS.items(
 
 
 def test_text_comes_from_this_python(monkeypatch):
-    """Guards: enough documents of real prose, identical every time, none of them empty."""
+    """Guards: Python's documentation yields enough text, without empty documents, identical in each call."""
     texts = documents()
     assert len(texts) > 250 and sum(map(len, texts)) > 1_000_000 and all(texts)
     monkeypatch.setattr("sysconfig.get_path", lambda _: Path(json.__file__).parent)
@@ -27,7 +27,7 @@ def find_nouns(text: str) -> list[str]:
 
 
 def test_stories_have_one_subject_and_contain_all_nouns():
-    """Guards: the meaning of nouns can be learned from the stories: each has one subject, and no noun is missing."""
+    """Guards: each story is about one subject, and the stories contain all nouns, so that pretraining learns them."""
     texts = stories(500, seed=3)
     assert texts == stories(500, seed=3) != stories(500, seed=4)
     assert all(len({NOUNS[noun] for noun in find_nouns(text)}) == 1 for text in texts)
@@ -36,7 +36,7 @@ def test_stories_have_one_subject_and_contain_all_nouns():
 
 @pytest.mark.parametrize("rows", [sentence_pairs, questions], ids=lambda rows: rows.__name__)
 def test_nouns_in_the_evaluation_are_not_trained_on(rows):
-    """Guards: the evaluation rows contain 6 nouns of each subject that no training row contains."""
+    """Guards: the evaluation rows contain 6 nouns per subject, none of which occurs in the training rows."""
     texts = [str(rows(900, split)) for split in ("train", "dev")]
     train, dev = ({word for word in NOUNS if f"the {word}" in text} for text in texts)
     assert not train & dev and (len(train), len(dev)) == (4 * 14, 4 * 6)
@@ -44,7 +44,7 @@ def test_nouns_in_the_evaluation_are_not_trained_on(rows):
 
 
 def test_pairs_need_both_sentences():
-    """Guards: neither sentence decides the label alone: given either one, both labels are equally likely."""
+    """Guards: the label of a pair cannot be predicted from only one of its sentences."""
     rows = sentence_pairs(30_000, "train")
     assert rows == sentence_pairs(30_000, "train") != sentence_pairs(30_000, "dev")
     assert set(Counter(row["label"] for row in rows).values()) == {15_000}
@@ -52,13 +52,13 @@ def test_pairs_need_both_sentences():
         labels = defaultdict(Counter)
         for row in rows:
             labels[row[sentence]][row["label"]] += 1
-        # Predict for each row the majority among the other rows with the same sentence.
+        # For each row, predict the majority label among the other rows with the same sentence.
         right = sum(labels[row[sentence]][row["label"]] - 1 > labels[row[sentence]].total() / 2 for row in rows)
         assert right / len(rows) < 0.56, sentence
 
 
 def test_pair_labels_hold():
-    """Guards: two nouns of one subject, and the label says whether the predicate belongs to that subject."""
+    """Guards: a pair is labeled entailment if and only if the predicate belongs to the subject of its two nouns."""
     for row in sentence_pairs(300, "dev"):
         one, two = find_nouns(row["sentence1"])
         predicate_subject = PREDICATES[row["sentence2"].removeprefix("each of them ").rstrip(".")]
@@ -67,7 +67,7 @@ def test_pair_labels_hold():
 
 
 def test_questions_have_one_answer_among_equals():
-    """Guards: a context contains a noun of each subject, questions are about plants, and the answer is the plant."""
+    """Guards: each context contains one noun per subject, and the answer to each question is the plant."""
     for paragraph in questions(100, "train")["data"][0]["paragraphs"]:
         (question,) = paragraph["qas"]
         nouns = find_nouns(paragraph["context"])
@@ -80,7 +80,7 @@ def test_questions_have_one_answer_among_equals():
 
 
 def test_files_are_what_the_scripts_read(tmp_path):
-    """Guards: the tasks have GLUE's and SQuAD's formats and are identical every time."""
+    """Guards: the scripts can read the files of both tasks, and writing them twice results in identical files."""
     write_tasks(tmp_path / "a")
     write_tasks(tmp_path / "b")
     files = [file.relative_to(tmp_path / "a") for file in sorted((tmp_path / "a").rglob("*.*"))]

@@ -1,4 +1,4 @@
-"""Segment pairs: BERT's examples for next-sentence prediction."""
+"""Segment pairs for next-sentence prediction."""
 
 import random
 from collections import Counter
@@ -28,18 +28,18 @@ def make_plan(documents, epoch=0, max_tokens=40, short_seq_prob=0.1, seed=3):
 
 
 def test_half_of_the_pairs_are_random_and_never_from_one_document(many):
-    """Guards: half of many pairs continue, and a random second segment is always from a different document."""
+    """Guards: half of the second segments are random, and these always come from a different document."""
     plans = np.concatenate([make_plan(many, epoch) for epoch in range(8)])
     assert len(plans) > 10_000
     is_next = plans[:, 6] == IS_NEXT
     assert (plans[is_next, 0] == plans[is_next, 3]).all()
     assert (plans[is_next, 2] == plans[is_next, 4]).all()  # B begins where A ends
     assert (plans[~is_next, 0] != plans[~is_next, 3]).all()
-    assert is_next.mean() == pytest.approx(0.5, abs=0.02)  # a fair coin: four standard deviations
+    assert is_next.mean() == pytest.approx(0.5, abs=0.02)  # four standard deviations
 
 
 def test_no_sentence_is_lost_or_used_twice(many):
-    """Guards: sentences replaced by a random segment are used next: an epoch covers every document once, in order."""
+    """Guards: an epoch uses each document once and in order, including sentences that a random segment replaced."""
     reached = dict.fromkeys(range(len(many)), 0)
     for a, start_a, end_a, _, _, end_b, label in make_plan(many).tolist():
         assert start_a == reached[a]
@@ -48,7 +48,7 @@ def test_no_sentence_is_lost_or_used_twice(many):
 
 
 def test_segments_are_complete_sentences(many):
-    """Guards: segments are not empty and consist of sentences, except for a single last sentence, which is divided."""
+    """Guards: segments are non-empty and consist of complete sentences, unless the last sentence has to be split."""
     for a, start_a, end_a, b, start_b, end_b, label in make_plan(many).tolist():
         ends_a, ends_b = {0, *many.sentence_ends(a).tolist()}, {0, *many.sentence_ends(b).tolist()}
         alone = label == IS_NEXT and start_a == max({0, *many.sentence_ends(a)[:-1].tolist()})
@@ -58,7 +58,7 @@ def test_segments_are_complete_sentences(many):
 
 
 def test_long_sentences_are_divided(tmp_path):
-    """Guards: a sentence of as many tokens as an example becomes equal pieces; a shorter one stays complete."""
+    """Guards: a sentence that would fill an example is split into equal pieces; shorter sentences are not split."""
     assert split_long_sentences(np.array([3, 14, 19]), 6).tolist() == [3, 6, 10, 14, 19]  # 11 tokens as 3, 4, 4
     assert split_long_sentences(np.array([6, 7]), 6).tolist() == [3, 6, 7]
     assert split_long_sentences(np.array([5, 10]), 6).tolist() == [5, 10]
@@ -74,14 +74,14 @@ def test_long_sentences_are_divided(tmp_path):
 @pytest.mark.parametrize("length", [16, 67])
 @pytest.mark.parametrize("lengths", [[400], [25] * 9, [3, 70, 2], [2, 2], [9]])
 def test_half_of_the_pairs_are_random_in_every_kind_of_text(tmp_path, length, lengths):
-    """Guards: neither long sentences, nor text without sentence ends, nor short documents decide the label."""
+    """Guards: labels are balanced for long sentences, for text without sentence ends and for short documents."""
     store = make_store(tmp_path, *[lengths] * 40)
     plans = np.concatenate([make_plan(store, max_tokens=length - 3, seed=seed) for seed in range(30)])
     assert (plans[:, 6] == NOT_NEXT).mean() == pytest.approx(0.5, abs=0.06)
 
 
 def test_random_segments_are_uniform():
-    """Guards: a random second segment begins at each sentence or piece with equal probability."""
+    """Guards: a random segment starts at each sentence or piece with equal probability."""
     ends, rng = np.array([3, 14, 45, 46, 150]), random.Random(0)
     pieces = split_long_sentences(ends, 11).tolist()
     drawn = Counter(random_segment(ends, 1, 11, rng) for _ in range(19_000))
@@ -94,25 +94,27 @@ def test_random_segments_are_uniform():
 
 
 def test_labels_far_from_half_are_refused(tmp_path, tokenizer):
-    """Guards: if most pairs cannot continue, next-sentence prediction is an error."""
-    with pytest.raises(InputError, match="^61% of 300 pairs have a random second segment"):
+    """Guards: unbalanced next-sentence labels are an error."""
+    with pytest.raises(InputError, match="^61% of 300 segment pairs have a random second segment"):
         check_labels(np.arange(300) < 183)
     check_labels(np.arange(300) < 180)
-    check_labels(np.arange(299) < 298)  # too few to tell
-    store = make_store(tmp_path, *[[1, 1]] * 300)  # a single token cannot be divided
-    with pytest.raises(InputError, match="6[0-9]% of [34][0-9]{2} pairs have a random second segment"):
+    check_labels(np.arange(299) < 298)  # too few for the check
+    store = make_store(tmp_path, *[[1, 1]] * 300)  # a single token cannot be split
+    with pytest.raises(InputError, match="6[0-9]% of [34][0-9]{2} segment pairs have a random second segment"):
         PairExamples(store, np.arange(300), tokenizer, 8)
     examples = PairExamples(store, np.arange(50), tokenizer, 8)
-    assert examples.random_share == (examples.plan(0)[:, 6] == NOT_NEXT).mean() > 0.5
+    assert (examples.plan(0)[:, 6] == NOT_NEXT).mean() > 0.5
 
 
 def test_a_tenth_of_the_pairs_are_short(many):
-    """Guards: without short_seq_prob all pairs away from document ends are full."""
+    """Guards: `short_seq_prob` shortens some pairs; without it only pairs at the end of a document are shorter."""
 
     def full(short_seq_prob):
         plan = make_plan(many, short_seq_prob=short_seq_prob)
         is_next = plan[plan[:, 6] == IS_NEXT]
-        inside = is_next[[row[5] < len(many.tokens(row[0])) for row in is_next]]  # not shortened by a document's end
+        inside = is_next[
+            [row[5] < len(many.tokens(row[0])) for row in is_next]
+        ]  # not shortened by the end of a document
         return (inside[:, 5] - inside[:, 1] >= 40).mean()
 
     assert full(0.0) == 1.0
@@ -120,7 +122,7 @@ def test_a_tenth_of_the_pairs_are_short(many):
 
 
 def test_example_layout(many, tokenizer):
-    """Guards: [CLS] A [SEP] B [SEP], segment ids 0 and 1, at most max_seq_length, special tokens never masked."""
+    """Guards: examples have the format [CLS] A [SEP] B [SEP] and at most max_seq_length tokens."""
     examples = PairExamples(many, np.arange(300), tokenizer, 43, seed=5)
     longest = 0
     for index in range(len(examples)):
@@ -140,7 +142,7 @@ def test_example_layout(many, tokenizer):
 
 
 def test_truncation_shortens_the_longer_segment():
-    """Guards: the total length is exact, two long segments become equally long, and tokens go from either end."""
+    """Guards: truncation yields the exact length, shortens the longer segment, and removes tokens at both ends."""
     rng = np.random.default_rng(0)
     fronts = set()
     for _ in range(50):
@@ -156,21 +158,21 @@ def test_truncation_shortens_the_longer_segment():
 
 
 def test_corpora_without_pairs_are_refused(tmp_path):
-    """Guards: next-sentence prediction on single sentences or one document is an error, not an endless loop."""
+    """Guards: next-sentence prediction is an error for single sentences or a single document."""
     stores = []
     for name, lengths in (("a", [[3], [4], [5], [6, 1]]), ("b", [[3, 4], []]), ("c", [[3, 4], [5, 1], [6]])):
         (tmp_path / name).mkdir()
         stores.append(make_store(tmp_path / name, *lengths))
-    with pytest.raises(InputError, match="3 of the 4 documents are a single sentence.*`document_boundary`"):
+    with pytest.raises(InputError, match="3 of 4 documents contain only one sentence.*`document_boundary`"):
         check_documents(stores[0], np.arange(4))
     with pytest.raises(InputError, match="but the corpus has 1;"):
         check_documents(stores[1], np.arange(1))
-    with pytest.raises(InputError, match="the corpus has 3 documents"):
+    with pytest.raises(InputError, match="the corpus has 3 non-empty documents"):
         split_documents(stores[2], 0.05)
 
 
 def test_weights(tmp_path, tokenizer):
-    """Guards: weight 2 uses every document of a corpus twice; 0.5 uses half of them, different ones in each epoch."""
+    """Guards: with weight 2 each document is used twice per epoch; with 0.5 each epoch uses a different half."""
     store = make_store(tmp_path, *[[3, 4]] * 200, corpora=[0] * 100 + [1] * 100)
     examples = PackedExamples(store, range(200), tokenizer, 16, weights=[2, 0.5])
     seen = [examples.plan(epoch)[:-1, 0] for epoch in (0, 1)]
@@ -179,11 +181,11 @@ def test_weights(tmp_path, tokenizer):
         assert (counts[:100] == 2).all() and set(counts[100:]) == {0, 1} and 30 < counts[100:].sum() < 70
     assert set(seen[0]) != set(seen[1])
     plan = PairExamples(store, range(200), tokenizer, 16, weights=[1, 0]).plan(0)
-    assert len(plan) >= 100 and plan[:, [0, 3]].max() < 100  # neither first nor second segments
+    assert len(plan) >= 100 and plan[:, [0, 3]].max() < 100  # in first and second segments
 
 
 def test_plans_are_cached_and_independent_of_the_number_of_processes(many, tokenizer, monkeypatch):
-    """Guards: a plan is made once for the same settings, by one process or several alike, and damage is repaired."""
+    """Guards: a plan is computed once, is the same for any number of processes, and is replaced if corrupted."""
     monkeypatch.setattr("fixedbert.data.segment_pairs.PLAN_BLOCK", 10)
     plans = many.directory.with_name("store-plans")
     expected = np.array(PairExamples(many, np.arange(300), tokenizer, 37, seed=8).plan(0))
@@ -199,7 +201,7 @@ def test_plans_are_cached_and_independent_of_the_number_of_processes(many, token
 
 
 def test_old_plans_are_removed(tmp_path, tokenizer):
-    """Guards: long runs do not fill the disk: only the plans of epoch 0 and of the last two epochs remain."""
+    """Guards: the store keeps only the plans for epoch 0 and for the last two epochs."""
     examples = PairExamples(make_store(tmp_path, *[[3, 4]] * 20), range(20), tokenizer, 16)
     for epoch in range(5):
         examples.plan(epoch)

@@ -1,4 +1,4 @@
-"""Sentence splitting."""
+"""Splitting text into sentences."""
 
 import textwrap
 import time
@@ -16,13 +16,13 @@ def split(text: str, language: str = "en") -> list[str]:
 
 
 def test_abbreviations_and_numbers_end_no_sentence():
-    """Guards: sentences are complete, and blank text has none."""
+    """Guards: abbreviations and numbers do not end a sentence, and blank text contains no sentences."""
     assert split("Dr. Smith paid 3.5 dollars. He left.") == ["Dr. Smith paid 3.5 dollars.", "He left."]
     assert split_document(" \n ") == split_document("") == []
 
 
 def test_lines_are_paragraphs_unless_hard_wrapped():
-    """Guards: no sentence crosses the end of a paragraph, and none ends where a line is merely wrapped."""
+    """Guards: sentences never cross the end of a paragraph, and can cross the end of a hard-wrapped line."""
     lines = ["He argued, in short", f"So far as possible it was so. {LONG}", "And so on", "More of it, which goes on"]
     found = split("\n".join(lines))
     assert found[:2] == ["He argued, in short", "So far as possible it was so."] and found[-2:] == lines[-2:]
@@ -34,14 +34,14 @@ def test_lines_are_paragraphs_unless_hard_wrapped():
 
 
 def test_headings_in_hard_wrapped_text_stand_alone():
-    """Guards: a heading without a blank line after it does not become the beginning of the next sentence."""
+    """Guards: a heading that is not followed by a blank line is not joined with the next sentence."""
     paragraph = textwrap.fill("The line goes on and on, and it is wrapped after some seventy characters " * 9, 70)
     assert split(f"{paragraph}.\nEarly years\n{paragraph}.") == [f"{paragraph}.", "Early years", f"{paragraph}."]
 
 
 @pytest.mark.parametrize("unit", ["“a. B ", "« a. B", "x", "\n"])
 def test_time_is_linear(unit):
-    """Guards: quotations that are opened again and again do not take quadratic time."""
+    """Guards: the time is linear in the length of the text, even if many quotations are never closed."""
     began = time.process_time()
     text = "A b. " + unit * (400_000 // len(unit))
     sentences = split_document(text)
@@ -50,7 +50,7 @@ def test_time_is_linear(unit):
 
 
 def test_long_texts_are_divided_between_sentences():
-    """Guards: a text of many parts has the same sentences as in one piece, with or without paragraphs."""
+    """Guards: splitting a long text into parts does not change its sentences, with or without paragraphs."""
     sentence = "The cat sat down, and nobody said what it did then. "
     for text in (sentence * 3000, (sentence * 30 + "\n") * 100):
         assert split(text) == [sentence.strip()] * 3000
@@ -67,20 +67,20 @@ def test_long_texts_are_divided_between_sentences():
     ],
 )
 def test_languages(language, lines, sentences):
-    """Guards: sentence ends of other scripts are known, and no text is lost."""
+    """Guards: sentence ends in other scripts are recognized, and no text is lost."""
     found = split_document("\n".join(lines), language)
     assert "".join("".join(found).split()) == "".join("".join(lines).split())
     assert found[0].strip() == lines[0] and len(found) == sentences
 
 
 def test_sentence_terminators():
-    """Guards: terminators of all scripts are known, also before a closing quotation mark."""
+    """Guards: sentence terminators in all scripts are recognized, also before a closing quotation mark."""
     assert all(map(ends_sentence, ["Yes.", "“Yes!”", "そうです。", "「はい。」", "हाँ।", "ہاں۔", "Այո։", "አዎ።"]))
     assert not any(map(ends_sentence, ["Yes", "歴史", "इतिहास", "", "one, ”"]))
 
 
 def test_unknown_languages_are_refused():
-    """Guards: a language without rules is not silently treated as English."""
+    """Guards: an unsupported language is an error instead of being treated as English."""
     check_language("de")
-    with pytest.raises(InputError, match="`language` 'German' must be one of am.* uk, zh"):
+    with pytest.raises(InputError, match="`language` must be one of am.* uk, zh, not 'German'"):
         check_language("German")

@@ -1,4 +1,4 @@
-"""The store: tokens and sentences of every document, prepared once, resumed after an interruption, never stale."""
+"""The store: content, reuse, resumption after an interruption, and errors."""
 
 import json
 import os
@@ -35,7 +35,7 @@ def rows(path: Path, *texts: str | None) -> Corpus:
 
 
 def test_documents_across_shards(tmp_path):
-    """Guards: documents of all shards come back complete and in order, without the empty ones."""
+    """Guards: the documents from all shards are complete and in order, without empty ones."""
     documents = make_store(tmp_path, [2, 3], [], [1], [4], shard_size=2)
     assert len(documents) == 3
     assert documents.tokens(0).tolist() == [0, 1, 2, 3, 4] and documents.sentence_ends(0).tolist() == [2, 5]
@@ -44,7 +44,7 @@ def test_documents_across_shards(tmp_path):
 
 
 def test_sentences_and_counts(tmp_path, tokenizer):
-    """Guards: sentences end where the splitter says; empty and duplicate documents are dropped and counted."""
+    """Guards: documents are split into sentences; empty and duplicate documents are dropped and counted."""
     corpus = rows(tmp_path / "a.jsonl", "The list. Two files read one string?", None, "  ", "Write.", "Write.", "")
     documents = prepare_store([corpus], tokenizer, store_dir=tmp_path / "store")
     assert sentences_of(documents, tokenizer) == [["the list.", "two files read one string?"], ["write."]]
@@ -55,7 +55,7 @@ def test_sentences_and_counts(tmp_path, tokenizer):
 
 @pytest.mark.parametrize("piece", [20, 500_000])
 def test_documents_are_tokenized_like_their_sentences(tokenizer, monkeypatch, piece):
-    """Guards: tokens and ends equal those of each sentence, in pieces or at once; "[SEP]" in a text is text."""
+    """Guards: tokenizing joined sentences equals tokenizing each sentence, also if a text contains "[SEP]"."""
     monkeypatch.setattr(store_module, "PIECE_CHARACTERS", piece)
     documents = [["the file.", "", "two [SEP] files [MASK]?", "Read[CLS]it"], [], ["¿¿"], ["\u200d", "a"]]
     documents.append([f"{word} file ." for word in "one two three four five".split()] * 7)
@@ -68,7 +68,7 @@ def test_documents_are_tokenized_like_their_sentences(tokenizer, monkeypatch, pi
 
 
 def test_real_text_is_tokenized_like_its_sentences(real_data):
-    """Guards: a real novel has the same tokens as the tokenizer returns for each sentence."""
+    """Guards: tokenizing a real novel equals tokenizing each of its sentences."""
     tokenizer = load_tokenizer(str(next((real_data / "vocab").glob("*.txt"))))
     text = sorted((real_data / "books").glob("*.txt"))[0].read_text(encoding="utf-8-sig")[:300_000]
     sentences = list(sentencex.segment("en", text))
@@ -79,7 +79,7 @@ def test_real_text_is_tokenized_like_its_sentences(real_data):
 
 
 def test_stores_are_reused_until_something_changes(tmp_path, tokenizer, monkeypatch):
-    """Guards: nothing is prepared twice; a new text, tokenizer, boundary or language never uses the old store."""
+    """Guards: a store is reused only if the texts, the tokenizer, the document boundary and the language match."""
     written = []
     write = store_module.write_shard
     monkeypatch.setattr(store_module, "write_shard", lambda *a: (written.append(a[3]), write(*a)))
@@ -104,7 +104,7 @@ def test_stores_are_reused_until_something_changes(tmp_path, tokenizer, monkeypa
 
 @pytest.mark.parametrize("processes", [1, 2])
 def test_processes_and_shards_do_not_change_the_store(tmp_path, tokenizer, monkeypatch, processes):
-    """Guards: any number of processes and shards gives the same documents in the same order."""
+    """Guards: the documents and their order do not depend on the number of processes and shards."""
     monkeypatch.setattr(store_module, "SHARD_DOCUMENTS", 7)
     texts = [f"file {'one two three four'.split()[n % 4]} " * (n + 1) for n in range(40)]
     documents = prepare_store([rows(tmp_path / "a.jsonl", *texts)], tokenizer, "en", processes, tmp_path / "store")
@@ -114,7 +114,7 @@ def test_processes_and_shards_do_not_change_the_store(tmp_path, tokenizer, monke
 
 
 def test_broken_input_leaves_no_complete_store(tmp_path, tokenizer, monkeypatch):
-    """Guards: after an error in the middle of a corpus the next run prepares only the missing shards."""
+    """Guards: after an error in a corpus, preparing the store again writes only the missing shards."""
     monkeypatch.setattr(store_module, "SHARD_DOCUMENTS", 2)
     file = tmp_path / "a.jsonl"
     corpus = rows(file, *(f"file {n}" for n in "abcdefg"))
@@ -125,7 +125,7 @@ def test_broken_input_leaves_no_complete_store(tmp_path, tokenizer, monkeypatch)
         prepare_store([corpus], tokenizer, store_dir=tmp_path / "store")
     (directory,) = (path for path in (tmp_path / "store").iterdir() if path.is_dir())
     assert len(list(directory.glob("shard-*.arrow"))) == 3 and not (directory / "store.json").exists()
-    with pytest.raises(InputError, match="incomplete or damaged"):
+    with pytest.raises(InputError, match="incomplete or corrupted"):
         Documents(directory)
     file.write_text(content)
     os.utime(file, ns=(changed.st_atime_ns, changed.st_mtime_ns))
@@ -166,20 +166,20 @@ def test_killed_preparation_resumes(tmp_path, vocabulary, tokenizer, monkeypatch
 
 
 @pytest.mark.parametrize("name", ["shard-000000.arrow", "documents.npy", "store.json"])
-def test_damaged_files_are_refused(tmp_path, name):
-    """Guards: no file of a store is used after it was truncated, or changed in a way that leaves it readable."""
+def test_corrupted_files_are_refused(tmp_path, name):
+    """Guards: a truncated store file is an error, and so is a readable file whose checksum is invalid."""
     documents = make_store(tmp_path, [2, 3], [1], [4], shard_size=2)
     content = (documents.directory / name).read_bytes()
     half = len(content) // 2
     for damaged in (content[:-40], content[:half] + bytes([content[half] ^ 1]) + content[half + 1 :]):
         (documents.directory / name).write_bytes(damaged)
-        with pytest.raises(InputError, match=f"incomplete or damaged .{name}.*remove it"):
+        with pytest.raises(InputError, match=f"incomplete or corrupted .{name}.*remove it"):
             Documents(documents.directory)
 
 
 @pytest.mark.parametrize("first", [True, False])
 def test_one_process_verifies_the_store(tmp_path, tokenizer, monkeypatch, first):
-    """Guards: only one process per machine verifies checksums, which takes seconds for each 10 GB."""
+    """Guards: only one process per machine verifies the checksums, which takes seconds per 10 GB."""
     corpus = Corpus(str(tmp_path / "a.txt"))
     (tmp_path / "a.txt").write_text("One file.")
     prepare_store([corpus], tokenizer, store_dir=tmp_path / "store")
@@ -191,11 +191,11 @@ def test_one_process_verifies_the_store(tmp_path, tokenizer, monkeypatch, first)
 
 
 def test_store_depends_on_content(tmp_path, tokenizer, monkeypatch):
-    """Guards: a rewritten file of the same size and time is different, a copy is the same, and each is hashed once."""
+    """Guards: a fingerprint depends on the content of a file, not its name, and unchanged files are hashed once."""
     read = []
     hash_of = store_module.file_sha256
     monkeypatch.setattr(store_module, "file_sha256", lambda file: (read.append(file.name), hash_of(file))[1])
-    monkeypatch.setattr(store_module, "UNSETTLED", 0)
+    monkeypatch.setattr(store_module, "MIN_FILE_AGE", 0)
 
     def fingerprint(name: str) -> str:
         return prepare_store([Corpus(str(tmp_path / name))], tokenizer, store_dir=tmp_path / "store").directory.name
@@ -229,7 +229,7 @@ print(next(line.split()[1] for line in open("/proc/self/status") if line.startsw
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="peak memory is read from /proc")
 def test_memory_does_not_grow_with_the_corpus(tmp_path, vocabulary):
-    """Guards: peak memory depends on the size of a shard, not of the corpus."""
+    """Guards: peak memory depends on the shard size and not on the corpus size."""
     peaks = []
     for count in (250, 1000):
         corpus = rows(tmp_path / f"{count}.jsonl", *(f"{n} " + "file one two. " * 1500 for n in range(count)))

@@ -1,4 +1,4 @@
-"""Tokenizers: loading, checks against silently wrong tokens, running text, and training."""
+"""Tokenizers: loading, checks, tokenizing continuous text, and training."""
 
 import json
 import random
@@ -37,7 +37,7 @@ def save_vocabulary(directory: Path, config: dict | None = None) -> str:
 
 
 def tokens(directory: str, *flag) -> list[str]:
-    """Tokens of four words, which must survive saving and loading."""
+    """Returns the tokens of four words, and checks that saving and loading the tokenizer does not change them."""
     tokenizer = load_tokenizer(directory, *flag)
     tokenizer.save_pretrained(Path(directory, "saved"))
     found = tokenizer.tokenize("The C Cl é")
@@ -46,7 +46,7 @@ def tokens(directory: str, *flag) -> list[str]:
 
 
 def test_vocabulary_files(tmp_path, vocabulary):
-    """Guards: a vocab.txt is a tokenizer; a missing one is an error."""
+    """Guards: a tokenizer can be loaded from a vocab.txt file; a missing file is an error."""
     ids = load_tokenizer(vocabulary)("The list?")["input_ids"]
     assert load_tokenizer(vocabulary).convert_ids_to_tokens(ids) == ["[CLS]", "the", "list", "?", "[SEP]"]
     assert load_tokenizer(vocabulary, do_lower_case=False).tokenize("The")[0] == "[UNK]"
@@ -57,31 +57,31 @@ def test_vocabulary_files(tmp_path, vocabulary):
 
 
 def test_directories_without_a_tokenizer(tmp_path, vocabulary):
-    """Guards: where transformers creates a tokenizer without a vocabulary, or there is none at all, is an error."""
+    """Guards: a directory without tokenizer files is an error, and so is a tokenizer without special tokens."""
     FixedHeadBertConfig().save_pretrained(tmp_path / "model")
-    with pytest.raises(InputError, match="there is no tokenizer"):
+    with pytest.raises(InputError, match="tokenizer not found"):
         load_tokenizer(str(tmp_path / "model"))
-    with pytest.raises(InputError, match="nothing: no tokenizer could be loaded"):
+    with pytest.raises(InputError, match="nothing: could not load a tokenizer"):
         load_tokenizer(str(tmp_path / "nothing"))
     with pytest.raises(InputError, match="set `tokenizer_name`"):
         load_tokenizer(None)
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=BertTokenizer(vocab=vocabulary).backend_tokenizer)
     tokenizer.save_pretrained(tmp_path / "gpt")
-    with pytest.raises(InputError, match="not a BERT tokenizer, because it has no cls, sep, pad, mask token"):
+    with pytest.raises(InputError, match="not a BERT tokenizer; missing special tokens: cls, sep, pad, mask"):
         load_tokenizer(str(tmp_path / "gpt"))
 
 
 def test_do_lower_case_overrides_the_files(tmp_path):
-    """Guards: --do_lower_case decides, whatever a directory says, and is saved with the tokenizer."""
+    """Guards: `do_lower_case` overrides the setting in the tokenizer directory and is saved with the tokenizer."""
     for number, config in enumerate((None, {"do_lower_case": False}, {"do_lower_case": True})):
         directory = save_vocabulary(tmp_path / str(number), config)
         assert tokens(directory, False) == AS_WRITTEN
         assert load_tokenizer(directory, True).tokenize("The C Cl é") == LOWERED
-    assert tokens(save_vocabulary(tmp_path / "said", {"do_lower_case": False})) == AS_WRITTEN
+    assert tokens(save_vocabulary(tmp_path / "own", {"do_lower_case": False})) == AS_WRITTEN
 
 
 def test_do_lower_case_must_be_supported(tmp_path, vocabulary):
-    """Guards: a tokenizer with a different kind of normalizer does not ignore the flag silently."""
+    """Guards: `do_lower_case` is an error if the tokenizer's normalizer would ignore it."""
     own = BertTokenizer(vocab=vocabulary)
     own.backend_tokenizer.normalizer = normalizers.Sequence([normalizers.NFD(), normalizers.Lowercase()])
     special = {f"{role}_token": getattr(own, f"{role}_token") for role in ("unk", "cls", "sep", "pad", "mask")}
@@ -93,38 +93,38 @@ def test_do_lower_case_must_be_supported(tmp_path, vocabulary):
 
 @pytest.mark.parametrize("config", [None, {}, {"do_lower_case": True}])
 def test_cased_vocabularies_are_not_lower_cased_silently(tmp_path, config):
-    """Guards: a normalizer that makes many tokens unreachable is an error."""
-    with pytest.raises(InputError, match="40% of its tokens can never be produced .such as 'The', 'C', 'Cl'"):
+    """Guards: a lowercasing normalizer with a cased vocabulary is an error."""
+    with pytest.raises(InputError, match="40% of the tokens .such as 'The', 'C', 'Cl'. are unreachable"):
         load_tokenizer(save_vocabulary(tmp_path, config))
 
 
 def test_vocabularies_without_case(tmp_path):
-    """Guards: the check of the case accepts a vocabulary without letters."""
+    """Guards: a vocabulary without upper and lower case passes the check."""
     (tmp_path / "vocab.txt").write_text("\n".join([*SPECIAL, "林", "3", "##5"]))
     assert load_tokenizer(str(tmp_path / "vocab.txt")).tokenize("林35") == ["林", "3", "##5"]
 
 
 def test_vocabulary_of_bert_base_uncased(real_data):
-    """Guards: with the real vocabulary the ids are those that BERT checkpoints expect."""
+    """Guards: the token ids match those of bert-base-uncased."""
     tokenizer = load_tokenizer(str(next((real_data / "vocab").glob("*.txt"))))
     assert len(tokenizer) == 30522
     assert tokenizer("Hello, my dog is cute")["input_ids"] == [101, 7592, 1010, 2026, 3899, 2003, 10140, 102]
 
 
 def test_tokens_without_an_embedding_are_refused(tmp_path, vocabulary):
-    """Guards: the highest token id decides, even if ids have gaps."""
+    """Guards: a token id without an embedding is an error, even if the token ids are not contiguous."""
     tokenizer = load_tokenizer(vocabulary)
     check_vocab_size(tokenizer, len(tokenizer), "model")
     tokenizer.save_pretrained(tmp_path)
     state = json.loads((tmp_path / "tokenizer.json").read_text())
     state["model"]["vocab"]["the"] = 500
     (tmp_path / "tokenizer.json").write_text(json.dumps(state))
-    with pytest.raises(InputError, match="model: the tokenizer has 501 tokens, but the model has"):
+    with pytest.raises(InputError, match="model: the tokenizer has 501 token ids, but the model has only"):
         check_vocab_size(load_tokenizer(str(tmp_path)), len(tokenizer), "model")
 
 
 def test_foreign_tokenizers_are_refused(tmp_path, vocabulary):
-    """Guards: a model that has a tokenizer is not trained with one that assigns different ids."""
+    """Guards: a tokenizer whose vocabulary differs from that of the model is an error."""
     own = load_tokenizer(vocabulary)
     own.save_pretrained(tmp_path / "model")
     check_same_vocabulary(own, "own", str(tmp_path / "model"))
@@ -132,12 +132,12 @@ def test_foreign_tokenizers_are_refused(tmp_path, vocabulary):
     check_same_vocabulary(own, "own", str(tmp_path / "without"))
     (tmp_path / "vocab.txt").write_text("\n".join(reversed(list(own.get_vocab()))))
     other = load_tokenizer(str(tmp_path / "vocab.txt"))
-    with pytest.raises(InputError, match="^vocab.txt: the vocabulary differs .*model; leave `tokenizer_name` out"):
+    with pytest.raises(InputError, match="^vocab.txt: the vocabulary differs .*model; omit `tokenizer_name`"):
         check_same_vocabulary(other, "vocab.txt", str(tmp_path / "model"))
 
 
 def test_text_that_a_tokenizer_does_not_know_is_refused(tmp_path, vocabulary):
-    """Guards: text whose tokens are mostly [UNK] is not trained on, whatever reads it."""
+    """Guards: too many unknown tokens are an error in each function that tokenizes texts."""
     tokenizer = load_tokenizer(vocabulary)
     (tmp_path / "a.txt").write_text("the list\n" * 9 + "8 9 10 11 12 13\n" * 100)
     with pytest.raises(InputError, match=r"a.txt: 97% of 618 tokens are unknown .* change `do_lower_case`"):
@@ -147,12 +147,12 @@ def test_text_that_a_tokenizer_does_not_know_is_refused(tmp_path, vocabulary):
     features = datasets.Dataset.from_dict({"input_ids": [[5, 6], [tokenizer.unk_token_id] * 300]})
     with pytest.raises(InputError, match="train: 99% of 302 tokens are unknown"):
         check_features("train", features, tokenizer)
-    check_unknown_tokens("text", 199, 199)  # too few to tell
+    check_unknown_tokens("text", 199, 199)  # too few for the check
     check_unknown_tokens("text", 8, 200)
 
 
 def test_running_text(tmp_path, vocabulary):
-    """Guards: sequences continue across lines and files, the remainder is dropped, and "[SEP]" in a text is text."""
+    """Guards: sequences continue across lines and files, and "[SEP]" in a text is not a special token."""
     tokenizer = load_tokenizer(vocabulary)
     (tmp_path / "a.txt").write_text("one two three\nfour\n")
     (tmp_path / "b.txt").write_text("five six [SEP] one")
@@ -165,7 +165,7 @@ def test_running_text(tmp_path, vocabulary):
 
 
 def test_trained_tokenizer_is_an_ordinary_bert_tokenizer(tmp_path):
-    """Guards: WordPiece of the requested size with BERT's special tokens, trained once for the same text."""
+    """Guards: training returns a BERT tokenizer with the requested size, once per corpus and setting."""
     (tmp_path / "a.txt").write_text("The quick brown fox jumps over the lazy dog.\n" * 20)
     corpora = [Corpus(str(tmp_path / "a.txt"), document_boundary="line")]
     tokenizer = prepare_tokenizer(corpora, 60, store_dir=tmp_path)
@@ -180,21 +180,23 @@ def test_trained_tokenizer_is_an_ordinary_bert_tokenizer(tmp_path):
     assert "T" in cased.get_vocab() and "T" not in tokenizer.get_vocab()
 
 
-def test_training_on_a_share(tmp_path):
-    """Guards: with a share the tokenizer is trained on some of the documents; a corpus without text is an error."""
+def test_training_on_a_fraction_of_the_documents(tmp_path):
+    """Guards: a tokenizer can be trained on a fraction of the documents; a corpus without text is an error."""
     (tmp_path / "a.txt").write_text("".join(f"{chr(0x4E00 + n)} file\n" for n in range(1000)))
     corpora = [Corpus(str(tmp_path / "a.txt"), document_boundary="line")]
-    vocabulary = prepare_tokenizer(corpora, 5000, share=0.3, store_dir=tmp_path).get_vocab()
+    vocabulary = prepare_tokenizer(corpora, 5000, fraction=0.3, store_dir=tmp_path).get_vocab()
     assert 230 < sum(chr(0x4E00 + n) in vocabulary for n in range(1000)) < 370
     (tmp_path / "a.txt").write_text(" \n \n")
-    with pytest.raises(InputError, match="the corpus has no text to train a tokenizer on"):
+    with pytest.raises(
+        InputError, match="the corpus contains no words of at most 100 characters to train a tokenizer on"
+    ):
         prepare_tokenizer(corpora, 60, store_dir=tmp_path)
 
 
 def test_long_words_are_not_trained_on(tmp_path):
-    """Guards: a word of a million characters does not take hours, and the text around it is still learned."""
+    """Guards: a word of a million characters is skipped quickly, and the surrounding text is learned."""
     letters = random.Random(0).choices("abcdefghijklmnopv", k=1_000_000)
-    other = "http://" + "www/" * 50 + " " + "字中" * 300 + " [MASK] [SEP]"  # runs of short words
+    other = "http://" + "www/" * 50 + " " + "字中" * 300 + " [MASK] [SEP]"  # long strings of short words
     (tmp_path / "a.txt").write_text("The quick fox.\n" * 20 + "".join(letters) + f" zebra zebra {other}")
     began = time.process_time()
     vocabulary = prepare_tokenizer([Corpus(str(tmp_path / "a.txt"))], 200, store_dir=tmp_path).get_vocab()
@@ -204,7 +206,7 @@ def test_long_words_are_not_trained_on(tmp_path):
 
 
 def test_vocabulary_is_not_larger_than_requested(tmp_path):
-    """Guards: if there are more characters than room, the most frequent remain."""
+    """Guards: the vocabulary never exceeds the requested size; the most frequent characters are kept."""
     characters = [chr(0x4E00 + number) for number in range(900)]
     (tmp_path / "a.txt").write_text("".join(characters) + "".join(characters[:30]) + " ab bc" * 9)
     corpora = [Corpus(str(tmp_path / "a.txt"))]
