@@ -140,7 +140,7 @@ def test_text_that_a_tokenizer_does_not_know_is_refused(tmp_path, vocabulary):
     """Guards: too many unknown tokens are an error in each function that tokenizes texts."""
     tokenizer = load_tokenizer(vocabulary)
     (tmp_path / "a.txt").write_text("the list\n" * 9 + "8 9 10 11 12 13\n" * 100)
-    with pytest.raises(InputError, match=r"a.txt: 97% of 618 tokens are unknown .* change `do_lower_case`"):
+    with pytest.raises(InputError, match=r"a.txt: 97% of 618 tokens are unknown; .* change `do_lower_case`"):
         prepare_store([Corpus(str(tmp_path / "a.txt"))], tokenizer, store_dir=tmp_path)
     with pytest.raises(InputError, match="a.txt: 9.% of .* tokens are unknown"):
         next(read_sequences([str(tmp_path / "a.txt")], tokenizer, 8, 50))
