@@ -123,7 +123,7 @@ def test_broken_input_leaves_no_complete_store(tmp_path, tokenizer, monkeypatch)
     os.utime(file, ns=(changed.st_atime_ns, changed.st_mtime_ns))
     with pytest.raises(InputError, match=r"a\.jsonl, line 7: not valid JSON"):
         prepare_store([corpus], tokenizer, store_dir=tmp_path / "store")
-    (directory,) = (path for path in (tmp_path / "store").iterdir() if path.is_dir())
+    (directory,) = (path for path in (tmp_path / "store").glob("store-*") if path.is_dir())
     assert len(list(directory.glob("shard-*.arrow"))) == 3 and not (directory / "store.json").exists()
     with pytest.raises(InputError, match="incomplete or corrupted"):
         Documents(directory)
@@ -146,7 +146,7 @@ store.prepare_store([Corpus(sys.argv[2])], tokenizer, "en", 2, sys.argv[3])
 
 
 def test_killed_preparation_resumes(tmp_path, vocabulary, tokenizer, monkeypatch):
-    """Guards: after SIGKILL the workers exit, finished shards are kept, and the rest is prepared."""
+    """Guards: after SIGKILL the worker processes exit, and preparing the store again keeps the complete shards."""
     corpus = rows(tmp_path / "a.jsonl", *(f"file {n} " + "one two three. " * 300 for n in range(1000)))
     monkeypatch.setattr(store_module, "SHARD_DOCUMENTS", 50)  # as in PREPARE
     script = tmp_path / "prepare.py"
@@ -157,7 +157,7 @@ def test_killed_preparation_resumes(tmp_path, vocabulary, tokenizer, monkeypatch
     run.kill()
     run.join()
     time.sleep(0.5)
-    (directory,) = (path for path in (tmp_path / "store").iterdir() if path.is_dir())
+    (directory,) = (path for path in (tmp_path / "store").glob("store-*") if path.is_dir())
     done = len(list(directory.glob("shard-*.arrow")))
     time.sleep(0.5)
     assert not (directory / "store.json").exists() and len(list(directory.glob("shard-*.arrow"))) == done
