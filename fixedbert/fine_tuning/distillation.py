@@ -1,4 +1,4 @@
-"""Knowledge distillation: a student learns the predictions of a teacher, with or without labels."""
+"""Knowledge distillation: trains a student to match the predictions of a teacher, with or without labels."""
 
 import hashlib
 from collections.abc import Callable, Iterator
@@ -29,18 +29,18 @@ from .labels import default_names, label_numbers, normalize_name
 
 Batch = dict[str, Tensor]
 TEMPERATURE = 2.0  # for distillation without labels
-# Tokenizers with the same vocabulary can differ in case, accents, special tokens and segments.
+# A text pair that reveals tokenizers with the same vocabulary but different case, accents, special tokens or segments.
 PROBE = ("A naïve Test [MASK]", "Öl: 1.5")
 
 
 @dataclass(frozen=True)
 class Predictions:
     """
-    Independent predictions for a batch.
+    The parameters of n independent distributions that a model predicts for a batch.
 
     Args:
-        values: class logits, logits of independent labels, or numbers with errors of variance 1, (n, C).
-        kind: "classes", "labels" or "numbers"; for numbers with norm 1 also "embeddings" (texts) or "states" (tokens).
+        values: (n, C). Class logits, logits of independent labels, or means of normal distributions with variance 1.
+        kind: "classes", "labels" or "numbers". Vectors with norm 1 are "embeddings" of texts or "states" of tokens.
     """
 
     values: Tensor
@@ -59,7 +59,7 @@ class Predictions:
 
 
 def span_predictions(outputs: ModelOutput, attention_mask: Tensor) -> list[Predictions]:
-    """Returns the start and end logits over the real tokens of each row."""
+    """Returns predictions for the start and the end of the answer, with the logits (B, L) of padding masked out."""
     return [
         Predictions(logits.masked_fill(~attention_mask.bool(), torch.finfo(logits.dtype).min), "classes")
         for logits in (outputs["start_logits"], outputs["end_logits"])
@@ -69,7 +69,7 @@ def span_predictions(outputs: ModelOutput, attention_mask: Tensor) -> list[Predi
 def distillation_loss(teacher: list[Predictions], student: list[Predictions], temperature: float) -> Tensor:
     """
     Returns temperature² KL(teacher / temperature || student / temperature) in nats, averaged over predictions (Hinton
-    et al., 2015). The factor keeps the scale of the gradients independent of the temperature.
+    et al., 2015). The factor makes the scale of the gradients independent of the temperature.
     """
     losses = [
         temperature**2 * p.kl_divergence(q, temperature) / len(p.values) for p, q in zip(teacher, student, strict=True)
@@ -80,11 +80,11 @@ def distillation_loss(teacher: list[Predictions], student: list[Predictions], te
 @dataclass
 class Teacher:
     """
-    A fine-tuned model whose logits are the targets of a student.
+    A fine-tuned model whose logits are the targets for training a student.
 
     Args:
-        input_names: the inputs of the model that its tokenizer returns.
-        labels: the teacher's id for each of the student's labels; [0] for regression, None for question answering.
+        input_names: names of the model inputs that its tokenizer returns.
+        labels: teacher label id for each student label id, [0] for a regression, or None for question answering.
     """
 
     model: PreTrainedModel
@@ -92,7 +92,10 @@ class Teacher:
     labels: list[int] | None
 
     def loss(self, inputs: Batch, outputs: ModelOutput, temperature: float) -> Tensor:
-        """Returns the distillation loss for the student's `outputs`; for regression, the mean squared error."""
+        """
+        Returns the distillation loss for a student, given the batch and the outputs of the student. For a regression,
+        this is the mean squared error.
+        """
         with torch.no_grad():
             targets = self.model(**{name: inputs[name] for name in self.input_names})
         if self.labels is None:
@@ -104,7 +107,7 @@ class Teacher:
         return 2 * loss if kind == "numbers" else loss
 
     def fingerprint(self) -> str:
-        """Returns a SHA-256 digest of the weights and the order of the labels."""
+        """Returns a SHA-256 digest of the weights and the label ids."""
         digest = hashlib.sha256(repr(self.labels).encode())
         for weight in self.model.parameters():
             digest.update(weight.detach().cpu().flatten().view(torch.uint8).numpy().data)
@@ -120,9 +123,10 @@ def load_teacher(
     max_seq_length: int,
 ) -> Teacher:
     """
-    Loads the teacher from a directory or the Hub. `model_args`, `student` and `tokenizer` belong to the student.
+    Loads a teacher from a directory or the Hub. `model_args`, `student` and `tokenizer` belong to the student.
 
-    Raises InputError if the teacher has no head for the task, or its labels or tokenizer differ from the student's.
+    Raises:
+        InputError: If the teacher has no head for the task, or if its labels or tokenizer differ from the student's.
     """
     arguments = replace(
         model_args,
@@ -130,7 +134,7 @@ def load_teacher(
         config_name=None,
         config_overrides=None,
         model_revision="main",
-        ignore_mismatched_sizes=True,  # load_model reports such weights as missing
+        ignore_mismatched_sizes=True,  # load_model reports mismatched weights as missing
     )
     try:
         config = load_config(arguments)
@@ -148,7 +152,7 @@ def load_teacher(
 
 
 def match_labels(name: str, teacher: PreTrainedConfig, student: PreTrainedConfig) -> list[int]:
-    """Returns `Teacher.labels`, matched by name. Raises InputError if the names differ."""
+    """Returns the labels for a `Teacher`, matched by name. Raises InputError if the label names differ."""
     theirs, ours = default_names(teacher), default_names(student)
     if teacher.problem_type in (None, student.problem_type):
         if student.problem_type == "regression" and len(theirs) == 1:
@@ -156,13 +160,13 @@ def match_labels(name: str, teacher: PreTrainedConfig, student: PreTrainedConfig
         if len(ours) > 1 and sorted(map(normalize_name, theirs)) == sorted(map(normalize_name, ours)):
             return label_numbers(theirs, ours)
     raise InputError(
-        f"{name}: its labels ({', '.join(theirs)}) differ from the labels in the data ({', '.join(ours)}); choose a "
+        f"{name}: its labels ({', '.join(theirs)}) differ from the labels in the data ({', '.join(ours)}); use a "
         "model fine-tuned on this task, or correct id2label in its config.json."
     )
 
 
 def distillation_arguments(output_dir: str | Path, steps: int, learning_rate: float, seed: int) -> CommonArguments:
-    """Returns the arguments for a DistillationTrainer, whose examples are batches."""
+    """Returns the arguments for a DistillationTrainer. Each example in its dataset is a batch of rows."""
     use_cpu = not torch.cuda.is_available()
     arguments = CommonArguments(
         output_dir=str(output_dir),
@@ -180,12 +184,12 @@ def distillation_arguments(output_dir: str | Path, steps: int, learning_rate: fl
         remove_unused_columns=False,
         report_to=["none"],
     )
-    arguments._n_gpu = min(1, arguments.n_gpu)  # DataParallel cannot split an example
+    arguments._n_gpu = min(1, arguments.n_gpu)  # DataParallel cannot split an example across GPUs
     return arguments
 
 
 class SaveFirstStep(TrainerCallback):
-    """Saves a checkpoint after the first step, so that an interrupted run does not prune the model again."""
+    """Callback that saves a checkpoint after the first step, so that early interruptions keep the pruned model."""
 
     def on_step_end(self, args, state, control, **kwargs):
         control.should_save = control.should_save or state.global_step == 1
@@ -193,14 +197,14 @@ class SaveFirstStep(TrainerCallback):
 
 class DistillationTrainer(CommonTrainer):
     """
-    Trains a model to make the predictions of the original model, without labels or dropout and with frozen embeddings.
+    Trains a model to match the predictions of the original, without labels and dropout. The embeddings are frozen.
 
-    The loss is `distillation_loss` plus the relative squared errors of the hidden states and of the attention outputs,
-    each averaged over layers.
+    The loss is the sum of three terms: `distillation_loss`, the relative squared error of the hidden states averaged
+    over layers, and the same error for the attention outputs.
 
     Args:
-        original: a model with the same depth and width.
-        predict: a function that returns the predictions of a model for a batch.
+        original: a model with the same width and number of layers.
+        predict: function that returns the predictions of a model for a batch.
     """
 
     def __init__(
@@ -231,14 +235,14 @@ class DistillationTrainer(CommonTrainer):
 
 
 def hidden_state_modules(model: PreTrainedModel) -> list[nn.Module]:
-    """Returns the output projection of the attention and the complete layer, for each layer."""
+    """Returns the modules whose outputs the loss compares: W_o of each layer, and the layer itself."""
     layers = model.base_model.get_submodule("encoder.layer").children()
     return [module for layer in layers for module in (layer.get_submodule("attention.output.dense"), layer)]
 
 
 @contextmanager
 def recorded(*modules: nn.Module) -> Iterator[dict[nn.Module, tuple[Tensor, Tensor]]]:
-    """Yields a dictionary that each call of a module updates with its first argument and its output."""
+    """Context manager that records the first argument and the output of each module's last call in a dictionary."""
     seen: dict[nn.Module, tuple[Tensor, Tensor]] = {}
     handles = [
         module.register_forward_hook(lambda module, args, output: seen.update({module: (args[0], output)}))
