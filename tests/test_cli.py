@@ -65,5 +65,5 @@ def test_tasks_are_commands(tmp_path, tmp_path_factory):
         done = run(name, "--help")
         assert done.returncode == 0 and done.stdout.startswith(f"usage: fixedbert {name} [-h]"), done.stderr
     refused = run("squad", "--output_dir", "out")
-    assert refused.returncode == 1 and refused.stderr.startswith("error: nothing to do: give --do_train")
+    assert refused.returncode == 1 and refused.stderr.startswith("error: nothing to do; set --do_train")
     assert len(refused.stderr.splitlines()) == 1
