@@ -242,7 +242,7 @@ def test_multi_node_recipe_starts_two_machines(corpus, tmp_path):
 @pytest.mark.parametrize(
     "more, message",
     [
-        (["--train_file", "absent.txt"], "^absent.txt: no such file"),
+        (["--train_file", "absent.txt"], "^absent.txt: no files found"),
         (["--config_overrides", "attention_head_size=0"], "^tiny: invalid configuration .attention_head_size must be"),
         (["--max_seq_length", "129"], "^`max_seq_length` 129: must"),
         (["--do_train", "false", "--do_eval", "false"], "^nothing to do: set `do_train`"),

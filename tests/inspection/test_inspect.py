@@ -305,7 +305,7 @@ def test_python_of_the_page_runs(model, text, tmp_path, monkeypatch, capsys):
     [
         (["--max_seq_length", "100"], "shorter than 100 tokens"),
         (["--max_seq_length", "1000"], r"model\d+ takes 3 to 128 tokens"),
-        (["--validation_file", "nothing.txt"], "nothing.txt: no such file"),
+        (["--validation_file", "nothing.txt"], "nothing.txt: no files found"),
     ],
 )
 def test_bad_input(model, tmp_path, arguments, message):
