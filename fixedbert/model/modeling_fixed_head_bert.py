@@ -29,7 +29,7 @@ from transformers.dynamic_module_utils import custom_object_save
 from transformers.generation import GenerationMixin
 from transformers.masking_utils import create_bidirectional_mask, create_causal_mask, packed_sequence_mask_function
 from transformers.modeling_layers import GradientCheckpointingLayer
-from transformers.modeling_utils import PreTrainedModel, slice_logits_to_keep
+from transformers.modeling_utils import PreTrainedModel
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 from transformers.models.bert import modeling_bert as bert
 from transformers.utils import ModelOutput, logging
@@ -413,7 +413,8 @@ class FixedHeadBertLMHeadModel(FixedHeadBertPreTrainedModel, bert.BertLMHeadMode
         if labels is not None:
             inputs["use_cache"] = False
         outputs = self.bert(attention_mask=attention_mask, return_dict=True, **inputs)
-        kept = slice_logits_to_keep(outputs.last_hidden_state, logits_to_keep)
+        positions = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
+        kept = outputs.last_hidden_state[:, positions]
         logits = apply_to_real_tokens(self.cls, kept, self.skipped_padding(attention_mask, outputs.last_hidden_state))
         loss = None
         if labels is not None:
