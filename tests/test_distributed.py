@@ -293,7 +293,10 @@ def test_nonfinite_step_is_skipped_on_all_processes(vocabulary, tmp_path):
     (one, losses), (other, of_other) = json.loads(line.removeprefix("RESULT"))
     assert one == other
     (weights, adam_steps, (step,), message, logged, (train_loss,)), (until, _, _, reason, *_, unsaved) = one
-    assert unsaved.startswith(f"step {step - 1}: the weights are not finite; ") and not (tmp_path / "damaged").exists()
+    assert (
+        unsaved.startswith(f"step {step - 1}: the weights contain NaN or infinity; ")
+        and not (tmp_path / "damaged").exists()
+    )
     assert message is None and len(weights) == 6 and adam_steps == [5]
     moved = [step for step in range(2, 7) if weights[step - 1] != weights[step - 2]]
     assert moved == [number for number in range(2, 7) if number != step] and step > 1
@@ -303,7 +306,7 @@ def test_nonfinite_step_is_skipped_on_all_processes(vocabulary, tmp_path):
     assert logged == [[end, pytest.approx(sum(found) / len(found))] for end, found in windows.items()]
     assert train_loss == pytest.approx(sum(means.values()) / 5)
     assert reason.startswith(
-        f"step {step}: the loss is not finite; the last checkpoint is {tmp_path}/1/checkpoint-{step - 1}; "
+        f"step {step}: non-finite loss; the last checkpoint is {tmp_path}/1/checkpoint-{step - 1}; "
     )
 
 

@@ -1,22 +1,21 @@
-"""Hashes of data and settings, and files with checksums, which reveal damage."""
+"""Hashes that identify data and settings, and checksum files that detect corruption."""
 
 import hashlib
 import json
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from .files import write_atomically
+from .files import atomic_path, write_atomically
 
 
 def stable_hash(*parts: object) -> str:
-    """Returns 16 hexadecimal digits that depend only on the content of `parts`."""
+    """Returns a hash of 16 hexadecimal digits that depends only on the content of `parts`, not on the process."""
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 
 def file_sha256(path: Path) -> str:
-    """Returns the SHA-256 of a file, 64 hexadecimal digits."""
+    """Returns the SHA-256 hash of a file as 64 hexadecimal digits."""
     digest = hashlib.sha256()
     with open(path, "rb") as file:
         while block := file.read(2**20):
@@ -30,18 +29,13 @@ def checksum_path(path: Path) -> Path:
 
 @contextmanager
 def write_with_checksum(path: Path) -> Iterator[Path]:
-    """Yields a temporary path. At the end, renames it to `path` and writes the checksum next to it."""
-    partial = path.with_name(path.name + ".partial")
-    try:
+    """Context manager like `atomic_path` that also writes a checksum to `path`.sha256."""
+    with atomic_path(path) as partial:
         yield partial
         write_atomically(checksum_path(path), file_sha256(partial))
-        os.replace(partial, path)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
 
 
 def has_valid_checksum(path: Path) -> bool:
-    """Returns True if a file exists and matches its checksum. Reads the complete file."""
+    """Returns True if a file exists and matches its checksum. Reads the entire file."""
     checksum = checksum_path(path)
     return checksum.is_file() and path.is_file() and checksum.read_bytes() == file_sha256(path).encode()

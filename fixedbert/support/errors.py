@@ -1,7 +1,7 @@
 """
-Errors that the user can correct, and the exit of a script after an error, a signal or Ctrl-C.
+Errors that a user can correct, and a function that ends a script after an error, SIGTERM or Ctrl-C.
 
-Messages refer to an argument as `name`, which `exit_on_input_error` shows as --name.
+In messages, arguments are written as `name`. Scripts print them as --name.
 """
 
 import re
@@ -16,10 +16,10 @@ from huggingface_hub.errors import HTTPError
 
 class InputError(ValueError):
     """
-    Says in one sentence what is wrong, where (file, line, field), and what to do.
+    Raised when the user's input is invalid. The message says what is wrong, where, and what to do.
 
     Args:
-        field: name of the argument at fault, which begins the message.
+        field: name of the invalid argument, with which the message begins.
     """
 
     def __init__(self, message: str, field: str | None = None):
@@ -28,10 +28,10 @@ class InputError(ValueError):
 
 class Divergence(InputError):
     """
-    A loss, gradient or weight is not finite.
+    Raised when a loss, gradient, weight or output is NaN or infinite.
 
     Args:
-        examples: number of training examples before the divergence, for a synthetic task.
+        examples: number of examples seen before the divergence. Only used for synthetic tasks.
     """
 
     def __init__(self, message: str, examples: int = 0):
@@ -40,15 +40,15 @@ class Divergence(InputError):
 
 
 class Stopped(SystemExit):
-    """Ends a script after a signal, with the exit status that shells use for it."""
+    """Raised when a signal stops a script. The exit status is 128 + the signal number, as shells expect."""
 
-    def __init__(self, number: int):
-        super().__init__(128 + number)
+    def __init__(self, signal_number: int):
+        super().__init__(128 + signal_number)
 
 
 @contextmanager
 def error_context(context: object) -> Iterator[None]:
-    """Prefixes the message of an InputError with its context, such as a file and line."""
+    """Context manager that prefixes the messages of InputErrors with their context, such as a file and line."""
     try:
         yield
     except InputError as error:
@@ -56,7 +56,7 @@ def error_context(context: object) -> Iterator[None]:
 
 
 def require_package(package: str, extra: str):
-    """Raises an InputError if `package`, which fixedbert's extra `extra` installs, is missing."""
+    """Raises InputError if `package`, which is part of the optional dependencies `extra`, is not installed."""
     if find_spec(package) is None:
         raise InputError(
             f'{package} is not installed; run pip install {package}, or ".[{extra}]" in a checkout of fixedbert.'
@@ -64,31 +64,29 @@ def require_package(package: str, extra: str):
 
 
 def shorten(names: list[str]) -> str:
-    """Joins the first three names for a message, and appends the number of the others."""
+    """Returns the first three names, and the number of remaining names, as text for a message."""
     more = f" and {len(names) - 3:,} more" if len(names) > 3 else ""
     return ", ".join(map(repr, names[:3])) + more
 
 
 def exit_on_input_error(main: Callable[[], object]):
     """
-    Runs the `main` function of a script, and reports an InputError or a signal in one line, without a traceback.
+    Runs the `main` function of a script. Prints one line instead of a traceback after an InputError or a signal.
 
-    The exit status is 1 after an InputError, 130 after Ctrl-C and 143 after SIGTERM.
+    The exit status is 1 after an InputError or an error from the Hub, 130 after Ctrl-C and 143 after SIGTERM.
     """
 
     def stop(number: int, _frame: object):
         raise Stopped(number)
 
     signal.signal(signal.SIGTERM, stop)
-    if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:  # nohup ignores Ctrl-C
+    if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:  # nohup and shell jobs in the background ignore Ctrl-C
         signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         main()
-    except InputError as error:
+    except (InputError, HTTPError) as error:
         message = re.sub(r"`(\w+)`", r"--\1", str(error))
         sys.exit(f"error: {message}")
-    except HTTPError as error:
-        sys.exit(f"error: {error}")
     except Stopped:
         print("\nstopped by SIGTERM", file=sys.stderr)
         raise

@@ -1,4 +1,4 @@
-"""Matplotlib figures in the style of fixedbert (figures.mplstyle)."""
+"""Matplotlib figures in fixedbert's style, which figures.mplstyle defines."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-PAGE = 7.7  # inches: the width of a documentation page, at which the font has its nominal size
+PAGE = 7.7  # width of a documentation page in inches, for which the font size is chosen
 
 
 def style() -> AbstractContextManager[None]:
-    """Returns a context in which matplotlib uses the style."""
+    """Returns a context manager in which matplotlib uses fixedbert's style."""
     import matplotlib.style
 
     return matplotlib.style.context(Path(__file__).with_suffix(".mplstyle"))
@@ -25,7 +25,7 @@ def style() -> AbstractContextManager[None]:
 
 @contextmanager
 def new_figure(width: float, height: float, file: str | Path) -> Iterator[Figure]:
-    """Yields a figure in the style, with a size in inches, and saves it to `file` at the end."""
+    """Context manager that yields a new figure, with its size in inches, and saves it to `file` at the end."""
     from matplotlib.figure import Figure
 
     with style():
@@ -35,7 +35,7 @@ def new_figure(width: float, height: float, file: str | Path) -> Iterator[Figure
 
 
 def skip_without_matplotlib(draw: Callable[..., None]) -> Callable[..., None]:
-    """Decorates a function that draws a figure: without matplotlib, it only logs a warning."""
+    """Decorator for a function that draws a figure. If matplotlib is not installed, it only logs a warning."""
 
     @wraps(draw)
     def draw_or_warn(*args, **kwargs):

@@ -1,4 +1,4 @@
-"""Reading and writing files, with errors that name the file, atomic writes and directory locks."""
+"""Functions to read and write files: errors that name the file, atomic writes, output directories and locks."""
 
 import errno
 import json
@@ -18,13 +18,13 @@ from huggingface_hub.errors import StrictDataclassError
 
 from .errors import InputError
 
-LFS_POINTER, LFS_POINTER_SIZE = b"version https://git-lfs.github.com/spec/", 1024  # maximum size in bytes
+LFS_POINTER, LFS_POINTER_SIZE = b"version https://git-lfs.github.com/spec/", 1024  # prefix; maximum size in bytes
 NOT_WRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR)
-LOCK_TIMEOUT = 0.2  # seconds; removing the lock of a dead process can take a second attempt
+LOCK_TIMEOUT = 0.2  # seconds, enough for a second attempt after the lock of a dead process has been removed
 
 
 def error_reason(error: BaseException) -> str:
-    """Returns the first line of an error's message, or of its cause's message if it is only a wrapper."""
+    """Returns the first line of the error's message without its full stop, or the name of the error's type."""
     if isinstance(error, StrictDataclassError):
         error = error.__cause__ or error
     lines = str(getattr(error, "strerror", None) or error).strip().splitlines()
@@ -34,35 +34,35 @@ def error_reason(error: BaseException) -> str:
 @contextmanager
 def reading(path: object, remedy: str = "", problem: str = "cannot be read") -> Iterator[None]:
     """
-    Turns any error while reading a file or directory into an InputError.
+    Context manager that converts any error while reading a file or directory to an InputError.
 
     Args:
-        path: the file or directory, which the message names.
-        remedy: advice for the user, without a full stop.
-        problem: the problem, in a few words.
+        path: the file, directory or Hub id with which the message begins.
+        remedy: what the user can do about the error, without a full stop.
+        problem: a description of the problem.
     """
     try:
         check_regular(Path(str(path)))
         yield
     except InputError:
         raise
-    except Exception as error:  # libraries raise errors of many types for a damaged file
+    except Exception as error:  # libraries raise many types of errors for a corrupted file
         for file in Path(str(path)).glob("*"):
             check_regular(file)
         raise InputError(f"{path}: {problem} ({error_reason(error)}){remedy and '; '}{remedy}.") from error
 
 
 def check_regular(file: Path):
-    """Raises an InputError for a pipe or device, which could block forever, and for a Git LFS pointer."""
+    """Raises InputError if `file` is a pipe or device, which could block forever, or a Git LFS pointer."""
     if file.exists() and not (file.is_file() or file.is_dir()):
         raise InputError(f"{file}: not a regular file.")
     if file.is_file() and file.stat().st_size <= LFS_POINTER_SIZE and file.read_bytes().startswith(LFS_POINTER):
-        raise InputError(f"{file}: this is a Git LFS pointer; run git lfs pull in its repository.")
+        raise InputError(f"{file}: this is a Git LFS pointer; run git lfs pull in the repository.")
 
 
 @contextmanager
 def writing(directory: str | Path, remedy: str) -> Iterator[None]:
-    """Turns a full disk or a missing permission into an InputError. `remedy` has no full stop."""
+    """Context manager that converts errors from a full disk or missing permissions to InputErrors with a remedy."""
     try:
         yield
     except OSError as error:
@@ -71,24 +71,31 @@ def writing(directory: str | Path, remedy: str) -> Iterator[None]:
         raise InputError(f"{error.filename or directory}: {error.strerror}; {remedy}.") from error
 
 
-def write_atomically(path: Path, content: str | bytes):
-    """Writes a file under a temporary name, and renames it when it is complete."""
+@contextmanager
+def atomic_path(path: Path) -> Iterator[Path]:
+    """Context manager that yields a temporary path. At the end, renames it to `path`, or removes it after an error."""
     partial = path.with_name(path.name + ".partial")
     try:
-        partial.write_bytes(content.encode() if isinstance(content, str) else content)
+        yield partial
         os.replace(partial, path)
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
 
 
+def write_atomically(path: Path, content: str | bytes):
+    """Writes a file that appears at `path` only when it is complete."""
+    with atomic_path(path) as partial:
+        partial.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
 def to_json(content: object, **options) -> str:
-    """Returns strict JSON, with null for numbers that are not finite."""
+    """Returns standard JSON, with null for NaN and infinity. `options` are passed to json.dumps."""
     return json.dumps(finite(content), allow_nan=False, **options)
 
 
 def finite(content: Any) -> Any:
-    """Returns a copy of nested dicts and lists with None for numbers that are not finite."""
+    """Returns a copy of nested dicts and lists in which None replaces NaN and infinity."""
     if isinstance(content, dict):
         return {name: finite(value) for name, value in content.items()}
     if isinstance(content, list | tuple):
@@ -97,15 +104,16 @@ def finite(content: Any) -> Any:
 
 
 def read_json_object(file: Path, remedy: str = "") -> dict:
+    """Reads an object from a JSON file. Raises InputError, which ends with `remedy`, if that fails."""
     with reading(file, remedy):
         content = json.loads(file.read_text("utf-8"))
         if not isinstance(content, dict):
-            raise TypeError("a JSON object is required")
+            raise TypeError("expected a JSON object")
         return content
 
 
 class YamlLoader(yaml.SafeLoader):
-    """PyYAML's safe loader, which also reads 5e-5 as a number and None as null."""
+    """PyYAML's safe loader, except that it also parses 5e-5 as a number and None as null."""
 
 
 YamlLoader.add_implicit_resolver(
@@ -115,25 +123,25 @@ YamlLoader.add_implicit_resolver("tag:yaml.org,2002:null", re.compile("None$"), 
 
 
 def read_yaml(file: Path) -> dict[str, Any]:
-    """Reads a mapping from a YAML or JSON file."""
+    """Reads a mapping from a YAML or JSON file. Raises InputError if that fails."""
     with reading(file):
         content = yaml.load(file.read_text("utf-8"), YamlLoader)
         if not isinstance(content, dict):
-            raise TypeError("a mapping from names to values is required")
+            raise TypeError("expected a mapping from names to values")
         return content
 
 
 @contextmanager
 def new_directory(output_dir: str | Path | None) -> Iterator[Path]:
     """
-    Yields a temporary directory, which is renamed to `output_dir` at the end, or removed after an error.
+    Context manager that yields a temporary directory. Renames it to `output_dir`, or removes it after an error.
 
     Raises:
-        InputError: `output_dir` is not empty or cannot be written.
+        InputError: If `output_dir` is not empty or not writable.
     """
     final = output_path(output_dir)
     check_output_free(final)
-    partial = final.with_name(f"{final.name}.{os.getpid()}.partial")  # an unfinished run keeps NAME.partial
+    partial = final.with_name(f"{final.name}.{os.getpid()}.partial")  # NAME.partial may be an unfinished run
     try:
         with writing(final, "free some space, or choose a different output directory"):
             partial.mkdir(parents=True)
@@ -144,20 +152,21 @@ def new_directory(output_dir: str | Path | None) -> Iterator[Path]:
 
 
 def output_path(output_dir: str | Path | None) -> Path:
+    """Returns the output directory as a Path. Raises InputError if it is None."""
     if output_dir is None:
         raise InputError("is required.", "output_dir")
     return Path(output_dir)
 
 
 def check_output_free(final: Path):
-    """Raises an InputError if the output directory exists and is not an empty directory."""
+    """Raises InputError if the output directory is not empty or is a file."""
     if final.exists() and (not final.is_dir() or any(final.iterdir())):
         raise InputError(f"{final}: the output directory is not empty; choose a different one, or remove it.")
 
 
 def move_into_place(final: Path, partial: Path):
-    """Renames `partial` to `final`, replacing an empty directory, and gives weights the default permissions."""
-    for file in partial.rglob("*.safetensors"):  # safetensors creates files that only their owner can read
+    """Renames `partial` to `final`, which may be an empty directory, and gives weights the default permissions."""
+    for file in partial.rglob("*.safetensors"):  # safetensors creates files that only the owner can read
         with suppress(OSError):
             file.chmod(0o666 & partial.stat().st_mode)
     if final.exists():
@@ -168,15 +177,13 @@ def move_into_place(final: Path, partial: Path):
 @contextmanager
 def directory_lock(directory: Path, take_over: bool = False) -> Iterator[None]:
     """
-    Locks `directory`, which need not exist, with the file `directory`.lock, which names this process and machine.
+    Context manager that locks `directory`, which need not exist, with the file `directory`.lock.
 
-    Removes the lock of a dead process on this machine.
-
-    Args:
-        take_over: also remove the lock of a process on a different machine, which must be dead.
+    The lock of a dead process on this machine is removed. With `take_over`, the lock of a process on a different
+    machine is also removed. That process must be dead.
 
     Raises:
-        InputError: a different process holds the lock.
+        InputError: If a different process holds the lock.
     """
     file = Path(f"{os.path.abspath(directory)}.lock")
     lock = SoftFileLock(file, timeout=LOCK_TIMEOUT)
@@ -188,7 +195,7 @@ def directory_lock(directory: Path, take_over: bool = False) -> Iterator[None]:
             process, host, *_ = [*file.read_text(errors="replace").split(), "?", "?"]
             if not take_over or host == gethostname():
                 raise InputError(
-                    f"{directory}: process {process} on {host} is using it; choose a different `output_dir`, or give "
+                    f"{directory}: process {process} on {host} is using it; choose a different `output_dir`, or set "
                     "`take_over_output_dir` if that process is dead."
                 ) from error
             file.unlink(missing_ok=True)

@@ -12,33 +12,35 @@ from typing import Any
 
 PR_SET_PDEATHSIG = 1  # from linux/prctl.h
 
-task: Callable[..., Any]  # the function of a worker process
+task: Callable[..., Any]  # the function that a worker process calls
 
 
 def process_pool(num_proc: int, function: Callable[..., Any], *arguments: object) -> ProcessPoolExecutor:
     """
-    Creates a pool for `pool.submit(call_task, *others)`, which calls `function(*arguments, *others)`.
+    Returns a pool of `num_proc` workers. `pool.submit(call_task, *others)` calls `function(*arguments, *others)`.
 
-    Workers receive `arguments` once, and share their memory on Linux.
+    Each worker receives `arguments` only once. On Linux, it shares their memory with the parent process.
     """
-    # A forked worker imports nothing and shares memory, as in `datasets`.
+    # Forked workers, which `datasets` also uses, start without imports and share memory.
     context = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
     return ProcessPoolExecutor(num_proc, context, start_worker, (os.getpid(), partial(function, *arguments)))
 
 
 def call_task(*others: object) -> Any:
+    """Calls the pool's function in a worker process."""
     return task(*others)
 
 
 def start_worker(parent: int, function: Callable[..., Any]):
+    """Initializes a worker process. `parent` is the process id of its parent."""
     global task
     task = function
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the processes already run in parallel
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # each worker already has a core to itself
     exit_with_parent(parent)
 
 
 def exit_with_parent(parent: int):
-    """Ignores Ctrl-C, which the parent handles, and ends this process when the parent is killed."""
+    """Makes this process end when its parent does (on Linux), and ignore Ctrl-C, which the parent handles."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if sys.platform == "linux":

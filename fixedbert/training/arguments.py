@@ -1,7 +1,8 @@
 """
-Arguments of the training scripts, with the names from transformers' example scripts.
+Arguments for the training scripts, named as in transformers' example scripts.
 
-Flags, recipes and Python keywords all become one dict, which `make_arguments` turns into dataclasses.
+Command-line flags, recipes and Python keyword arguments are merged into one dict, which `make_arguments` converts to
+dataclasses.
 """
 
 import os
@@ -31,7 +32,7 @@ from .speed import disable_emulated_bf16
 
 RECIPES = Path(__file__).parents[1] / "recipes"
 FILES = ("train_file", "validation_file", "test_file")
-# A flag or keyword also overrides these entries of a recipe, which set the same thing in a different way.
+# A flag or keyword argument also replaces these entries in a recipe, because they are alternatives to it.
 REPLACES: dict[str, tuple[str, ...]] = {
     "train_file": ("dataset_name", "task_name"),
     "dataset_name": (*FILES, "task_name"),
@@ -41,7 +42,7 @@ REPLACES: dict[str, tuple[str, ...]] = {
     "gradient_accumulation_steps": ("total_train_batch_size",),
     "total_train_batch_size": ("gradient_accumulation_steps",),
 }
-# These describe a recipe's corpora. A flag that overrides the corpora overrides them too.
+# These entries describe the corpora in a recipe. A flag that replaces the corpora also replaces the descriptions.
 CORPUS_OPTIONS = (
     "dataset_config_name",
     "text_column_name",
@@ -53,9 +54,9 @@ CORPUS_OPTIONS = (
 
 @dataclass
 class ModelArguments:
-    """Model, configuration and tokenizer."""
+    """Arguments for the model, its configuration and the tokenizer."""
 
-    can_be_new: ClassVar[bool] = False  # True if sizes alone can describe a new model
+    can_be_new: ClassVar[bool] = False  # True if `config_overrides` without a model or preset defines a new model
 
     model_name_or_path: str | None = field(
         default=None, metadata={"help": "Directory or Hub id of a pretrained model. Default: random weights."}
@@ -67,41 +68,41 @@ class ModelArguments:
     config_overrides: dict | None = field(
         default=None,
         metadata={
-            "help": "Changes to the configuration, such as num_attention_heads=12,attention_head_size=64. Without a "
-            "model, they change BERT-base with a head size of 128."
+            "help": "Changes to the configuration, such as num_attention_heads=12,attention_head_size=64. If no model "
+            "or configuration is set, they apply to BERT-base with a head size of 128."
         },
     )
     tokenizer_name: str | None = field(
         default=None,
-        metadata={"help": "Directory or Hub id of a tokenizer, or a vocab.txt. Default: the model's tokenizer."},
+        metadata={"help": "Directory or Hub id of a tokenizer, or a vocab.txt file. Default: the model's tokenizer."},
     )
     do_lower_case: bool | None = field(
-        default=None, metadata={"help": "Lower-case the text. Default: the tokenizer's setting, or true."}
+        default=None, metadata={"help": "Convert the text to lowercase. Default: the tokenizer's setting, or true."}
     )
     attn_implementation: str | None = field(
-        default=None, metadata={"help": "eager, sdpa, ... Default: eager on CPUs, where it is fastest, else sdpa."}
+        default=None, metadata={"help": "Attention function: eager, sdpa, ... Default: eager on CPUs, sdpa on GPUs."}
     )
     ignore_mismatched_sizes: bool = field(
-        default=False, metadata={"help": "Initialize a head randomly if its weights have a different shape."}
+        default=False, metadata={"help": "Initialize a task head randomly if its weights have a different shape."}
     )
-    cache_dir: str | None = field(default=None, metadata={"help": "Directory for downloads from the Hub."})
-    model_revision: str = field(default="main", metadata={"help": "Branch, tag or commit on the Hub."})
-    token: str | None = field(default=None, metadata={"help": "Token for the Hub. Default: the one from your login."})
-    trust_remote_code: bool = field(default=False, metadata={"help": "Run code from the model's repository."})
+    cache_dir: str | None = field(default=None, metadata={"help": "Directory for files downloaded from the Hub."})
+    model_revision: str = field(default="main", metadata={"help": "Branch, tag or commit of the model on the Hub."})
+    token: str | None = field(default=None, metadata={"help": "Hub token. Default: the token of `hf auth login`."})
+    trust_remote_code: bool = field(default=False, metadata={"help": "Run custom code from the model's repository."})
 
     @property
     def tokenizer(self) -> str | None:
-        """Directory, Hub id or file of the tokenizer, or None if no argument names one."""
+        """Directory, Hub id or file from which to load the tokenizer. None if no argument specifies it."""
         return self.tokenizer_name or self.model_name_or_path or (None if self.preset else self.config_name)
 
     @property
     def preset(self) -> str | None:
-        """The preset that `config_name` names. A directory of the same name takes precedence."""
+        """Name of the preset, or None. If `config_name` is also an existing path, the path takes precedence."""
         name = self.config_name
         return name if name in PRESETS and not Path(name).exists() else None
 
     def hub_options(self) -> dict:
-        """Keyword arguments for from_pretrained."""
+        """Returns the keyword arguments for `from_pretrained`."""
         return {
             "cache_dir": self.cache_dir,
             "revision": self.model_revision,
@@ -112,38 +113,38 @@ class ModelArguments:
 
 @dataclass
 class CommonArguments(TrainingArguments):
-    """transformers' TrainingArguments, which refuse values that would silently produce a wrong result."""
+    """Arguments from transformers' TrainingArguments, without values that would silently produce a wrong result."""
 
     logging_nan_inf_filter: bool = field(
-        default=False, metadata={"help": "No effect: steps whose loss is not finite are always skipped."}
+        default=False, metadata={"help": "Has no effect, because steps with a non-finite loss are always skipped."}
     )
     max_nonfinite_steps: int = field(
         default=1,
-        metadata={"help": "Stop after this many consecutive steps whose loss or gradient norm is not finite."},
+        metadata={"help": "Stop after this many consecutive steps with a non-finite loss or gradient norm."},
     )
     take_over_output_dir: bool = field(
         default=False,
-        metadata={"help": "Remove the output directory's lock, left by a run that was killed on a different machine."},
+        metadata={"help": "Remove a lock on the output directory left by a run killed on a different machine."},
     )
 
-    # The only supported value of a field, and the reason.
+    # For each of these fields, the only supported value and the reason.
     refused: ClassVar[dict[str, tuple[object, str]]] = {
-        "auto_find_batch_size": (False, "a second attempt would start from weights that are already trained"),
-        "dataloader_drop_last": (False, "evaluation would leave out the last examples"),
-        "save_only_model": (False, "a run resumes from its checkpoints, which need the optimizer state"),
-        "accelerator_config.split_batches": (False, "`per_device_train_batch_size` is the batch of one device"),
-        "neftune_noise_alpha": (None, "the noise would depend on the padding, which is not computed"),
+        "auto_find_batch_size": (False, "a second attempt would start from partially trained weights"),
+        "dataloader_drop_last": (False, "evaluation would omit the last examples"),
+        "save_only_model": (False, "resuming a run requires the optimizer state"),
+        "accelerator_config.split_batches": (False, "`per_device_train_batch_size` is the batch size per device"),
+        "neftune_noise_alpha": (None, "the noise depends on the amount of padding, which is skipped"),
     }
 
     @property
     def directory(self) -> Path:
-        """The output directory."""
+        """The output directory as a Path."""
         assert self.output_dir is not None  # TrainingArguments sets a default
         return Path(self.output_dir)
 
     def __post_init__(self):
         if not is_torch_xla_available():
-            self.use_cpu |= not torch.accelerator.is_available()  # several processes need the same backend
+            self.use_cpu |= not torch.accelerator.is_available()  # else, several processes would not use gloo
         super().__post_init__()
         use_fsdp_on_cpu(self)
         disable_emulated_bf16(self)
@@ -152,12 +153,12 @@ class CommonArguments(TrainingArguments):
                 raise InputError(f"is not supported: {reason}.", name)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Omits the token from training_args.bin, which Trainer uploads."""
+        """Returns the state for pickling without the access token, because Trainer uploads training_args.bin."""
         return vars(self) | {"hub_token": None}
 
 
 def use_fsdp_on_cpu(arguments: TrainingArguments):
-    """Enables FSDP 2 on CPUs, which torch supports, but accelerate ignores."""
+    """Enables FSDP 2 on CPUs, which torch supports but accelerate ignores."""
     state, launched = arguments.distributed_state, os.environ.get("ACCELERATE_USE_FSDP", "").lower() == "true"
     if state is not None and state.distributed_type == DistributedType.MULTI_CPU and (arguments.fsdp or launched):
         state.distributed_type = DistributedType.MULTI_GPU
@@ -165,12 +166,17 @@ def use_fsdp_on_cpu(arguments: TrainingArguments):
 
 def read_arguments(argv: list[str] | None, *types: type, prog: str | None = None) -> dict[str, Any]:
     """
-    Parses `[recipe.yaml] --flag ...` into a dict for `make_arguments`. Flags take precedence over the recipe.
+    Parses a command line `[recipe.yaml] --flag ...` and returns the values for `make_arguments`.
+
+    Flags take precedence over entries in the recipe.
 
     Args:
-        argv: the command line; None for that of this process.
-        types: dataclasses whose fields are the flags.
-        prog: name of the program in the help; None for the name of the script.
+        argv: the arguments on the command line. Default: `sys.argv[1:]`.
+        types: dataclasses with one field per flag.
+        prog: program name to show in the help. Default: the name of the script.
+
+    Raises:
+        InputError: If a flag does not exist, its value is invalid, or the recipe cannot be read.
     """
     argv = list(sys.argv[1:] if argv is None else argv)
     has_recipe = bool(argv) and not argv[0].startswith("-") and Path(argv[0]).suffix in (".yaml", ".yml", ".json")
@@ -184,19 +190,17 @@ def read_arguments(argv: list[str] | None, *types: type, prog: str | None = None
 
 def with_recipe(recipe: str | Path | None, given: dict[str, Any]) -> dict[str, Any]:
     """
-    Merges a recipe with arguments that take precedence. Arguments that are None are ignored.
+    Returns the entries in a recipe, merged with the arguments `given`, which take precedence unless they are None.
 
-    A recipe is a YAML or JSON file. If there is no such file, `recipes/NAME.yaml` is a recipe of this package.
+    A recipe is a YAML or JSON file. If the file `recipes/NAME.yaml` does not exist, the recipe of that name shipped
+    with the package is used.
     """
     given = {name: value for name, value in given.items() if value is not None}
     if recipe is None:
         return given
     file = Path(recipe)
-    if not file.exists():
-        packaged = {f"recipes/{path.name}": path for path in sorted(RECIPES.glob("*.yaml"))}
-        if file.as_posix() not in packaged:
-            raise InputError(f"{recipe}: no such recipe; the packaged recipes are {', '.join(packaged)}.")
-        file = packaged[file.as_posix()]
+    if not file.exists() and (RECIPES.parent / file).exists():
+        file = RECIPES.parent / file
     entries = read_yaml(file)
     replaced = {old for name in given for old in REPLACES.get(name, ())} & entries.keys()
     if replaced & {"train_file", "dataset_name"}:
@@ -206,10 +210,10 @@ def with_recipe(recipe: str | Path | None, given: dict[str, Any]) -> dict[str, A
 
 def make_arguments(given: dict[str, Any], *types: type) -> tuple:
     """
-    Creates the dataclasses `types` from the values of their fields. None stands for the default.
+    Creates an instance of each dataclass in `types` from field values. A value of None selects the default.
 
     Raises:
-        InputError: a field does not exist, or its value is invalid or has the wrong type.
+        InputError: If a field does not exist, or if a value is invalid or has the wrong type.
     """
     given = check_types(given, *types)
     names = [{member.name for member in fields(kind)} & given.keys() for kind in types]
@@ -217,16 +221,16 @@ def make_arguments(given: dict[str, Any], *types: type) -> tuple:
         return tuple(kind(**{name: given[name] for name in own}) for kind, own in zip(types, names, strict=True))
     except InputError:
         raise
-    except Exception as error:  # TrainingArguments raises errors of many types
+    except Exception as error:  # TrainingArguments raises many types of errors
         raise InputError(f"invalid arguments: {error_reason(error)}") from error
 
 
 def check_types(given: dict[str, Any], *types: type) -> dict[str, Any]:
     """
-    Converts each value to the type of its field: an int to a float, a single value to a list, a path to a string.
+    Returns the values converted to their fields' types. Ints become floats, single values lists, and paths strings.
 
     Raises:
-        InputError: a field does not exist, or its value has the wrong type.
+        InputError: If a field does not exist, or if a value has the wrong type.
     """
     hints: dict[str, Any] = {}
     for kind in types:
@@ -240,6 +244,7 @@ def check_types(given: dict[str, Any], *types: type) -> dict[str, Any]:
 
 
 def to_type(name: str, value: Any, hint: Any) -> Any:
+    """Returns a value converted to the type `hint`. Raises InputError if that is not possible."""
     if isinstance(value, str) and hint == dict | None:
         with suppress(ValueError):
             value = mapping(value)
@@ -252,17 +257,17 @@ def to_type(name: str, value: Any, hint: Any) -> Any:
             type_validator(name, candidate, hint)
             return candidate
     expected = hint.__name__ if isinstance(hint, type) else re.sub(r"(\w+\.)+", "", str(hint)).removesuffix(" | None")
-    raise InputError(f"{value!r} has the wrong type; {expected} is required.", name)
+    raise InputError(f"{value!r} has the wrong type; expected {expected}.", name)
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:
-    """Returns the end of an error message, which suggests the most similar name."""
+    """Returns the end of an error message about an unknown argument, which suggests the most similar known name."""
     near = get_close_matches(name.partition("=")[0].lstrip("-").replace("-", "_"), known, 1, cutoff=0.75)
     return f"; did you mean `{near[0]}`?" if near else "."
 
 
 class ArgumentParser(HfArgumentParser):
-    """transformers' parser, which also raises InputErrors, refuses abbreviations, and parses mappings."""
+    """HfArgumentParser that also parses mappings, rejects abbreviated flags, and raises InputError."""
 
     def __init__(self, types: Any, prog: str | None = None):
         super().__init__(types, allow_abbrev=False, prog=prog)
@@ -273,11 +278,11 @@ class ArgumentParser(HfArgumentParser):
                 action.type = mapping
 
     def error(self, message):
-        raise InputError(f"{message}; --help lists the arguments.")
+        raise InputError(f"{message}; see --help for the available arguments.")
 
 
 def mapping(text: str) -> dict:
-    """Parses `name=value,name=value` with YAML values, or JSON. argparse shows the name of this function."""
+    """Parses JSON or `name=value,name=value` with YAML values. argparse's messages contain this function's name."""
     is_json = text.lstrip().startswith("{")
     if not is_json and "=" not in text:
         raise ValueError(text)

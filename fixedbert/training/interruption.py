@@ -1,4 +1,4 @@
-"""Interruptible training: on a signal it saves a checkpoint, from which the same command resumes."""
+"""Training that saves a checkpoint and stops when it receives a signal. The same command resumes it."""
 
 import signal
 import threading
@@ -18,13 +18,13 @@ from .trainer import CommonTrainer
 
 def train(trainer: CommonTrainer, checkpoint: str | None):
     """
-    Trains, or resumes from `checkpoint`, and saves weights, tokenizer, log and metrics.
+    Trains a model, or resumes from `checkpoint`, and saves the weights, tokenizer, log and metrics.
 
-    If `checkpoint` is the output directory, the model is already trained, and is only loaded.
+    If `checkpoint` is the output directory itself, training is complete, and the model is loaded from there.
 
     Raises:
-        KeyboardInterrupt: Ctrl-C was pressed; a checkpoint was saved.
-        Stopped: SIGTERM arrived; a checkpoint was saved.
+        KeyboardInterrupt: If Ctrl-C is pressed, after a checkpoint has been saved.
+        Stopped: If SIGTERM is received, after a checkpoint has been saved.
     """
     directory = trainer.args.directory
     if checkpoint == str(directory):
@@ -45,35 +45,36 @@ def train(trainer: CommonTrainer, checkpoint: str | None):
             trainer.save_model()
             assert isinstance(trainer.train_dataset, Sized)
             record_metrics(trainer, "train", result.metrics | {"train_samples": len(trainer.train_dataset)})
-            trainer.save_state()  # last, as it marks the model as trained
+            trainer.save_state()  # last, because trainer_state.json marks the training as complete
     finally:
-        stop.restore()
+        while stop.previous_handlers:
+            signal.signal(*stop.previous_handlers.popitem())
     if stop.requested_anywhere(trainer.args):
         raise KeyboardInterrupt if stop.requested == signal.SIGINT else Stopped(stop.requested)
 
 
 class StopOnSignal(TrainerCallback):
     """
-    Saves a checkpoint after the current step and stops when SIGTERM arrives or Ctrl-C is pressed.
+    Callback that saves a checkpoint after the current step and stops training on SIGTERM or Ctrl-C.
 
-    Schedulers send SIGTERM before they kill a process. A second Ctrl-C interrupts at once.
+    Job schedulers send SIGTERM before they kill a process. A second Ctrl-C interrupts training immediately.
     """
 
     def __init__(self):
-        self.requested = 0  # number of the signal
+        self.requested = 0  # the signal number, or 0 if no signal has been received
         self.stopped = False
-        self.handlers = {}
+        self.previous_handlers = {}
 
     def on_train_begin(self, args, state, control, **kwargs):
         self.processes = args.world_size
         if threading.current_thread() is not threading.main_thread():
             return  # only the main thread can handle signals
         for number in (signal.SIGTERM, signal.SIGINT):
-            if signal.getsignal(number) != signal.SIG_IGN:  # a worker leaves Ctrl-C to its parent
-                self.handlers[number] = signal.signal(number, self.request)
+            if signal.getsignal(number) != signal.SIG_IGN:  # worker processes leave Ctrl-C to their parent
+                self.previous_handlers[number] = signal.signal(number, self.request)
 
     def request(self, number, _frame):
-        # A launcher forwards to its processes the Ctrl-C that the terminal has already sent to them.
+        # With a launcher, one Ctrl-C arrives twice: from the terminal and from the launcher.
         if self.requested and number == signal.SIGINT and self.processes == 1:
             raise KeyboardInterrupt
         self.requested = self.requested or number
@@ -81,22 +82,18 @@ class StopOnSignal(TrainerCallback):
     def on_step_end(self, args, state, control, **kwargs):
         if state.global_step < state.max_steps and self.requested_anywhere(args):
             self.stopped = control.should_save = control.should_training_stop = True
-            control.should_evaluate = False  # the process may be killed soon
+            control.should_evaluate = False  # the scheduler may kill the process before an evaluation ends
 
     def on_epoch_end(self, args, state, control, **kwargs):
-        if self.stopped:  # Trainer calls this even if the epoch is incomplete
+        if self.stopped:  # Trainer also calls this for an incomplete epoch
             control.should_save = state.epoch % 1 == 0
             if not control.should_save:
                 control.should_log = control.should_evaluate = False
 
     def requested_anywhere(self, args) -> bool:
-        """Returns True on all processes if one has received a signal. They may receive it at different steps."""
+        """Returns True on all processes if any has received a signal. They may receive it at different steps."""
         if args.world_size > 1:
             votes = torch.tensor(self.requested, device=args.device)
             torch.distributed.all_reduce(votes, torch.distributed.ReduceOp.MAX)
             self.requested = int(votes)
         return self.requested > 0
-
-    def restore(self):
-        while self.handlers:
-            signal.signal(*self.handlers.popitem())

@@ -1,6 +1,5 @@
-"""Loads the configuration and the model that the arguments describe."""
+"""Functions that load the configuration and the model specified by the arguments."""
 
-from pathlib import Path
 from typing import Any
 
 from accelerate import PartialState
@@ -12,7 +11,7 @@ from ..conversion.families import FAMILIES, fixed_head_config
 from ..conversion.weights import LOADING, load_body
 from ..data.tokenizers import check_vocab_size
 from ..model.configuration_fixed_head_bert import FixedHeadBertConfig
-from ..presets import PRESETS, preset_config
+from ..presets import preset_config
 from ..support.errors import InputError
 from ..support.files import reading
 from .arguments import ModelArguments
@@ -20,14 +19,12 @@ from .arguments import ModelArguments
 
 def load_config(arguments: ModelArguments, **changes) -> PreTrainedConfig:
     """
-    Loads the configuration of the model or preset, and applies `changes` and `config_overrides`.
+    Returns the configuration of the model or preset with `changes` and then `config_overrides` applied.
 
     Raises:
-        InputError: the model does not exist, or its configuration is invalid.
+        InputError: If the model does not exist or the configuration is invalid.
     """
     name = arguments.config_name or arguments.model_name_or_path
-    if name in PRESETS and not arguments.config_name and not Path(name).exists():
-        raise InputError(f"{name}: a preset has no weights; pass it as `config_name`.")
     with reading(name or "the new model", problem="invalid configuration"):
         config: PreTrainedConfig
         if arguments.preset:
@@ -37,15 +34,16 @@ def load_config(arguments: ModelArguments, **changes) -> PreTrainedConfig:
         elif arguments.can_be_new and arguments.config_overrides:
             config = FixedHeadBertConfig(**changes)
         else:
-            raise InputError("no model: give `model_name_or_path`, or a preset as `config_name` for random weights.")
+            raise InputError("no model; set `model_name_or_path`, or `config_name` to a preset for random weights.")
         if arguments.can_be_new and arguments.config_overrides and config.model_type in FAMILIES:
-            config = fixed_head_config(config)  # BERT's configuration has no head size
+            config = fixed_head_config(config)  # a BERT configuration has no field for the head size
         if arguments.config_overrides:
             override(config, arguments.config_overrides)
         return config
 
 
 def override(config: PreTrainedConfig, changes: dict[str, Any]):
+    """Sets fields of a configuration in place. Raises InputError if a field does not exist."""
     for name, value in changes.items():
         if not hasattr(config, name):
             raise InputError(f"{name}: the configuration has no such field.", "config_overrides")
@@ -54,11 +52,11 @@ def override(config: PreTrainedConfig, changes: dict[str, Any]):
 
 
 def check_length(max_seq_length: int, config: PreTrainedConfig):
-    """Raises an InputError if sequences have more tokens than position embeddings, or too few for a pair."""
+    """Raises InputError if sequences would be longer than the position embeddings allow, or too short for a pair."""
     if not 8 <= max_seq_length <= config.max_position_embeddings:
         raise InputError(
-            f"{max_seq_length}: must be from 8 to {config.max_position_embeddings}, the model's "
-            "max_position_embeddings, which `config_overrides` can raise for a new model.",
+            f"{max_seq_length}: must be between 8 and the model's max_position_embeddings, "
+            f"{config.max_position_embeddings}; a new model can get more through `config_overrides`.",
             "max_seq_length",
         )
 
@@ -74,36 +72,38 @@ def load_model(
     Loads `model_name_or_path`, or creates a model with random weights for the tokenizer's vocabulary.
 
     Args:
-        train: initialize a head randomly if the checkpoint has no weights for it.
+        train: whether the model will be trained. A task head without weights in the checkpoint is then initialized
+            randomly.
 
     Raises:
-        InputError: the model does not exist, or weights are missing or have a different shape.
+        InputError: If the model does not exist, if weights have a different shape, or if weights are missing and
+            `train` is False.
     """
     attention = arguments.attn_implementation or ("eager" if PartialState().device.type == "cpu" else None)
     name = arguments.model_name_or_path
     if name is None:
         config.vocab_size, config.pad_token_id = len(tokenizer), tokenizer.pad_token_id
-        with LOADING:  # a concurrent from_pretrained would prevent tying weights
+        with LOADING:  # a from_pretrained in a different thread would prevent weight tying
             return auto_class.from_config(config, attn_implementation=attention)
     check_vocab_size(tokenizer, config.vocab_size, name)
-    with reading(name, problem="its weights cannot be loaded"):
+    with reading(name, problem="cannot load the weights"):
         options = arguments.hub_options() | {"attn_implementation": attention}
         model, info = load_body(auto_class, name, config, **options)
     if info["mismatched_keys"] and not arguments.ignore_mismatched_sizes:
         key, shape, required = sorted(info["mismatched_keys"])[0]
         raise InputError(
-            f"{name}: {key} has the shape {tuple(shape)} instead of {tuple(required)}; to initialize the head "
-            "randomly, give `ignore_mismatched_sizes`."
+            f"{name}: {key} has shape {tuple(shape)} instead of {tuple(required)}; set `ignore_mismatched_sizes` to "
+            "initialize the task head randomly."
         )
     if missing := sorted({*info["missing_keys"], *(key for key, *_ in info["mismatched_keys"])}):
         if not train:
-            raise InputError(f"{name}: has no weights for {', '.join(missing)}; train them first, with `do_train`.")
-        PartialState().print(f"{name}: random initial weights for {', '.join(missing)}")
+            raise InputError(f"{name}: no weights for {', '.join(missing)}; train the model first with `do_train`.")
+        PartialState().print(f"{name}: randomly initialized {', '.join(missing)}")
     return model
 
 
 def reinitialize_head(model: PreTrainedModel) -> PreTrainedModel:
-    """Replaces all weights outside the base model by random ones."""
+    """Randomly reinitializes all weights outside the base model, in place, and returns the model."""
     new = type(model)(model.config).state_dict()
     head = {name: weight for name, weight in new.items() if not name.startswith(f"{model.base_model_prefix}.")}
     model.load_state_dict(head, strict=False)

@@ -1,7 +1,8 @@
 """
-The output directory of a run, which appears when the run is complete.
+The output directory of a run, with its lock, checkpoints and results.
 
-A run writes to OUTPUT.partial. An interrupted run resumes from there if its arguments and its data are the same.
+A run writes to OUTPUT.partial, which is renamed to OUTPUT when the run is complete. An interrupted run resumes from
+OUTPUT.partial if its arguments and data have not changed.
 """
 
 import json
@@ -34,7 +35,7 @@ from ..support.files import (
 from .arguments import CommonArguments
 
 COMMAND_FILE, DATA_FILE = "command.json", "data.json"
-# Prefixes of arguments that may differ when a run resumes, because they don't change the training steps.
+# Arguments with these prefixes may differ when a run resumes, because they do not affect the training steps.
 FREE = (
     *("output_dir", "resume_from_checkpoint", "take_over_output_dir", "store_dir", "cache_dir", "token", "hub_"),
     *("logging_", "save_", "eval_", "per_device_eval_", "do_eval", "do_predict", "max_eval_", "max_predict_", "push_"),
@@ -45,16 +46,16 @@ FREE = (
 @contextmanager
 def output_directory(training_args: CommonArguments, given: dict[str, Any]) -> Iterator[str | None]:
     """
-    Locks the output directory and sets `output_dir` to OUTPUT.partial, which is renamed when the run is complete.
+    Context manager for a run: locks the output directory, and renames OUTPUT.partial to OUTPUT at the end.
 
-    Yields the checkpoint from which the run resumes. An interrupted run keeps OUTPUT.partial only if it contains a
-    checkpoint or the trained model.
+    Yields the checkpoint to resume from, or None. Inside the context, `output_dir` is OUTPUT.partial. If the run is
+    interrupted, OUTPUT.partial is kept if it contains a checkpoint or the trained model, and removed otherwise.
 
     Args:
-        given: the run's arguments, for command.json.
+        given: the run's arguments, which are written to command.json.
 
     Raises:
-        InputError: the directory is not empty, cannot be written or is in use, or the unfinished run has different
+        InputError: If the directory is not empty, not writable or in use, or if the unfinished run has different
             arguments.
     """
     final = output_path(training_args.output_dir)
@@ -66,7 +67,7 @@ def output_directory(training_args: CommonArguments, given: dict[str, Any]) -> I
             check_same_command(partial, given)
         if str(training_args.resume_from_checkpoint).lower() not in ("none", "true", "false"):
             checkpoint = str(training_args.resume_from_checkpoint)
-        state.wait_for_everyone()  # until all processes have read the directory
+        state.wait_for_everyone()  # all processes must have read the directory before it changes
         if state.is_main_process:
             remove_incomplete(partial)
             partial.mkdir(parents=True, exist_ok=True)
@@ -79,7 +80,7 @@ def output_directory(training_args: CommonArguments, given: dict[str, Any]) -> I
         except BaseException:
             last = last_checkpoint(partial)
             if state.is_main_process and last:
-                print(f"\nthe same command resumes from {last}", file=sys.stderr)
+                print(f"\nrun the same command to resume from {last}", file=sys.stderr)
             elif state.is_main_process:
                 shutil.rmtree(partial, ignore_errors=True)
             raise
@@ -88,7 +89,7 @@ def output_directory(training_args: CommonArguments, given: dict[str, Any]) -> I
 
 
 def remove_incomplete(partial: Path):
-    """Removes the incomplete checkpoints of a killed run, or the directory if it has no complete one."""
+    """Removes incomplete checkpoints left by a killed run, or all of `partial` if no checkpoint is complete."""
     if not last_checkpoint(partial):
         shutil.rmtree(partial, ignore_errors=True)
     for directory in partial.glob("checkpoint-*"):
@@ -98,15 +99,15 @@ def remove_incomplete(partial: Path):
 
 @contextmanager
 def output_lock(final: Path, training_args: CommonArguments) -> Iterator[None]:
-    """Locks the output directory for all processes of the run."""
-    remedy = "free some space or change the permissions; the same command then resumes"
+    """Context manager that locks the output directory on behalf of all processes in the run."""
+    remedy = "free some space or change the permissions, and run the same command to resume"
     with on_main_process(directory_lock(final, training_args.take_over_output_dir)), writing(final, remedy):
         yield
 
 
 @contextmanager
 def on_main_process(context: AbstractContextManager) -> Iterator[None]:
-    """Enters `context` on the main process only. If it raises an InputError, all processes do."""
+    """Context manager that enters `context` on the main process only. All processes raise its InputError, if any."""
     problem: InputError | None = None
     with ExitStack() as stack:
         if PartialState().is_main_process:
@@ -121,7 +122,7 @@ def on_main_process(context: AbstractContextManager) -> Iterator[None]:
 
 
 def finish_directory(partial: Path, final: Path):
-    """Renames a complete directory when all processes are done."""
+    """Waits for all processes, and renames `partial` to `final`."""
     state = PartialState()
     state.wait_for_everyone()
     if state.is_main_process:
@@ -130,65 +131,66 @@ def finish_directory(partial: Path, final: Path):
 
 
 def is_complete_checkpoint(directory: Path) -> bool:
-    """Returns True for a checkpoint or a trained model with its trainer_state.json, which is written last."""
+    """Returns True if a checkpoint or a trained model is complete: trainer_state.json is written last."""
     file = directory / "trainer_state.json"
     return file.is_file() and file.read_bytes().rstrip().endswith(b"}")
 
 
 def checkpoint_step(directory: Path) -> int:
-    """Returns the step in the name of a checkpoint; -1 for any other name."""
+    """Returns the step in the name of a checkpoint directory, or -1 if the directory is not a checkpoint."""
     match = re.fullmatch(r"checkpoint-(\d+)", directory.name, re.ASCII)
     return int(match[1]) if match else -1
 
 
 def complete_checkpoints(directory: Path) -> list[Path]:
-    """Returns the complete checkpoints, oldest first."""
+    """Returns the complete checkpoints in `directory`, oldest first."""
     checkpoints = [path for path in directory.glob("checkpoint-*") if checkpoint_step(path) >= 0]
     return sorted(filter(is_complete_checkpoint, checkpoints), key=checkpoint_step)
 
 
 def last_checkpoint(directory: Path) -> str | None:
-    """Returns `directory` if it contains the trained model, else its newest complete checkpoint."""
+    """Returns `directory` if it contains the trained model, its newest complete checkpoint otherwise, or None."""
     trained = [directory] if is_complete_checkpoint(directory) else []
     return next(map(str, [*trained, *reversed(complete_checkpoints(directory))]), None)
 
 
 def without_secrets(given: dict[str, Any]) -> dict[str, Any]:
+    """Returns the arguments without access tokens."""
     return {name: value for name, value in given.items() if name not in ("token", "hub_token")}
 
 
 def write_command(partial: Path, given: dict[str, Any]):
-    """Writes a run's arguments to command.json, without tokens, as a recipe that repeats the run."""
+    """Writes the arguments, except access tokens, to command.json, which is also a recipe for repeating the run."""
     write_atomically(partial / COMMAND_FILE, to_json(without_secrets(given), indent=1, default=str) + "\n")
 
 
 def check_same_command(partial: Path, given: dict[str, Any]):
-    """Raises an InputError if the unfinished run in `partial` has different arguments, except those in FREE."""
+    """Raises InputError if arguments that affect training differ from those of the unfinished run in `partial`."""
     earlier, now = read_json_object(partial / COMMAND_FILE), json.loads(to_json(given, default=str))
     names = [name for name in earlier | now if not name.startswith(FREE)]
     if changed := [name for name in names if earlier.get(name) != now.get(name)]:
         raise InputError(
-            f"{partial}: an unfinished run has different arguments ({', '.join(changed)}; see {COMMAND_FILE}); give "
-            "the same, choose a different `output_dir`, or remove it."
+            f"{partial}: the unfinished run has different arguments ({', '.join(changed)}; see {COMMAND_FILE}); "
+            "restore them, choose a different `output_dir`, or remove this directory."
         )
 
 
 def check_same_data(output_dir: Path, fingerprint: str):
-    """Writes the fingerprint of the data, or raises an InputError if the unfinished run had different data."""
+    """Writes the fingerprint of the data to data.json. Raises InputError if it has changed since the run started."""
     state, file = PartialState(), output_dir / DATA_FILE
     if state.is_main_process and not file.exists():
         write_atomically(file, json.dumps({"fingerprint": fingerprint}) + "\n")
     state.wait_for_everyone()
     if read_json_object(file).get("fingerprint") != fingerprint:
         raise InputError(
-            f"{output_dir}: the data or the teacher have changed since the unfinished run began; restore them, or "
-            "remove the directory."
+            f"{output_dir}: the data or the teacher has changed since the unfinished run started; restore it, or "
+            "remove this directory."
         )
 
 
 @dataclass(frozen=True, repr=False)
 class Trained:
-    """The output directory of a run or sweep, and its metrics from all_results.json or results.json."""
+    """The output directory of a completed run or sweep, and the metrics from its all_results.json or results.json."""
 
     folder: Path
     results: dict[str, Any]
@@ -205,13 +207,13 @@ class Trained:
 
 
 def read_result(directory: Path) -> Trained:
-    """Reads the metrics from the output directory of a run or sweep."""
+    """Returns the output directory of a run or sweep with its metrics, which are empty if it has written none."""
     files = [file for file in (directory / "all_results.json", directory / "results.json") if file.exists()]
     return Trained(directory, read_json_object(files[0]) if files else {})
 
 
 def record_metrics(trainer: Trainer, split: str, metrics: dict[str, float]):
-    """Prints metrics and writes them to SPLIT_results.json and all_results.json, with null if they are not finite."""
+    """Prints metrics and writes them to SPLIT_results.json and all_results.json, with null for NaN and infinity."""
     trainer.log_metrics(split, metrics)
     trainer.save_metrics(split, finite(metrics))
 
@@ -222,4 +224,4 @@ def publish(trainer: Trainer):
         try:
             trainer.push_to_hub()
         except (HTTPError, RuntimeError) as error:
-            raise InputError(f"{trainer.args.output_dir} is complete, but was not uploaded: {error}") from error
+            raise InputError(f"{trainer.args.output_dir} is complete, but the upload failed: {error}") from error

@@ -1,4 +1,4 @@
-"""Plots of training runs: pretraining.png, glue.png, squad.png, and results.png for several fine-tuning runs."""
+"""Plots of training runs: pretraining.png, glue.png, squad.png, and results.png for a sweep of fine-tuning runs."""
 
 from __future__ import annotations
 
@@ -13,24 +13,23 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 NOT_METRICS = ("loss", "runtime", "samples", "per_second", "epoch", "total", "thresh")
-MOST_COUNTS = 12  # classes in a confusion matrix that shows counts
+MAX_COUNTED_CLASSES = 12  # a confusion matrix with more classes shows no counts
 
 
 def is_metric(name: str) -> bool:
-    """Returns True for the name of a metric in Trainer's log, not of a loss, count, time or threshold."""
+    """Returns True if an entry in Trainer's log is an evaluation metric, not a loss, count, time or threshold."""
     return name.startswith("eval_") and not any(part in name for part in NOT_METRICS)
 
 
 @skip_without_matplotlib
 def draw_pretraining(log_history: list[dict], task: str, title: str, file: str | Path):
     """
-    Plots losses, accuracies and the learning rate against real tokens.
+    Plots losses, accuracies and the learning rate against the number of non-padding tokens seen in training.
 
     Args:
         log_history: the log in Trainer's state.
         task: "mlm" or "clm".
     """
-
     losses = {"loss": "training", "eval_loss": "held out"}
     accuracies = {f"{task}_accuracy": "training, tokens", f"eval_{task}_accuracy": "held out, tokens"}
     if any("eval_nsp_loss" in entry for entry in log_history):
@@ -50,7 +49,7 @@ def draw_pretraining(log_history: list[dict], task: str, title: str, file: str |
                 tokens, values = logged(log_history, name, against="num_input_tokens_seen")
                 marker = "o-" if name.startswith("eval_") else "-"
                 panel.plot(np.array(tokens) / 1e6, factor * np.array(values), marker, label=label)
-            panel.set(title=title, ylabel=unit, xlabel="real tokens (millions)", ylim=(0, None))
+            panel.set(title=title, ylabel=unit, xlabel="non-padding tokens (millions)", ylim=(0, None))
             panel.legend()
 
 
@@ -63,11 +62,11 @@ def draw_glue(
     file: str | Path,
 ):
     """
-    Plots losses and metrics against steps, and for each split the predictions against the labels.
+    Plots losses and metrics against training steps, and predictions against labels in one panel per split.
 
     Args:
-        splits: name, labels (examples,) and predictions (examples,).
-        labels: names of the classes; empty for a regression.
+        splits: for each split, its name, its labels (N,) and the predictions (N,) for its N examples.
+        labels: names of the classes, or an empty list for regression.
     """
     with new_figure(4.4 * (2 + len(splits)), 4, file) as figure:
         figure.suptitle(title)
@@ -75,7 +74,7 @@ def draw_glue(
         plot_log(log_history, loss, metrics)
         for panel, (split, expected, predicted) in zip(panels, splits, strict=True):
             if labels:
-                draw_confusion(panel, expected, predicted, labels)
+                draw_confusion_matrix(panel, expected, predicted, labels)
             else:
                 panel.plot(expected, predicted, ".", markersize=3, alpha=0.4)
                 panel.set(xlabel="score", ylabel="predicted score")
@@ -91,12 +90,12 @@ def draw_squad(
     file: str | Path,
 ):
     """
-    Plots losses and metrics against steps, and for SQuAD 2.0 a histogram of the null odds.
+    Plots losses and metrics against training steps, and for SQuAD 2.0 a histogram of the null odds.
 
     Args:
-        null_odds: by question; empty for SQuAD 1.1.
-        answers: correct answers by question; empty for a question without an answer.
-        threshold: questions with higher null odds are predicted to have no answer.
+        null_odds: maps each question id to the log-odds that it has no answer. Empty for SQuAD 1.1.
+        answers: maps each question id to its correct answers. The list is empty if the question has none.
+        threshold: null odds above which the prediction is that a question has no answer.
     """
     count = 3 if null_odds else 2
     with new_figure(4.4 * count, 4, file) as figure:
@@ -116,7 +115,7 @@ def draw_squad(
 
 @skip_without_matplotlib
 def draw_sweep(summaries: list, file: str | Path):
-    """Plots the main metric of every run as a dot, and the median as a line, by task and settings."""
+    """Plots each run's main metric as a dot and their median as a line, for each task and point of the grid."""
     with new_figure(max(5, len(summaries) + 2), 4.6, file) as figure:
         axes = figure.subplots()
         for x, summary in enumerate(summaries):
@@ -129,13 +128,13 @@ def draw_sweep(summaries: list, file: str | Path):
 
 
 def logged(log_history: list[dict], name: str, against: str = "step") -> tuple[list, list]:
-    """Returns the values of `against` and of `name` from the entries that have both; null is not finite."""
+    """Returns the values of `against` and `name` from all log entries that contain both. Skips null values."""
     entries = [entry for entry in log_history if entry.get(name) is not None and against in entry]
     return [entry[against] for entry in entries], [entry[name] for entry in entries]
 
 
 def plot_log(log_history: list[dict], loss: Axes, metrics: Axes, scale: float = 100):
-    """Plots the losses and the metrics, multiplied by `scale`, against steps."""
+    """Plots losses in the panel `loss`, and metrics multiplied by `scale` in the panel `metrics`, against steps."""
     loss.plot(*logged(log_history, "loss"), label="training")
     loss.plot(*logged(log_history, "eval_loss"), "o-", label="validation")
     loss.set(title="loss", xlabel="step", ylabel="loss", xlim=(0, None), ylim=(0, None))
@@ -150,16 +149,16 @@ def plot_log(log_history: list[dict], loss: Axes, metrics: Axes, scale: float = 
         metrics.legend()
 
 
-def draw_confusion(panel: Axes, expected: np.ndarray, predicted: np.ndarray, labels: list[str]):
-    """Draws a confusion matrix: shares of each true class as colors, and the number of examples."""
+def draw_confusion_matrix(panel: Axes, expected: np.ndarray, predicted: np.ndarray, labels: list[str]):
+    """Draws a confusion matrix with the counts as numbers, and fractions of each true class as colors."""
     counts = np.zeros((len(labels), len(labels)), dtype=int)
     np.add.at(counts, (expected.astype(int), predicted.astype(int)), 1)
-    shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
-    panel.imshow(shares, cmap="Blues", vmin=0, vmax=1)
+    fractions = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+    panel.imshow(fractions, cmap="Blues", vmin=0, vmax=1)
     panel.set(xlabel="predicted label", ylabel="true label")
     panel.set_xticks(range(len(labels)), labels, rotation=20, ha="right")
     panel.set_yticks(range(len(labels)), labels)
-    if len(labels) <= MOST_COUNTS:
+    if len(labels) <= MAX_COUNTED_CLASSES:
         for (row, column), count in np.ndenumerate(counts):
-            color = "white" if shares[row, column] > 0.5 else "black"
+            color = "white" if fractions[row, column] > 0.5 else "black"
             panel.text(column, row, f"{count:,}", ha="center", va="center", color=color)

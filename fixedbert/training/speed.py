@@ -1,4 +1,4 @@
-"""Faster training: dropout, unpadding, memory and bf16."""
+"""Functions that make training faster: fast dropout, unpadding, memory reuse and bf16."""
 
 import ctypes
 import sys
@@ -10,20 +10,20 @@ from transformers.utils import logging
 from transformers.utils.import_utils import is_tracing
 
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # from glibc's malloc.h
-BF16_INSTRUCTIONS = ("avx512_bf16", "amx_bf16", "bf16")  # torch's names; the last is Arm's
+BF16_INSTRUCTIONS = ("avx512_bf16", "amx_bf16", "bf16")  # as torch names them; the last one is for Arm
 
 logger = logging.get_logger(__name__)
 
 
 class FastDropout(nn.Dropout):
     """
-    nn.Dropout that is about three times as fast on a CPU, because it draws 16 random bits per element.
+    Dropout that is about three times as fast as nn.Dropout on a CPU, because it draws only 16 random bits per element.
 
-    The probability is rounded to a multiple of 2^-16. The random numbers differ from those of nn.Dropout.
+    The probability is rounded to a multiple of 2^-16. The random numbers differ from those that nn.Dropout draws.
     """
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        kept = round((1 - self.p) * 2**16)  # of 65,536 values
+        kept = round((1 - self.p) * 2**16)  # number of 16-bit values for which an element is kept
         if not self.training or not 0 < kept < 2**16 or x.device.type != "cpu" or is_tracing(x):
             return super().forward(x)
         bits = torch.empty((x.numel() + 3) // 4, dtype=torch.int64).random_(-(2**63), None).view(torch.int16)
@@ -31,7 +31,7 @@ class FastDropout(nn.Dropout):
 
 
 def use_fast_dropout(model: nn.Module):
-    """Replaces each nn.Dropout in the model, in place."""
+    """Replaces each nn.Dropout in the model by a FastDropout, in place."""
     for parent in list(model.modules()):
         for name, child in parent.named_children():
             if type(child) is nn.Dropout:
@@ -40,9 +40,9 @@ def use_fast_dropout(model: nn.Module):
 
 def keep_freed_memory(device: torch.device):
     """
-    Makes glibc keep the memory that tensors free instead of returning it to the kernel.
+    Makes glibc keep freed memory for later tensors instead of returning it to the kernel, if the device is a CPU.
 
-    Otherwise a training step on a CPU spends up to half of its time in page faults.
+    Otherwise, page faults can take up half of the time for a training step.
     """
     if device.type == "cpu" and sys.platform == "linux":
         mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
@@ -52,17 +52,17 @@ def keep_freed_memory(device: torch.device):
 
 
 def enable_unpadding(model: PreTrainedModel):
-    """Makes a FixedHeadBert skip padding, without changing its configuration."""
+    """Makes a FixedHeadBert skip padding. Does not change its configuration, and therefore not the saved model."""
     vars(model.base_model)["unpad_inputs"] = True
 
 
 def enable_sparse_prediction(model: PreTrainedModel):
-    """Makes a FixedHeadBert compute logits for labelled tokens only, without changing its configuration."""
+    """Makes a FixedHeadBert compute logits for labelled tokens only. Does not change its configuration."""
     vars(model)["sparse_prediction"] = True
 
 
 def has_bf16(use_cpu: bool) -> bool:
-    """Returns True if the hardware multiplies in bf16 without emulation."""
+    """Returns True if the accelerator, or the CPU without one or with `use_cpu`, supports bf16 in hardware."""
     if not use_cpu and torch.accelerator.is_available():
         return torch.cuda.is_available() and torch.cuda.is_bf16_supported(including_emulation=False)
     capabilities = torch.cpu.get_capabilities()
@@ -70,9 +70,9 @@ def has_bf16(use_cpu: bool) -> bool:
 
 
 def disable_emulated_bf16(arguments: TrainingArguments):
-    """Replaces bf16 by float32, with a warning, on a CPU that would emulate it."""
+    """Replaces bf16 by float32 in the arguments and logs a warning if the CPU would emulate it."""
     requested = arguments.bf16 or arguments.bf16_full_eval or arguments.mixed_precision == "bf16"
     if requested and arguments.device.type == "cpu" and not has_bf16(use_cpu=True):
-        logger.warning("float32 is used instead of bf16, which this processor would have to emulate slowly")
+        logger.warning("using float32 instead of bf16, which this CPU does not support in hardware")
         arguments.bf16 = arguments.bf16_full_eval = False
-        arguments.mixed_precision = "no"  # `accelerate launch` can request bf16 too
+        arguments.mixed_precision = "no"  # `accelerate launch` can also request bf16

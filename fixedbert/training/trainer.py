@@ -1,4 +1,4 @@
-"""The Trainer for pretraining and fine-tuning, which skips steps that are not finite and resumes exactly."""
+"""The Trainer for pretraining and fine-tuning, which skips non-finite steps and resumes a run bit for bit."""
 
 import time
 from contextlib import ExitStack
@@ -24,13 +24,13 @@ logger = logging.get_logger(__name__)
 
 class CommonTrainer(Trainer):
     """
-    Trainer that skips each step whose loss or gradient norm is not finite, on all processes.
+    Trainer that skips a step on all processes if its loss or gradient norm is NaN or infinite on any process.
 
-    Logged losses are means over the steps that were applied since the last log. A resumed run sees the same examples
-    as an uninterrupted run, and ends with the same weights.
+    Logged losses are averages over the steps applied since the last log. A resumed run sees the same examples as an
+    uninterrupted run and ends with the same weights.
     """
 
-    counts = 0  # number of sums, besides the loss, that a subclass logs
+    counts = 0  # number of sums that a subclass logs in addition to the loss
     args: CommonArguments
     model: PreTrainedModel
 
@@ -38,42 +38,42 @@ class CommonTrainer(Trainer):
         super().__init__(*args, **kwargs)
         if isinstance(self.model, FixedHeadBertPreTrainedModel):
             use_fast_dropout(self.model)
-        self.step_losses = []  # one per batch of the current step
-        self.step_tokens = []  # one per batch, if a subclass counts tokens
+        self.step_losses = []  # one loss per batch in the current step
+        self.step_tokens = []  # one token count per batch, if a subclass counts tokens
         self.nonfinite_steps = 0  # consecutive
-        self.begin_log()
+        self.reset_losses()
         self.add_callback(Resumption(self))
 
     def create_accelerator_and_postprocess(self):
-        # All parameters of a FixedHeadBert get gradients, so DDP need not search for unused ones.
+        # Every parameter of a FixedHeadBert gets a gradient, so DDP can skip its search for unused parameters.
         if isinstance(self.model, FixedHeadBertPreTrainedModel) and self.args.ddp_find_unused_parameters is None:
             self.args.ddp_find_unused_parameters = False
         super().create_accelerator_and_postprocess()
         if self.is_fsdp_enabled:
             state_dict_type = str(self.accelerator.state.fsdp_plugin.state_dict_type).rpartition(".")[2]
             if state_dict_type != "FULL_STATE_DICT":  # Trainer would silently save no model at the end
-                raise InputError(f"FSDP saves no trained model with {state_dict_type}: use FULL_STATE_DICT.")
+                raise InputError(f"FSDP cannot save the trained model as a {state_dict_type}; use FULL_STATE_DICT.")
 
-    def begin_log(self):
-        """Resets the sums over this training and for the next log."""
-        self.total_loss, self.total_steps = 0.0, 0  # over the applied steps that were logged
+    def reset_losses(self):
+        """Resets the sums for the average loss of the run and those for the next log."""
+        self.total_loss, self.total_steps = 0.0, 0  # over the applied steps that have been logged
         self.begin_window()
 
     def begin_window(self):
         """Resets the sums for the next log."""
-        self.window = torch.zeros(1 + self.counts)  # sum of the losses, and a subclass's sums
+        self.window = torch.zeros(1 + self.counts)  # the sum of the losses, followed by the subclass's sums
         self.window_steps = 0  # applied steps
         self.window_began = time.monotonic()
 
     def loader(self, dataset: Dataset, batch_size: int, sampler: Sampler, **options) -> DataLoader:
-        """Loads batches in the order of `sampler`, divided among the processes. `options` override dataloader_*."""
+        """Returns a data loader that divides batches among processes. `options` override `dataloader_` arguments."""
         names = [field.name for field in fields(self.args) if field.name.startswith("dataloader_")]
         given = {name.removeprefix("dataloader_"): getattr(self.args, name) for name in names}
         batches = DataLoader(dataset, batch_size, sampler=sampler, collate_fn=self.data_collator, **given | options)
         return self.accelerator.prepare(batches)
 
-    # The bias of BERT's decoder is also a parameter of the prediction head, and accelerate would shard it twice. It is
-    # removed from the head while accelerate prepares the model, between creating the optimizer and the scheduler.
+    # Two modules hold the bias of BERT's decoder, and accelerate would shard it twice. It prepares the model after the
+    # optimizer is created and before the scheduler is, so the second reference is removed in between.
     def create_optimizer(self, *args, **kwargs):
         optimizer = super().create_optimizer(*args, **kwargs)
         is_fsdp2 = self.is_fsdp_enabled and self.accelerator.state.fsdp_plugin.fsdp_version == 2
@@ -92,17 +92,17 @@ class CommonTrainer(Trainer):
         Trains, or resumes from a checkpoint.
 
         Raises:
-            InputError: the checkpoint is damaged.
-            Divergence: a loss, gradient or weight is not finite.
+            InputError: If the checkpoint is corrupted.
+            Divergence: If a loss, gradient norm or weight is NaN or infinite.
         """
-        with ExitStack() as self.loading:  # closed when training begins
+        with ExitStack() as self.loading:  # closed when the checkpoint has been loaded
             if resume_from_checkpoint:
                 remedy = "remove it, and the same command resumes from the previous checkpoint"
                 self.loading.enter_context(reading(resume_from_checkpoint, remedy))
             return super().train(resume_from_checkpoint, *args, **kwargs)
 
     def get_batch_samples(self, *args, **kwargs):
-        """Returns the batches of a step, or none if a run is resumed after its last step."""
+        """Returns the batches of the next step. Returns no batches if a run is resumed after its last step."""
         return ([], None) if self.control.should_training_stop else super().get_batch_samples(*args, **kwargs)
 
     def training_step(self, *args, **kwargs):
@@ -110,21 +110,19 @@ class CommonTrainer(Trainer):
         self.step_losses.append(loss)
         return loss
 
-    # No public method or callback gets the gradient norm before the step, and clipping sets infinite gradients to 0.
+    # No public method or callback receives the gradient norm before the step. Clipping sets infinite gradients to 0.
     def _get_grad_norm(self, *args, **kwargs):
         norm = super()._get_grad_norm(*args, **kwargs)
         return norm if self.apply_finite_step(norm) else None
 
     def apply_finite_step(self, norm: torch.Tensor | float | None) -> bool:
         """
-        Counts the losses of a finite step. Deletes the gradients of any other step on all processes, so that neither
-        the weights nor the optimizer's moments change.
+        Returns True if the loss and gradient norm are finite on all processes, and adds the losses to the next log.
 
-        Returns:
-            True if the step is applied.
+        Otherwise deletes the gradients on all processes, so that the weights and the optimizer state do not change.
 
         Raises:
-            Divergence: more than `max_nonfinite_steps` consecutive steps are not finite.
+            Divergence: If this is the `max_nonfinite_steps`-th consecutive step to be skipped.
         """
         losses, self.step_losses = torch.stack(self.step_losses).to(self.args.device), []
         if isinstance(norm, DTensor):
@@ -143,20 +141,21 @@ class CommonTrainer(Trainer):
         step, scaler = self.state.global_step + 1, self.accelerator.scaler
         self.log({"skipped_step": step})
         if scaler is not None and not loss_is_bad and scaler.get_scale() >= 1:
-            logger.warning(f"step {step} is skipped: fp16 overflows at a loss scale of {scaler.get_scale():g}")
+            logger.warning(f"step {step}: skipped because fp16 overflows at a loss scale of {scaler.get_scale():g}")
             return False  # the scaler skips the step and lowers its scale
         self.nonfinite_steps += 1
         for parameter in self.model.parameters():
             parameter.grad = None
-        problem = f"step {step}: the {'loss' if loss_is_bad else 'gradient norm'} is not finite"
+        problem = f"step {step}: non-finite {'loss' if loss_is_bad else 'gradient norm'}"
         if self.nonfinite_steps >= self.args.max_nonfinite_steps:
             raise self.divergence(problem)
         logger.warning(f"{problem}; the step is skipped")
         return False
 
     def divergence(self, problem: str) -> Divergence:
+        """Returns an error that describes the problem, the last checkpoint and possible remedies."""
         checkpoint = last_checkpoint(self.args.directory)
-        saved = f"the last checkpoint is {checkpoint}" if checkpoint else "there is no checkpoint"
+        saved = f"the last checkpoint is {checkpoint}" if checkpoint else "no checkpoint has been saved"
         return Divergence(f"{problem}; {saved}; lower `learning_rate`, or check the initial weights and the data.")
 
     # Trainer would report tied weights as missing, because a checkpoint contains them only once.
@@ -164,7 +163,7 @@ class CommonTrainer(Trainer):
         missing = [name for name in load_result.missing_keys if name not in self.model.all_tied_weights_keys]
         super()._issue_warnings_after_load(load_result._replace(missing_keys=missing))
 
-    # With FSDP, Trainer also passes tied weights, which a model directory contains only once.
+    # With FSDP, Trainer's state dict contains tied weights twice, but a model directory must contain them once.
     def _save(self, output_dir: str | None = None, state_dict: dict | None = None):
         if state_dict is not None:
             tied = self.model.all_tied_weights_keys
@@ -176,34 +175,34 @@ class CommonTrainer(Trainer):
         Saves the model without uploading it.
 
         Raises:
-            Divergence: the weights are not finite.
+            Divergence: If a weight is NaN or infinite. Nothing is saved.
         """
         weights = (x.to_local() if isinstance(x, DTensor) else x for x in self.model.parameters())
         is_finite = torch.stack([weight.detach().isfinite().all().to(self.args.device) for weight in weights]).all()
         if self.accelerator.reduce((~is_finite).float(), "sum").item():
-            raise self.divergence(f"step {self.state.global_step}: the weights are not finite")
+            raise self.divergence(f"step {self.state.global_step}: the weights contain NaN or infinity")
         super().save_model(output_dir, True)
 
     def evaluation_loop(self, *args, **kwargs):
-        # accelerate shards a model only with its optimizer; without one, each process evaluates the full model.
+        # accelerate shards a model only with its optimizer. Without one, each process evaluates the full model.
         is_fsdp_enabled = self.is_fsdp_enabled
         self.is_fsdp_enabled = is_fsdp_enabled and self.optimizer is not None
-        with torch.random.fork_rng(devices=[]):  # a data loader draws a random number, which would change training
+        with torch.random.fork_rng(devices=[]):  # the data loader draws a random number, which would affect training
             output = super().evaluation_loop(*args, **kwargs)
         self.is_fsdp_enabled = is_fsdp_enabled
         assert output.metrics is not None
-        # Trainer adds this only if it has not trained before.
+        # Trainer adds this entry only if it evaluates before training, so a resumed run would have different metrics.
         output.metrics.pop(f"{kwargs.get('metric_key_prefix', 'eval')}_model_preparation_time", None)
         predictions = output.predictions if isinstance(output.predictions, tuple) else (output.predictions,)
         if not all(np.isfinite(values).all() for values in predictions if values is not None):
-            raise Divergence("the model's outputs in the evaluation are not finite; start from different weights.")
+            raise Divergence("evaluation outputs contain NaN or infinity; start from different weights.")
         return output
 
     def create_model_card(self, *args, **kwargs):
         create_model_card(self)
 
     def log(self, logs, *args, **kwargs):
-        """Replaces losses by means over the applied steps, and logs none if all steps were skipped."""
+        """Logs the loss averaged over the applied steps, or no loss if all steps since the last log were skipped."""
         if "loss" in logs and not self.window_steps:
             return
         if "loss" in logs or "train_loss" in logs:
@@ -220,12 +219,12 @@ class CommonTrainer(Trainer):
         super().log(logs, *args, **kwargs)
 
     def counted(self, counts: list[float]) -> dict[str, float]:
-        """Returns a subclass's entries for the log, from its sums over all processes since the last log."""
+        """Returns a subclass's log entries. `counts` are its sums over all processes since the last log."""
         return {}
 
 
 def output_bias_aliases(model: PreTrainedModel) -> list[tuple[torch.nn.Module, str]]:
-    """Returns the other modules that hold the bias of the output embeddings, and its name in each."""
+    """Returns (module, name) for each parameter that is the output embeddings' bias, except in that layer itself."""
     output = model.get_output_embeddings()
     bias = getattr(output, "bias", None)
     own = ((module, name, x) for module in model.modules() for name, x in module.named_parameters(recurse=False))
@@ -233,19 +232,19 @@ def output_bias_aliases(model: PreTrainedModel) -> list[tuple[torch.nn.Module, s
 
 
 class Resumption(TrainerCallback):
-    """Starts a resumed run in the right epoch, and ends it if all steps are done."""
+    """Callback that starts a resumed run in the correct epoch, or ends it if all steps are done."""
 
     def __init__(self, trainer: CommonTrainer):
         self.trainer = trainer
 
     def on_train_begin(self, args, state, control, **kwargs):
         self.trainer.loading.close()
-        self.trainer.begin_log()
+        self.trainer.reset_losses()
         self.is_done = state.global_step >= state.max_steps
 
     def on_epoch_begin(self, args, state, control, train_dataloader=None, **kwargs):
         control.should_training_stop |= self.is_done
-        # Trainer sets the epoch after it has wrapped the sampler to skip batches, which can hide the sampler.
+        # Trainer sets the epoch only after wrapping the sampler to skip batches, and may then not reach the sampler.
         steps = -(-len(train_dataloader) // args.gradient_accumulation_steps)
         train_dataloader.set_epoch(state.global_step // steps)
 

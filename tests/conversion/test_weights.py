@@ -151,7 +151,7 @@ def test_base_model_is_never_reinitialized(folder):
     """Guards: --ignore_mismatched_sizes and a head for other labels never draw new weights for the base model."""
     bert_of("ForSequenceClassification", num_labels=3).save_pretrained(folder)
     arguments = {"auto_class": AutoModelForSequenceClassification, "ignore_mismatched_sizes": True}
-    with pytest.raises(InputError, match="classifier.bias has the shape .3,. instead of .2,.; .*`ignore_mismatc"):
+    with pytest.raises(InputError, match="classifier.bias has shape .3,. instead of .2,.; .*`ignore_mismatc"):
         to_train(folder, config_overrides={"num_labels": 2})
     model = to_train(folder, config_overrides={"num_labels": 2}, **arguments)
     assert model.classifier.weight.shape == (2, 32) and torch.equal(

@@ -155,9 +155,9 @@ def test_head_for_other_labels_is_new(model, download, tmp_path, capsys):
 
 def test_a_model_without_a_head_is_not_evaluated(model, download, questions, tmp_path):
     """Guards: evaluation and prediction with a random head are refused, and the message lists the missing weights."""
-    with pytest.raises(InputError, match="has no weights for classifier.bias, classifier.weight; train"):
+    with pytest.raises(InputError, match="no weights for classifier.bias, classifier.weight; train"):
         glue(model, download, tmp_path / "no", "--do_predict", task="ax")
-    with pytest.raises(InputError, match="has no weights for qa_outputs.bias, qa_outputs.weight"):
+    with pytest.raises(InputError, match="no weights for qa_outputs.bias, qa_outputs.weight"):
         squad(model, questions, tmp_path / "no", "--do_eval")
     assert not (tmp_path / "no").exists()
 
@@ -290,7 +290,7 @@ def test_runs_resume_on_the_same_data_only(model, questions, tmp_path, monkeypat
     file.write_text(change(original))
     assert file.read_text() != original
     os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
-    with pytest.raises(InputError, match="run.partial: the data or the teacher have changed"):
+    with pytest.raises(InputError, match="run.partial: the data or the teacher has changed"):
         run()
     file.write_text(original)
     run()

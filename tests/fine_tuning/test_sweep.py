@@ -66,7 +66,7 @@ def test_sweeps_resume(model, download, tmp_path, capsys):
     with pytest.raises(InputError, match="WNLI/dev.tsv"):
         glue(model, str(bad), output, *steps, task="rte wnli")
     assert not output.exists() and (tmp_path / "out.partial/rte/seed-2/model.safetensors").exists()
-    with pytest.raises(InputError, match=r"an unfinished run has different arguments \(learning_rate;"):
+    with pytest.raises(InputError, match=r"the unfinished run has different arguments \(learning_rate;"):
         glue(model, str(bad), output, *steps, "--learning_rate", "1", task="rte wnli")
     (bad / "WNLI/dev.tsv").write_text(good)
     capsys.readouterr()

@@ -133,7 +133,7 @@ def test_script_pushes_its_results_and_no_token(hub, folder, download, tmp_path)
     arguments[arguments.index("--output_dir") + 1] = str(tmp_path / "again")
     hub.fail("POST", "/commit/", status=500, times=9)
     failed = hub.run([sys.executable, str(ROOT / "run_glue.py"), *arguments, *more], tmp_path / "home")
-    assert failed.returncode == 1 and "is complete, but was not uploaded" in failed.stderr
+    assert failed.returncode == 1 and "is complete, but the upload failed" in failed.stderr
     assert (tmp_path / "again" / "model.safetensors").exists()
 
 

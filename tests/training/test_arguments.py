@@ -164,8 +164,6 @@ def test_packaged_recipes_are_found_by_name(tmp_path, monkeypatch):
     Path("recipes").mkdir()
     Path("recipes/mini.yaml").write_text("config_name: tiny\n")
     assert with_recipe("recipes/mini.yaml", {}) == {"config_name": "tiny"}
-    with pytest.raises(InputError, match="^recipes/minni.yaml: .*recipes/lm1b.yaml, recipes/mini.yaml, "):
-        with_recipe("recipes/minni.yaml", {})
 
 
 def test_values_have_the_type_of_their_field(tmp_path):
@@ -184,7 +182,7 @@ def test_values_have_the_type_of_their_field(tmp_path):
         ("learning_rate", "fast"), ("max_steps", 2.0), ("max_steps", True), ("seed", "1"), ("train_file", ["a", 5]),
         ("objective", "rtd"), ("do_train", "true"), ("stages", ["{}"]),
     ):  # fmt: skip
-        with pytest.raises(InputError, match=f"^`{name}` .* has the wrong type; .* is required"):
+        with pytest.raises(InputError, match=f"^`{name}` .* has the wrong type; expected "):
             make_arguments({name: value}, PretrainingDataArguments, PretrainingArguments)
     for overrides in ("hidden_size", "a=[1", "[1]"):
         with pytest.raises(InputError, match="^`config_overrides` "):

@@ -16,12 +16,6 @@ from fixedbert.training.loading import load_config, load_model, reinitialize_hea
 from fixedbert_cli import main
 
 
-def test_presets_have_no_weights():
-    """Guards: a preset as --model_name_or_path is refused with the flag that takes it."""
-    with pytest.raises(InputError, match="^mini: .*`config_name`"):
-        load_config(ModelArguments(model_name_or_path="mini"))
-
-
 def test_configuration_does_not_choose_the_attention(tmp_path):
     """Guards: a kernel on the Hub that config.json names is not downloaded."""
     preset_config("tiny").save_pretrained(tmp_path)
@@ -60,11 +54,11 @@ def test_head_without_weights(tmp_path, vocabulary):
         config = load_config(arguments, num_labels=num_labels)
         return load_model(AutoModelForSequenceClassification, arguments, config, tokenizer, train)
 
-    with pytest.raises(InputError, match="has no weights for classifier.bias, classifier.weight"):
+    with pytest.raises(InputError, match="no weights for classifier.bias, classifier.weight"):
         load("pretrained", 3, train=False)
     model = load("pretrained", 3, train=True)
     model.save_pretrained(tmp_path / "classifier")
-    with pytest.raises(InputError, match=r"classifier.bias has the shape \(3,\) instead of \(5,\)"):
+    with pytest.raises(InputError, match=r"classifier.bias has shape \(3,\) instead of \(5,\)"):
         load("classifier", 5, train=True)
     assert load("classifier", 5, train=True, ignore_mismatched_sizes=True).classifier.out_features == 5
     again = load("classifier", 3, train=False)

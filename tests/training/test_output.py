@@ -170,7 +170,7 @@ def test_interrupted_run_saves_a_checkpoint(model, download, tmp_path, monkeypat
     for steps in (2, 3):
         status, printed = ended(command, capsys)
         assert status == 130 and len(calls) == steps
-        assert f"the same command resumes from {tmp_path}/out.partial/checkpoint-2\n\ninterrupted\n" in printed
+        assert f"run the same command to resume from {tmp_path}/out.partial/checkpoint-2\n\ninterrupted\n" in printed
     run_glue(command)
     assert len(calls) == 5
 

@@ -144,7 +144,7 @@ def test_changed_text_is_refused(corpus, pretrained, tmp_path, monkeypatch):
     content = file.read_text()
     file.write_text(content.replace("document", "tnemucod"))
     os.utime(file, ns=(changed.st_atime_ns, changed.st_mtime_ns))
-    with pytest.raises(InputError, match="run.partial: the data or the teacher have changed"):
+    with pytest.raises(InputError, match="run.partial: the data or the teacher has changed"):
         run_pretraining.main(command)
     file.write_text(content)
     with pytest.raises(KeyboardInterrupt):  # it resumes

@@ -137,4 +137,4 @@ def test_emulated_bf16_is_replaced_with_a_warning(requested, processor, monkeypa
     processor()
     replaced = arguments()
     assert (replaced.bf16, replaced.bf16_full_eval, replaced.mixed_precision) == (False, False, "no")
-    assert [record.message for record in caplog.records][0].startswith("float32 is used instead of bf16")
+    assert [record.message for record in caplog.records][0].startswith("using float32 instead of bf16")
