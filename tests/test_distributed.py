@@ -1,4 +1,4 @@
-"""Two processes: FSDP, tensor parallelism, token-correct losses, skipped steps and resumed runs."""
+"""Training in two processes: FSDP, tensor parallelism, token-correct losses, skipped steps and resumed runs."""
 
 import json
 import os
@@ -38,7 +38,7 @@ def batch(head, rows):
 END = """
 dist.barrier()
 sys.stdout.flush()
-os._exit(0)  # gloo's threads may abort an ordinary exit
+os._exit(0)  # gloo's threads may abort an regular exit
 """
 
 SHARDED = """
@@ -46,117 +46,117 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from transformers.distributed import DistributedConfig
 dist.init_process_group("gloo")
-folder = sys.argv[1] + "/model"
-whole = model_of("ForPreTraining", unpad_inputs=True, sparse_prediction=True)
+directory = sys.argv[1] + "/model"
+reference = model_of("ForPreTraining", unpad_inputs=True, sparse_prediction=True)
 if rank == 0:
-    whole.save_pretrained(folder)
+    reference.save_pretrained(directory)
 dist.barrier()
-by_plan = type(whole).from_pretrained(folder, distributed_config=DistributedConfig(fsdp_size=2))
-by_layer, mesh = copy.deepcopy(whole), init_device_mesh("cpu", (2,))
-for layer in by_layer.modules():
-    if type(layer).__name__ in set(by_layer._no_split_modules) - {"BertEmbeddings"}:  # tied to the head
+sharded_by_plan = type(reference).from_pretrained(directory, distributed_config=DistributedConfig(fsdp_size=2))
+sharded_by_layer, mesh = copy.deepcopy(reference), init_device_mesh("cpu", (2,))
+for layer in sharded_by_layer.modules():
+    if type(layer).__name__ in set(sharded_by_layer._no_split_modules) - {"BertEmbeddings"}:  # tied to the head
         fully_shard(layer, mesh=mesh)
-fully_shard(by_layer, mesh=mesh)
-whole.eval()
+fully_shard(sharded_by_layer, mesh=mesh)
+reference.eval()
 for half in (slice(0, 2), slice(2, 4)):
-    (whole(**batch("ForPreTraining", half)).loss / 2).backward()
-for model in (by_plan, by_layer):
-    assert sum(isinstance(module, FSDPModule) for module in model.modules()) == 4  # three layers and the whole
+    (reference(**batch("ForPreTraining", half)).loss / 2).backward()
+for model in (sharded_by_plan, sharded_by_layer):
+    assert sum(isinstance(module, FSDPModule) for module in model.modules()) == 4  # three layers and the model
     model.eval()
     model(**batch("ForPreTraining", slice(2 * rank, 2 * rank + 2))).loss.backward()
-    for one, other in zip(model.parameters(), whole.parameters()):
+    for one, other in zip(model.parameters(), reference.parameters()):
         assert torch.allclose(one.grad.full_tensor(), other.grad, rtol=1e-4, atol=1e-5)
 """
 
-SPLIT = """
+TENSOR_PARALLEL = """
 from transformers.distributed import DistributedConfig
 dist.init_process_group("gloo")
-def rows(weight):  # of this process; older transformers put plain tensors there
+def local_rows(weight):  # older versions of transformers use plain tensors
     return len(weight.to_local() if hasattr(weight, "to_local") else weight)
-def same(one, whole):
+def is_same(one, reference):
     one = one.full_tensor() if hasattr(one, "full_tensor") else one
-    for dim, (size, all) in enumerate(zip(one.shape, whole.shape)):
-        whole = whole if size == all else whole.chunk(2, dim)[rank]
-    return torch.allclose(one, whole, rtol=0, atol=1e-9)
+    for dim, (size, all) in enumerate(zip(one.shape, reference.shape)):
+        reference = reference if size == all else reference.chunk(2, dim)[rank]
+    return torch.allclose(one, reference, rtol=0, atol=1e-9)
 shape = dict(num_attention_heads=6, attention_head_size=10, intermediate_size=38, qk_norm=True, vocab_size=100)
 unequal = dict(attention_head_size=[5, 13, 6], value_head_size=[9, 4, 6], layer_attention_heads=[4, 6, 2])
 for head, tied, changes in (("ForPreTraining", True, {}), ("LMHeadModel", True, {}), ("ForMaskedLM", False, {}),
         ("LMHeadModel", False, unequal)):
-    whole = model_of(head, **shape | changes, tie_word_embeddings=tied).double().eval()
-    torch.nn.init.normal_(whole.cls.predictions.bias)
-    folder = f"{sys.argv[1]}/{head}-{tied}"
+    reference = model_of(head, **shape | changes, tie_word_embeddings=tied).double().eval()
+    torch.nn.init.normal_(reference.cls.predictions.bias)
+    directory = f"{sys.argv[1]}/{head}-{tied}"
     if rank == 0:
-        whole.save_pretrained(folder)
+        reference.save_pretrained(directory)
     dist.barrier()
     config = DistributedConfig(tp_size=2)
-    model = type(whole).from_pretrained(folder, distributed_config=config, dtype=torch.float64).eval()
+    model = type(reference).from_pretrained(directory, distributed_config=config, dtype=torch.float64).eval()
     layer, decoder = model.bert.encoder.layer[0], model.cls.predictions.decoder
-    assert rows(layer.intermediate.dense.weight) == 19
-    assert rows(layer.attention.self.query.weight) == (10 if changes else 30)
-    assert rows(layer.attention.self.value.weight) == (18 if changes else 30)
+    assert local_rows(layer.intermediate.dense.weight) == 19
+    assert local_rows(layer.attention.self.query.weight) == (10 if changes else 30)
+    assert local_rows(layer.attention.self.value.weight) == (18 if changes else 30)
     words = model.bert.embeddings.word_embeddings.weight
-    assert rows(words) == rows(decoder.weight) == rows(decoder.bias) == 50
+    assert local_rows(words) == local_rows(decoder.weight) == local_rows(decoder.bias) == 50
     assert (decoder.weight is words) == tied and decoder.bias is model.cls.predictions.bias
     inputs = inputs_of(head)
     real = inputs["attention_mask"].bool()
     for unpad_inputs in (False, True):
         model.bert.unpad_inputs = unpad_inputs
         with torch.no_grad():
-            assert torch.allclose(model(**inputs)[0][real], whole(**inputs)[0][real], rtol=0, atol=1e-9)
-    for each in (model, whole):
+            assert torch.allclose(model(**inputs)[0][real], reference(**inputs)[0][real], rtol=0, atol=1e-9)
+    for each in (model, reference):
         each(**batch(head, slice(None))).loss.backward()
-    for (name, one), (_, other) in zip(model.named_parameters(), whole.named_parameters(), strict=True):
-        assert same(one.grad, other.grad), name
-    model.save_pretrained(f"{folder}-again")
+    for (name, one), (_, other) in zip(model.named_parameters(), reference.named_parameters(), strict=True):
+        assert is_same(one.grad, other.grad), name
+    model.save_pretrained(f"{directory}-again")
     dist.barrier()
-    again = type(whole).from_pretrained(f"{folder}-again", dtype=torch.float64)
-    for (name, one), (_, other) in zip(again.named_parameters(), whole.named_parameters(), strict=True):
+    again = type(reference).from_pretrained(f"{directory}-again", dtype=torch.float64)
+    for (name, one), (_, other) in zip(again.named_parameters(), reference.named_parameters(), strict=True):
         assert torch.equal(one, other), name
-odds = (dict(layer_attention_heads=[4, 6, 3]), dict(num_attention_heads=5), dict(head_embedding="mul"))
-for number, odd in enumerate(odds):
-    folder = f"{sys.argv[1]}/odd-{number}"
+invalid_shapes = (dict(layer_attention_heads=[4, 6, 3]), dict(num_attention_heads=5), dict(head_embedding="mul"))
+for number, invalid in enumerate(invalid_shapes):
+    directory = f"{sys.argv[1]}/invalid-{number}"
     if rank == 0:
-        model_of("ForMaskedLM", **shape | odd).save_pretrained(folder)
+        model_of("ForMaskedLM", **shape | invalid).save_pretrained(directory)
     dist.barrier()
     try:
-        fixedbert.FixedHeadBertForMaskedLM.from_pretrained(folder, distributed_config=config)
-        raise AssertionError("heads were cut")
+        fixedbert.FixedHeadBertForMaskedLM.from_pretrained(directory, distributed_config=config)
+        raise AssertionError("invalid model was loaded")
     except ValueError as error:
         counts = ("3, 4, 6", "5", "1, 6")[number]
         assert str(error).startswith(f"tp_size=2 must divide all numbers of heads: {counts}"), error
 """
 
-AVERAGED = """
-from test_distributed import BY_TOKEN, first_step
-for head in BY_TOKEN:
+AVERAGE = """
+from test_distributed import TOKEN_HEADS, first_step
+for head in TOKEN_HEADS:
     result = first_step(head, 2, sys.argv[1])
     if rank == 0:
         print("RESULT", *result)
 """
 
-EACH_ROW_ONCE = """
+RESUMED_SAMPLING = """
 import datasets, json
 from transformers import BertTokenizer
 from fixedbert.fine_tuning.trainer import FineTuningArguments, FineTuningTrainer
 tokenizer = BertTokenizer(vocab=sys.argv[2])
 rows = datasets.Dataset.from_list(
     [{"input_ids": [n, *range(1, 2 + n % 7)], "labels": n % 2, "length": 2 + n % 7} for n in range(48)])
-def trained(strategy, checkpoint=None):
-    folder = f"{sys.argv[1]}/{strategy}"
-    arguments = FineTuningArguments(output_dir=folder, per_device_train_batch_size=4, num_train_epochs=2, save_steps=8,
-        use_cpu=True, bf16=False, disable_tqdm=True, train_sampling_strategy=strategy, report_to="none")
+def train(strategy, checkpoint=None):
+    directory = f"{sys.argv[1]}/{strategy}"
+    arguments = FineTuningArguments(output_dir=directory, per_device_train_batch_size=4, num_train_epochs=2,
+        save_steps=8, use_cpu=True, bf16=False, disable_tqdm=True, train_sampling_strategy=strategy, report_to="none")
     trainer = FineTuningTrainer(model=model_of("ForSequenceClassification"), args=arguments, train_dataset=rows,
         processing_class=tokenizer)
     steps, collate = [], trainer.data_collator
     trainer.data_collator = lambda batch: steps.append([row["input_ids"][0] for row in batch]) or collate(batch)
-    trainer.train(resume_from_checkpoint=checkpoint and f"{folder}/{checkpoint}")
+    trainer.train(resume_from_checkpoint=checkpoint and f"{directory}/{checkpoint}")
     seen = [None, None]
     dist.all_gather_object(seen, steps)
     return [sorted(one + other) for one, other in zip(*seen)]
 for strategy in ("group_by_length", "random"):
-    whole, rest = trained(strategy), trained(strategy, "checkpoint-8")
+    reference, resumed = train(strategy), train(strategy, "checkpoint-8")
     if rank == 0:
-        print("RESULT", json.dumps([whole, rest]))
+        print("RESULT", json.dumps([reference, resumed]))
 """
 
 ONE_BAD_ROW = """
@@ -170,7 +170,7 @@ class Weights(TrainerCallback):
         self.sums = []
     def on_step_end(self, args, state, control, model, **kwargs):
         self.sums.append(sum(x.double().sum().item() for x in model.parameters()))
-def trained(allowed):
+def train(allowed):
     arguments = FineTuningArguments(output_dir=f"{sys.argv[1]}/{allowed}", per_device_train_batch_size=4,
         max_steps=6, save_steps=1, use_cpu=True, bf16=False, disable_tqdm=True, report_to="none", logging_steps=2,
         max_nonfinite_steps=allowed)
@@ -178,11 +178,11 @@ def trained(allowed):
         processing_class=BertTokenizer(vocab=sys.argv[2]))
     global last
     last, compute_loss, weights, losses = trainer, trainer.compute_loss, Weights(), []
-    def with_bad_row(model, inputs, **kwargs):  # gradients stay finite
+    def compute_with_bad_row(model, inputs, **kwargs):  # the gradients stay finite
         bad, loss = (inputs["input_ids"][:, 0] == 13).any(), compute_loss(model, inputs, **kwargs)
         losses.append(loss.item())
         return loss + (torch.inf if bad else 0)
-    trainer.compute_loss = with_bad_row
+    trainer.compute_loss = compute_with_bad_row
     trainer.add_callback(weights)
     message = None
     try:
@@ -195,11 +195,11 @@ def trained(allowed):
     logged = [[entry["step"], entry["loss"]] for entry in log if "loss" in entry]
     mean = [entry["train_loss"] for entry in log if "train_loss" in entry]
     return (weights.sums, sorted(states), skipped, message, logged, mean), losses
-(two, losses), (one, _) = trained(2), trained(1)
+(two, losses), (one, _) = train(2), train(1)
 try:
     if rank == 1:
         last.model.classifier.bias.data[1] = torch.nan
-    last.save_model(f"{sys.argv[1]}/damaged")
+    last.save_model(f"{sys.argv[1]}/nonfinite")
 except InputError as error:
     one += (str(error),)
 seen = [None, None]
@@ -209,11 +209,11 @@ if rank == 0:
 """
 
 NO_DROPOUT = "hidden_dropout_prob=0,attention_probs_dropout_prob=0"
-BY_TOKEN = ("ForMaskedLM", "ForPreTraining", "ForTokenClassification", "LMHeadModel")
+TOKEN_HEADS = ("ForMaskedLM", "ForPreTraining", "ForTokenClassification", "LMHeadModel")
 
 
 def first_step(head: str, accumulation: int, output: str) -> list[float]:
-    """Returns the loss and gradient norm that Trainer logs for one step of 16 rows with 2 to 7 labels."""
+    """Returns the loss and gradient norm that Trainer logs for one step with 16 rows and 2 to 7 labels per row."""
     inputs = inputs_of(head, labels=True, size=16)
     labelled = torch.arange(L) <= torch.arange(16)[:, None] % 6 + 1
     labels = inputs["labels"].clamp(min=0) if head == "ForTokenClassification" else inputs["input_ids"]
@@ -247,63 +247,63 @@ def first_step(head: str, accumulation: int, output: str) -> list[float]:
 
 
 def run(script: str, *arguments: str) -> str:
-    """Runs a script in two processes, with a directory as the first argument, and returns its output."""
+    """Runs a script in two processes with a directory as its first argument, and returns its output."""
     file = Path(arguments[0]) / "script.py"
     file.write_text(START + script + END)
     return fork_server.Pair(file, list(arguments), file.parent).finished()
 
 
 def test_sharded_parameters_get_the_same_gradients(tmp_path):
-    """Guards: FSDP shards layers by our plan or by `_no_split_modules`, with the gradients of one process."""
+    """FSDP by plan or by `_no_split_modules` shards each layer, with the same gradients as in one process."""
     run(SHARDED, str(tmp_path))
 
 
 def test_heads_split_between_processes(tmp_path):
-    """Guards: the tensor-parallel plan splits heads, word embeddings and the decoder, even if layers differ; heads
-    that cannot be divided among the processes, or that share a projection, are refused."""
-    run(SPLIT, str(tmp_path))
+    """Tensor parallelism splits heads, word embeddings and the decoder with the same results, or rejects the model."""
+    run(TENSOR_PARALLEL, str(tmp_path))
     assert "tp_plan" not in str(config_of("Model", qk_norm=True).to_dict())
 
 
 def test_loss_is_a_mean_over_labelled_tokens(tmp_path):
-    """Guards: every token counts equally in one batch of 16 rows, in 4 of 4, and in 2 processes with 2 of 4."""
-    lines = [line for line in run(AVERAGED, str(tmp_path)).splitlines() if line.startswith("RESULT")]
-    for head, line in zip(BY_TOKEN, lines, strict=True):
-        whole, accumulated = (first_step(head, steps, str(tmp_path)) for steps in (1, 4))
-        assert accumulated == pytest.approx(whole, rel=1e-4)
-        assert [float(x) for x in line.split()[1:]] == pytest.approx(whole, rel=1e-4)
+    """Every token has equal weight with one batch, with accumulation, and with two processes."""
+    lines = [line for line in run(AVERAGE, str(tmp_path)).splitlines() if line.startswith("RESULT")]
+    for head, line in zip(TOKEN_HEADS, lines, strict=True):
+        reference, accumulated = (first_step(head, steps, str(tmp_path)) for steps in (1, 4))
+        assert accumulated == pytest.approx(reference, rel=1e-4)
+        assert [float(x) for x in line.split()[1:]] == pytest.approx(reference, rel=1e-4)
 
 
 def test_resumed_fine_tuning_sees_every_row_once(vocabulary, tmp_path):
-    """Guards: two processes that resume within epoch 1 see the remaining rows, as in an uninterrupted run."""
-    lines = [line for line in run(EACH_ROW_ONCE, str(tmp_path), vocabulary).splitlines() if line.startswith("RESULT")]
-    assert len(lines) == 2  # by length, at random
+    """Two processes that resume within the second epoch see exactly the rows that remain."""
+    lines = [
+        line for line in run(RESUMED_SAMPLING, str(tmp_path), vocabulary).splitlines() if line.startswith("RESULT")
+    ]
+    assert len(lines) == 2  # one per sampling strategy
     for line in lines:
-        whole, rest = json.loads(line.removeprefix("RESULT"))
-        assert len(whole) == 12 and whole[:6] != whole[6:]
-        for epoch in (whole[:6], whole[6:]):
+        reference, resumed = json.loads(line.removeprefix("RESULT"))
+        assert len(reference) == 12 and reference[:6] != reference[6:]
+        for epoch in (reference[:6], reference[6:]):
             assert sorted(row for step in epoch for row in step) == list(range(48))
-        assert rest == whole[8:]
+        assert resumed == reference[8:]
 
 
 def test_nonfinite_step_is_skipped_on_all_processes(vocabulary, tmp_path):
-    """Guards: if one process has an infinite loss, both skip the step, or both stop if it is one too many. Logged
-    losses are means over applied steps. If one process has weights that are not finite, neither saves."""
+    """If one process has a non-finite loss or weight, all processes skip the step, stop, or save nothing."""
     (line,) = [line for line in run(ONE_BAD_ROW, str(tmp_path), vocabulary).splitlines() if line.startswith("RESULT")]
-    (one, losses), (other, of_other) = json.loads(line.removeprefix("RESULT"))
+    (one, losses), (other, other_losses) = json.loads(line.removeprefix("RESULT"))
     assert one == other
     (weights, adam_steps, (step,), message, logged, (train_loss,)), (until, _, _, reason, *_, unsaved) = one
     assert (
         unsaved.startswith(f"step {step - 1}: the weights contain NaN or infinity; ")
-        and not (tmp_path / "damaged").exists()
+        and not (tmp_path / "nonfinite").exists()
     )
     assert message is None and len(weights) == 6 and adam_steps == [5]
-    moved = [step for step in range(2, 7) if weights[step - 1] != weights[step - 2]]
-    assert moved == [number for number in range(2, 7) if number != step] and step > 1
+    changed = [step for step in range(2, 7) if weights[step - 1] != weights[step - 2]]
+    assert changed == [number for number in range(2, 7) if number != step] and step > 1
     assert until == weights[: step - 1]
-    means = {number: (losses[number - 1] + of_other[number - 1]) / 2 for number in range(1, 7) if number != step}
+    means = {number: (losses[number - 1] + other_losses[number - 1]) / 2 for number in range(1, 7) if number != step}
     windows = {end: [means[number] for number in (end - 1, end) if number in means] for end in (2, 4, 6)}
-    assert logged == [[end, pytest.approx(sum(found) / len(found))] for end, found in windows.items()]
+    assert logged == [[end, pytest.approx(sum(values) / len(values))] for end, values in windows.items()]
     assert train_loss == pytest.approx(sum(means.values()) / 5)
     assert reason.startswith(
         f"step {step}: non-finite loss; the last checkpoint is {tmp_path}/1/checkpoint-{step - 1}; "
@@ -311,7 +311,7 @@ def test_nonfinite_step_is_skipped_on_all_processes(vocabulary, tmp_path):
 
 
 def sharded(script: str, arguments: list[str], printed: Path) -> str:
-    """Runs a script on two CPU processes with fsdp.yaml, in float32, and returns its output."""
+    """Runs a script in two CPU processes with fsdp.yaml and float32, and returns its output."""
     config = str(ROOT / "fixedbert/recipes/accelerate/fsdp.yaml")
     launched = launch_command_parser().parse_args(["--config_file", config, "--mixed_precision", "no", script])
     environment = prepare_multi_gpu_env(_validate_launch_command(launched)[0])
@@ -320,30 +320,29 @@ def sharded(script: str, arguments: list[str], printed: Path) -> str:
 
 
 def assert_same(one: Path, other: Path, tolerance: float):
-    """Compares all weights and their names, the logged losses, and the loss of the evaluation."""
-    weights, others = (load_file(folder / "model.safetensors") for folder in (one, other))
+    """Compares the weights, the logged losses and the evaluation loss of two runs."""
+    weights, others = (load_file(directory / "model.safetensors") for directory in (one, other))
     assert weights.keys() == others.keys()
     for name, weight in weights.items():
         assert torch.allclose(weight, others[name], rtol=0, atol=tolerance), name
-    logs = [json.loads((folder / "trainer_state.json").read_text())["log_history"] for folder in (one, other)]
-    losses, of_other = ([entry["loss"] for entry in log if "loss" in entry] for log in logs)
-    assert len(losses) > 4 and of_other == pytest.approx(losses, abs=tolerance)
+    logs = [json.loads((directory / "trainer_state.json").read_text())["log_history"] for directory in (one, other)]
+    losses, other_losses = ([entry["loss"] for entry in log if "loss" in entry] for log in logs)
+    assert len(losses) > 4 and other_losses == pytest.approx(losses, abs=tolerance)
     assert results(other)["eval_loss"] == pytest.approx(results(one)["eval_loss"], abs=1e-5)
 
 
 def rewind(output: Path, step: int):
-    """Makes a run look as if it was killed after the checkpoint of a step."""
+    """Makes a run look as if it had been killed after the checkpoint for a step."""
     partial = output.with_name(f"{output.name}.partial")
     partial.mkdir()
     for name in ("command.json", "data.json", f"checkpoint-{step}"):
         shutil.move(output / name, partial / name)
-    output.rename(output.with_name(f"{output.name}-whole"))
+    output.rename(output.with_name(f"{output.name}-complete"))
 
 
 @pytest.mark.parametrize("script", ["run_pretraining.py", "run_glue.py"])
 def test_fsdp_trains_like_one_process(script, corpus, pretrained, tasks, tmp_path):
-    """Guards: fsdp.yaml on two processes, with accumulation, gives the weights and the log of one process, even if the
-    run is killed and resumed. The saved model contains each weight once, and its class name."""
+    """FSDP in two processes gives the weights and log of one process, also after the run is killed and resumed."""
     fixed = ("--max_steps", "6", "--save_steps", "2", "--learning_rate", "1e-3")
 
     def command(name: str, *batch: str) -> list[str]:
@@ -353,18 +352,18 @@ def test_fsdp_trains_like_one_process(script, corpus, pretrained, tasks, tmp_pat
         exact = ("--config_overrides", f"{SHAPE},{NO_DROPOUT}", "--tokenizer_name", str(pretrained))
         return pretraining(corpus, tmp_path / name, *fixed, *exact, *batch)
 
-    whole, other = tmp_path / "one", tmp_path / "two"
+    reference, other = tmp_path / "one", tmp_path / "two"
     {"run_glue.py": run_glue, "run_pretraining.py": run_pretraining}[script].main(
         command("one", "--per_device_train_batch_size", "8")
     )
     batch = ("--per_device_train_batch_size", "2", "--gradient_accumulation_steps", "2")
     sharded(script, command("two", *batch), tmp_path / "printed")
-    assert_same(whole, other, 1e-5)
-    card, *configs = (other / "README.md").read_text(), *((f / "config.json").read_text() for f in (whole, other))
+    assert_same(reference, other, 1e-5)
+    card, *configs = (other / "README.md").read_text(), *((f / "config.json").read_text() for f in (reference, other))
     assert configs[0] == configs[1] and "FSDP" not in card.partition("```bash")[0]
     rewind(other, 4)
     sharded(script, command("two", *batch), tmp_path / "resumed")
-    assert_same(tmp_path / "two-whole", other, 0)
+    assert_same(tmp_path / "two-complete", other, 0)
     other.rename(other.with_name("two.partial"))  # killed between its last step and its evaluation
     sharded(script, command("two", *batch), tmp_path / "loaded")
-    assert_same(tmp_path / "two-whole", other, 0)
+    assert_same(tmp_path / "two-complete", other, 0)

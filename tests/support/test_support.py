@@ -1,4 +1,4 @@
-"""Errors, optional packages, hashes and files with checksums."""
+"""Error messages, optional packages, hashes and checksum files."""
 
 import hashlib
 import sys
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.usefixtures("same_signals")
 
 
 def test_parameters_become_flags_on_the_command_line():
-    """Guards: Python users read names of parameters, the command line their flags; other words don't change."""
+    """Error messages contain parameter names in Python and flags on the command line. Other code is unchanged."""
     with pytest.raises(InputError, match="^`max_seq_length` 4: must be between 8 and 512.$"):
         plan(max_seq_length=4, params="110M")
     with pytest.raises(SystemExit, match="^error: --max_seq_length 4: must be"):
@@ -30,7 +30,7 @@ def test_parameters_become_flags_on_the_command_line():
 
 
 def test_missing_package(monkeypatch, tmp_path):
-    """Guards: commands that need matplotlib name the missing extra before they begin, and leave nothing."""
+    """Commands that need matplotlib check for it before they create any output, and name the optional dependencies."""
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     for command in (
         lambda: require_package("matplotlib", "plots"),
@@ -43,7 +43,7 @@ def test_missing_package(monkeypatch, tmp_path):
 
 
 def test_interrupted_command_leaves_nothing(tmp_path, capsys):
-    """Guards: Ctrl-C ends a command with status 130, without a traceback or a partial directory."""
+    """Ctrl-C ends a command with status 130, without a traceback or a partial directory."""
 
     def main():
         with new_directory(tmp_path / "out") as directory:
@@ -56,7 +56,7 @@ def test_interrupted_command_leaves_nothing(tmp_path, capsys):
 
 
 def test_errors_while_reading_name_the_file():
-    """Guards: any error of a library becomes an InputError that names the file, and Ctrl-C passes."""
+    """Any error in a library becomes an InputError that names the file. KeyboardInterrupt is not converted."""
     with pytest.raises(InputError, match=r"^a.json: cannot be read \(bad\); download it again.$"):
         with reading("a.json", "download it again"):
             raise RuntimeError("bad\nand more")
@@ -65,13 +65,13 @@ def test_errors_while_reading_name_the_file():
 
 
 def test_hashes_are_stable():
-    """Guards: the names of existing stores and plans don't change."""
+    """Hashes do not change between versions, because they are part of the names of existing stores."""
     assert stable_hash("pairs", 42, None, [1.5], {"b": 1, "a": (2,)}) == "598c15b942c7229e"
     assert stable_hash({"a": 1, "b": 2}) == stable_hash({"b": 2, "a": 1}) != stable_hash({"a": 2, "b": 1})
 
 
 def test_files_with_checksum(tmp_path):
-    """Guards: a file appears with its checksum when it is complete; a failure leaves nothing; damage is detected."""
+    """A file and its checksum appear only when the file is complete, and corruption is detected."""
     file = tmp_path / "plan"
     with write_with_checksum(file) as partial:
         partial.write_bytes(b"rows")

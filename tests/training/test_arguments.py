@@ -1,4 +1,4 @@
-"""Arguments: flags, recipes and keywords become the same dataclasses; the packaged recipes are valid."""
+"""Command-line flags, recipes and keyword arguments, and the recipes shipped with the package."""
 
 import io
 import json
@@ -36,26 +36,31 @@ ALL = (ModelArguments, PretrainingDataArguments, PretrainingArguments)
 
 
 def test_total_batch_size_on_any_number_of_devices(monkeypatch):
-    """Guards: a step has total_train_batch_size examples, at most per_device_train_batch_size on a device at once."""
+    """A training step uses total_train_batch_size examples on any number of devices."""
 
-    def arguments_of(devices: int, **options) -> PretrainingArguments:
+    def make(devices: int, **options) -> PretrainingArguments:
         monkeypatch.setattr(TrainingArguments, "world_size", property(lambda _: devices))
         return PretrainingArguments(use_cpu=True, **options)
 
-    for devices, at_once, expected in ((1, 128, (128, 8)), (8, 128, (128, 1)), (3, 100, (80, 4)), (64, 128, (15, 1))):
+    for devices, batch_size, expected in (
+        (1, 128, (128, 8)),
+        (8, 128, (128, 1)),
+        (3, 100, (80, 4)),
+        (64, 128, (15, 1)),
+    ):
         total = 960 if devices in (3, 64) else 1024
-        arguments = arguments_of(devices, per_device_train_batch_size=at_once, total_train_batch_size=total)
-        found = arguments.per_device_train_batch_size, arguments.gradient_accumulation_steps
-        assert found == expected and np.prod(found) * devices == total
+        arguments = make(devices, per_device_train_batch_size=batch_size, total_train_batch_size=total)
+        actual = arguments.per_device_train_batch_size, arguments.gradient_accumulation_steps
+        assert actual == expected and np.prod(actual) * devices == total
     with pytest.raises(InputError, match="`total_train_batch_size` must be a multiple of 3"):
-        arguments_of(3, total_train_batch_size=1024)
+        make(3, total_train_batch_size=1024)
     with pytest.raises(InputError, match="`gradient_accumulation_steps`"):
-        arguments_of(1, total_train_batch_size=8, gradient_accumulation_steps=2)
+        make(1, total_train_batch_size=8, gradient_accumulation_steps=2)
 
 
 @pytest.mark.parametrize("recipe", sorted(RECIPES.glob("*.yaml")), ids=lambda path: path.stem)
 def test_recipes_parse(recipe):
-    """Guards: every packaged recipe has only arguments of its script, and names a corpus and a model."""
+    """Every recipe in the package contains only arguments of its script, and specifies a corpus and a model."""
     data_arguments, training_arguments = {
         "fine_tuning_with_teacher": (GlueDataArguments, FineTuningArguments),
         "sample_pairs": (GlueDataArguments, FineTuningArguments),
@@ -70,8 +75,8 @@ def test_recipes_parse(recipe):
         assert model.preset or model.model_name_or_path.startswith("runs/")
 
 
-def test_recipes_of_the_paper():
-    """Guards: appendix C: steps, batch, warm-up, learning rate and the schedule 1/sqrt(step) of the LMs."""
+def test_recipes_from_the_paper():
+    """The recipes for the paper match its appendix C: steps, batch size, warm-up and learning-rate schedule."""
 
     def arguments(name):
         return parse([f"recipes/{name}", "--bf16", "false", "--use_cpu"], *ALL)
@@ -96,8 +101,8 @@ def test_recipes_of_the_paper():
 
 @pytest.mark.parametrize("config", sorted((RECIPES / "accelerate").glob("*.yaml")), ids=lambda path: path.stem)
 def test_accelerate_configurations(config, monkeypatch):
-    """Guards: accelerate knows every entry, and fsdp.yaml shards our model by layer."""
-    assert load_config_from_file(str(config)).num_processes in (2, 8, 16)  # it refuses unknown entries
+    """accelerate accepts every entry in the configurations, and fsdp.yaml shards the model by layer."""
+    assert load_config_from_file(str(config)).num_processes in (2, 8, 16)  # raises an error for unknown entries
     launched = launch_command_parser().parse_args(["--config_file", str(config), "run_pretraining.py", "recipe.yaml"])
     launched, *_ = _validate_launch_command(launched)
     assert launched.use_fsdp == (config.stem == "fsdp")
@@ -113,7 +118,7 @@ def test_accelerate_configurations(config, monkeypatch):
 
 
 def test_flags_recipe_and_keywords_give_the_same_arguments(tmp_path):
-    """Guards: the three forms become equal dataclasses; a command written as JSON is a recipe that repeats it."""
+    """Flags, a recipe and keyword arguments give equal dataclasses. command.json is a recipe that repeats the run."""
     stages = [{"steps": 3}, {"steps": 4, "value_head_size": [7, 8]}]
     overrides = {"hidden_act": "relu", "attention_head_size": [3, 4], "value_head_size": None}
     argv = ["--learning_rate", "5e-5", "--stages", *map(json.dumps, stages), "--train-file", "a", "b", "--do_train"]
@@ -134,12 +139,12 @@ def test_flags_recipe_and_keywords_give_the_same_arguments(tmp_path):
     )
     assert read_arguments([str(tmp_path / "command.json")], *ALL) == given
     keywords = with_recipe(tmp_path / "recipe.yaml", {"do_train": True, "use_cpu": True, "seed": None})
-    for of_flags, of_keywords in zip(make_arguments(given, *ALL), make_arguments(keywords, *ALL), strict=True):
-        assert vars(of_flags) | {"distributed_state": None} == vars(of_keywords) | {"distributed_state": None}
+    for from_flags, from_keywords in zip(make_arguments(given, *ALL), make_arguments(keywords, *ALL), strict=True):
+        assert vars(from_flags) | {"distributed_state": None} == vars(from_keywords) | {"distributed_state": None}
 
 
 def test_flags_take_precedence_over_a_recipe(tmp_path):
-    """Guards: a flag replaces the entry of its name, and entries that say the same in a different way."""
+    """A flag replaces the entry of the same name in a recipe, and entries that are alternatives to it."""
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text("dataset_name: [a, b]\ndocument_boundary: [row, line]\nmax_steps: 7\nseed: 3\n")
     given = read_arguments([str(recipe), "--seed", "5", "--train-file=c.txt"], *ALL)
@@ -149,8 +154,8 @@ def test_flags_take_precedence_over_a_recipe(tmp_path):
 
 
 @pytest.mark.parametrize("content", ["- a\n- b\n", "a: [\n", "a: !!python/object/apply:os.getcwd []\n", None])
-def test_bad_recipes_are_named(tmp_path, content):
-    """Guards: a recipe that is absent, no YAML, no mapping or contains code is an error with its name."""
+def test_errors_name_the_recipe(tmp_path, content):
+    """The error names the recipe if it is missing, malformed, not a mapping, or contains code."""
     if content is not None:
         (tmp_path / "recipe.yaml").write_text(content)
     with pytest.raises(InputError, match=r"recipe\.yaml: "):
@@ -158,7 +163,7 @@ def test_bad_recipes_are_named(tmp_path, content):
 
 
 def test_packaged_recipes_are_found_by_name(tmp_path, monkeypatch):
-    """Guards: recipes/NAME.yaml is the packaged recipe in any directory without a file of that name."""
+    """recipes/NAME.yaml is the recipe in the package, unless the working directory contains a file of that name."""
     monkeypatch.chdir(tmp_path)
     assert with_recipe("recipes/mini.yaml", {})["config_name"] == "mini"
     Path("recipes").mkdir()
@@ -167,7 +172,7 @@ def test_packaged_recipes_are_found_by_name(tmp_path, monkeypatch):
 
 
 def test_values_have_the_type_of_their_field(tmp_path):
-    """Guards: an int serves as a float, one value as a list, a path as a string; any other type is refused."""
+    """Ints are accepted as floats, single values as lists, and paths as strings. All other types are rejected."""
     given = {
         "learning_rate": 1,
         "corpus_weights": (1, 2.5),
@@ -191,8 +196,8 @@ def test_values_have_the_type_of_their_field(tmp_path):
             read_arguments(["--config_overrides", overrides], ModelArguments)
 
 
-def test_misspelt_arguments_are_refused_with_a_suggestion():
-    """Guards: no argument is abbreviated or ignored, as a flag or a keyword; values of flags are checked too."""
+def test_misspelled_arguments_are_rejected_with_a_suggestion():
+    """Misspelled flags and keyword arguments are rejected with a suggestion, and abbreviations are not accepted."""
     with pytest.raises(InputError, match="^--config-nam: no such argument; did you mean `config_name`"):
         read_arguments(["--config-nam=tiny"], ModelArguments)
     with pytest.raises(InputError, match="^`max_step`: no such argument; did you mean `max_steps`"):
@@ -202,7 +207,7 @@ def test_misspelt_arguments_are_refused_with_a_suggestion():
 
 
 def test_switches_need_no_value(monkeypatch):
-    """Guards: --bf16 and --do_regression without a value mean true, as in transformers, and also take a value."""
+    """--bf16 and --do_regression without a value mean true, as in transformers, but can also take a value."""
     monkeypatch.setattr("fixedbert.training.speed.has_bf16", lambda use_cpu: True)
     types = (GlueDataArguments, FineTuningArguments)
     for argv, expected in ((["--bf16", "--do_regression"], True), (["--bf16=false", "--do_regression=no"], False)):
@@ -212,21 +217,21 @@ def test_switches_need_no_value(monkeypatch):
 @pytest.mark.parametrize(
     "flag", ["--dataloader_drop_last", '--accelerator_config={"split_batches":true}', "--warmup_steps=-1"]
 )
-def test_training_arguments_that_are_refused(flag):
-    """Guards: what would silently change the result is refused by its name, and so is what transformers refuses."""
+def test_rejected_training_arguments(flag):
+    """Arguments that would silently change the result are rejected, and so are those that transformers rejects."""
     with pytest.raises(InputError, match="is not supported|^invalid arguments: "):
         parse([flag, "--use_cpu"], FineTuningArguments)
 
 
 def test_token_is_not_saved():
-    """Guards: training_args.bin, which Trainer uploads, does not contain --hub_token."""
+    """training_args.bin, which Trainer uploads, does not contain --hub_token."""
     arguments = CommonArguments(output_dir="run", use_cpu=True, hub_token="hf_write")
     torch.save(arguments, file := io.BytesIO())
     assert arguments.hub_token == "hf_write" and b"hf_write" not in file.getvalue()
 
 
 def test_configuration_from_preset_and_overrides():
-    """Guards: --config_name takes a preset, --config_overrides any field, and their errors name the model."""
+    """--config_name accepts a preset and --config_overrides any field. Their errors name the model or field."""
 
     def arguments(overrides):
         return parse(["--config_name", "tiny", "--config_overrides", overrides], ModelArguments)[0]

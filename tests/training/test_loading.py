@@ -1,4 +1,4 @@
-"""Loading a configuration and a model: damaged files, missing weights, and directories that are not trusted."""
+"""Loading a configuration and a model: corrupted files, missing weights, and untrusted directories."""
 
 import json
 import re
@@ -17,7 +17,7 @@ from fixedbert_cli import main
 
 
 def test_configuration_does_not_choose_the_attention(tmp_path):
-    """Guards: a kernel on the Hub that config.json names is not downloaded."""
+    """An attention kernel on the Hub that config.json names is not downloaded."""
     preset_config("tiny").save_pretrained(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
     for key in ("attn_implementation", "_attn_implementation"):
@@ -33,8 +33,8 @@ def test_configuration_does_not_choose_the_attention(tmp_path):
         ("model.safetensors", b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n"),
     ],
 )
-def test_damaged_models_are_named(tmp_path, vocabulary, file, content):
-    """Guards: a damaged file of a model, or a Git LFS pointer in its place, is an InputError that names it."""
+def test_errors_name_the_model(tmp_path, vocabulary, file, content):
+    """The error names the model if one of its files is corrupted or is a Git LFS pointer."""
     write_model(str(tmp_path), vocabulary)
     if file != "config.json":
         (tmp_path / "model.safetensors").unlink()
@@ -45,7 +45,7 @@ def test_damaged_models_are_named(tmp_path, vocabulary, file, content):
 
 
 def test_head_without_weights(tmp_path, vocabulary):
-    """Guards: a new head is initialized for training only, and one of a different size only on request."""
+    """A missing task head is initialized for training only, and a head with a different shape only on request."""
     write_model(str(tmp_path / "pretrained"), vocabulary)
     tokenizer = load_tokenizer(vocabulary)
 
@@ -73,20 +73,20 @@ CODE = "import sys\nopen({!r}, 'w')\n"
 
 @pytest.fixture
 def remote(tmp_path, vocabulary):
-    """A directory with code that its config.json refers to."""
-    folder = tmp_path / "remote"
-    write_model(str(folder), vocabulary)
-    config = json.loads((folder / "config.json").read_text())
+    """A model directory with custom code that its config.json refers to."""
+    directory = tmp_path / "remote"
+    write_model(str(directory), vocabulary)
+    config = json.loads((directory / "config.json").read_text())
     auto_map = {"AutoConfig": "evil.Config", "AutoModel": "evil.Model"}
-    (folder / "config.json").write_text(json.dumps(config | {"model_type": "evil", "auto_map": auto_map}))
-    (folder / "evil.py").write_text(CODE.format(str(tmp_path / "executed")))
-    return folder
+    (directory / "config.json").write_text(json.dumps(config | {"model_type": "evil", "auto_map": auto_map}))
+    (directory / "evil.py").write_text(CODE.format(str(tmp_path / "executed")))
+    return directory
 
 
 @pytest.mark.parametrize("command", ["convert", "inspect"])
 def test_code_of_a_model_is_not_run(remote, tmp_path, monkeypatch, command):
-    """Guards: convert and inspect never run code from a model directory, and never ask whether to."""
-    monkeypatch.setattr("builtins.input", lambda *args: pytest.fail("it asked"))
+    """convert and inspect never run code from a model directory, and never ask for permission to do so."""
+    monkeypatch.setattr("builtins.input", lambda *args: pytest.fail("asked for permission"))
     text = tmp_path / "text.txt"
     text.write_text("One.\n")
     with pytest.raises(InputError, match="remote"):

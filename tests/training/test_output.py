@@ -1,4 +1,4 @@
-"""Output directories: one run at a time, what an interrupted run leaves, and what may change when it resumes."""
+"""Output directories: locks, interrupted runs, and arguments that may change when a run resumes."""
 
 import errno
 import json
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.usefixtures("same_signals")
 
 
 def hold(directory, output: str, command: list[str], entered):
-    """Holds an output directory until this process is killed."""
+    """Locks an output directory until this process is killed."""
     given = read_arguments(command, *TextClassification.arguments)
     with directory(FineTuningArguments(output_dir=output, use_cpu=True), given):
         entered.set()
@@ -42,7 +42,7 @@ def hold(directory, output: str, command: list[str], entered):
 
 @pytest.mark.parametrize("seeds", [(), ("--seeds", "1", "2")])
 def test_one_run_at_a_time(model, download, tmp_path, seeds):
-    """Guards: a second run or sweep is refused and changes nothing; after the first was killed, it resumes."""
+    """A second run or sweep in the same directory is rejected. It resumes after the first one has been killed."""
     output = tmp_path / "out"
     directory = sweep_directory if seeds else output_directory
     command = glue_arguments(model, download, output, *TRAIN, *seeds)
@@ -66,7 +66,7 @@ def test_one_run_at_a_time(model, download, tmp_path, seeds):
 
 
 def test_lock_of_a_different_machine(tmp_path):
-    """Guards: the lock of a different machine is respected until a flag removes it, and only its owner releases it."""
+    """A lock from a different machine is removed only with a flag, and only its owner releases a lock."""
     lock = tmp_path / "out.lock"
     lock.write_text(OTHER_HOST)
     arguments = CommonArguments(output_dir=str(tmp_path / "out"), use_cpu=True)
@@ -80,13 +80,13 @@ def test_lock_of_a_different_machine(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
     with directory_lock(tmp_path / "out"):
         lock.unlink()
-        lock.write_text(OTHER_HOST)  # taken over
+        lock.write_text(OTHER_HOST)  # as a process on a different machine would
     assert lock.read_text() == OTHER_HOST
 
 
 @pytest.mark.slow
 def test_no_process_waits_for_a_lock(model, download, tmp_path, tmp_path_factory):
-    """Guards: if the main process cannot lock the directory, all processes end with the message."""
+    """If the main process cannot lock the directory, all processes end with the error message."""
     (tmp_path / "out.lock").write_text(OTHER_HOST)
     arguments = glue_arguments(model, download, tmp_path / "out", *TRAIN)
     for done in fork_server.Pair(ROOT / "run_glue.py", arguments, tmp_path_factory.mktemp("printed")).ended():
@@ -95,7 +95,7 @@ def test_no_process_waits_for_a_lock(model, download, tmp_path, tmp_path_factory
 
 
 def count_steps(monkeypatch) -> list[int]:
-    """Returns a list to which each training step is appended from now on."""
+    """Returns a list to which every later training step is appended."""
     original, calls = FineTuningTrainer.training_step, []
 
     def training_step(self, *args, **kwargs):
@@ -107,22 +107,22 @@ def count_steps(monkeypatch) -> list[int]:
 
 
 def test_trained_weights_are_kept(model, download, tmp_path, monkeypatch):
-    """Guards: an error in the evaluation after training, without any checkpoint, costs no training."""
-    expected = glue(model, download, tmp_path / "whole", *TRAIN)
+    """If evaluation fails after training without checkpoints, the same command evaluates the trained model."""
+    expected = glue(model, download, tmp_path / "complete", *TRAIN)
     with monkeypatch.context() as patch, pytest.raises(RuntimeError):
         patch.setattr(FineTuningTrainer, "evaluate", lambda *_, **__: (_ for _ in ()).throw(RuntimeError()))
-        glue(model, download, tmp_path / "cut", *TRAIN)
-    assert (tmp_path / "cut.partial" / "model.safetensors").exists()
+        glue(model, download, tmp_path / "interrupted", *TRAIN)
+    assert (tmp_path / "interrupted.partial" / "model.safetensors").exists()
     calls = count_steps(monkeypatch)
-    results = glue(model, download, tmp_path / "cut", *TRAIN)
+    results = glue(model, download, tmp_path / "interrupted", *TRAIN)
     assert calls == [] and results.keys() == expected.keys()
-    weights = [load_file(tmp_path / name / "model.safetensors") for name in ("whole", "cut")]
+    weights = [load_file(tmp_path / name / "model.safetensors") for name in ("complete", "interrupted")]
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
     assert all(results[name] == expected[name] for name in ("eval_accuracy", "eval_loss", "epoch", "train_loss"))
 
 
 def ended(arguments: list[str], capsys) -> tuple[int, str]:
-    """Returns the exit status and the standard error of a run that a signal ends."""
+    """Returns the exit status and standard error of a run that is ended by a signal."""
     with pytest.raises(SystemExit) as end:
         exit_on_input_error(lambda: run_glue(arguments))
     return end.value.code, capsys.readouterr().err
@@ -130,7 +130,7 @@ def ended(arguments: list[str], capsys) -> tuple[int, str]:
 
 @pytest.mark.parametrize("moment", ["last step", "evaluation", "preparation"])
 def test_sigterm_at_any_time(model, download, tmp_path, monkeypatch, capsys, moment):
-    """Guards: SIGTERM ends a sweep with status 143, and the same command does only what is left."""
+    """SIGTERM ends a sweep with status 143 at any time. The same command then completes only the remaining work."""
     command = glue_arguments(model, download, tmp_path / "out", *TRAIN, "--seeds", "1", "2")
     calls = count_steps(monkeypatch)
     owner, name, steps = {
@@ -156,7 +156,7 @@ def test_sigterm_at_any_time(model, download, tmp_path, monkeypatch, capsys, mom
 
 
 def test_interrupted_run_saves_a_checkpoint(model, download, tmp_path, monkeypatch, capsys):
-    """Guards: the first Ctrl-C saves a checkpoint after the step and ends with status 130; a second ends at once."""
+    """The first Ctrl-C saves a checkpoint after the current step. A second Ctrl-C exits immediately."""
     original, calls = FineTuningTrainer.training_step, []
 
     def interrupted(self, *args, **kwargs):
@@ -177,7 +177,7 @@ def test_interrupted_run_saves_a_checkpoint(model, download, tmp_path, monkeypat
 
 @pytest.mark.parametrize("name", ["_save", "_save_rng_state", "log_metrics"])
 def test_full_disk(model, download, tmp_path, monkeypatch, name):
-    """Guards: a run that cannot write ends with a message and keeps its checkpoints; the same command resumes."""
+    """A run on a full disk ends with an error message and keeps its checkpoints. The same command resumes it."""
     original, calls = getattr(FineTuningTrainer, name), count_steps(monkeypatch)
     command = (*TRAIN, "--save_strategy", "steps", "--save_steps", "1")
 
@@ -197,7 +197,7 @@ def test_full_disk(model, download, tmp_path, monkeypatch, name):
 
 
 def test_output_directory_appears_complete_or_not_at_all(tmp_path):
-    """Guards: a failed run leaves nothing, one with a complete checkpoint resumes, and a complete one is renamed."""
+    """A failed run leaves no output, an interrupted run resumes from a checkpoint, and a complete run is renamed."""
     final, partial = tmp_path / "run", tmp_path / "run.partial"
     command = {"output_dir": str(final), "seed": 1}
 
@@ -219,7 +219,7 @@ def test_output_directory_appears_complete_or_not_at_all(tmp_path):
             (partial / name).mkdir()
             (partial / name / "trainer_state.json").write_text(state)
         (partial / "model.safetensors").touch(0o600)
-        (partial / "checkpoint-50").mkdir()  # killed while it was written
+        (partial / "checkpoint-50").mkdir()  # incomplete
         raise KeyboardInterrupt
     assert not final.exists()
 
@@ -238,8 +238,8 @@ def test_output_directory_appears_complete_or_not_at_all(tmp_path):
         assert checkpoint == earlier
 
 
-def test_what_may_change_when_a_run_resumes(tmp_path):
-    """Guards: arguments that don't change the training are free, others are named, and no token is written."""
+def test_arguments_of_a_resumed_run(tmp_path):
+    """A resumed run may differ in arguments that do not affect training steps. Access tokens are never written."""
     write_command(
         tmp_path, {"output_dir": Path("x"), "seed": 1, "config_overrides": {"a": None}, "hub_token": "hf_write"}
     )

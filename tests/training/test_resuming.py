@@ -1,4 +1,4 @@
-"""Runs that are killed or stopped resume to the same weights, bit for bit, or are refused."""
+"""Interrupted runs resume bit for bit, unless their arguments or data have changed."""
 
 import json
 import os
@@ -31,7 +31,7 @@ OLD_TRAINER = pytest.mark.skipif(
 
 
 def kill(arguments: list[str], output: Path, checkpoint: str) -> Path:
-    """Starts a run, kills it when a checkpoint with that name exists, and returns the newest checkpoint."""
+    """Starts a run, kills it once a checkpoint matches the pattern `checkpoint`, and returns the newest checkpoint."""
     run = fork_server.start(ROOT / "run_pretraining.py", arguments, output.parent, output.parent)
     partial = output.with_name(output.name + ".partial")
     began = time.monotonic()
@@ -46,32 +46,32 @@ def kill(arguments: list[str], output: Path, checkpoint: str) -> Path:
 
 
 def same_weights(one: Path, other: Path) -> bool:
-    one, other = (load_file(folder / "model.safetensors") for folder in (one, other))
+    one, other = (load_file(directory / "model.safetensors") for directory in (one, other))
     return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
 @pytest.mark.parametrize("objective", ["mlm+nsp", "clm"])
 def test_killed_run_resumes_to_the_same_weights(corpus, pretrained, tmp_path, objective):
-    """Guards: after SIGKILL the same command, with different workers, resumes in a later epoch to the same bits."""
+    """The same command resumes a run killed in a later epoch, and its weights are bit-identical."""
     fixed = ("--max_steps", "120", "--save_steps", "5", "--tokenizer_name", str(pretrained), "--objective", objective)
-    run_pretraining.main(pretraining(corpus, tmp_path / "whole", *fixed))
-    command = pretraining(corpus, tmp_path / "cut", *fixed)
-    checkpoint = kill(command, tmp_path / "cut", "checkpoint-[34]5")
+    run_pretraining.main(pretraining(corpus, tmp_path / "complete", *fixed))
+    command = pretraining(corpus, tmp_path / "interrupted", *fixed)
+    checkpoint = kill(command, tmp_path / "interrupted", "checkpoint-[34]5")
     state = json.loads((checkpoint / "trainer_state.json").read_text())
     assert 1 < state["epoch"] and state["global_step"] < 120
     with pytest.raises(InputError, match="unfinished run has different arguments"):
-        run_pretraining.main(pretraining(corpus, tmp_path / "cut", *fixed, "--learning_rate", "0.5"))
+        run_pretraining.main(pretraining(corpus, tmp_path / "interrupted", *fixed, "--learning_rate", "0.5"))
     assert checkpoint.exists()
     done = fork_server.run(
         ROOT / "run_pretraining.py", [*command, "--dataloader_num_workers", "1"], tmp_path, tmp_path
     )
     assert done.returncode == 0 and f"resuming from step {state['global_step']} ({checkpoint})" in done.stdout
-    assert same_weights(tmp_path / "whole", tmp_path / "cut")
-    assert not (tmp_path / "cut.partial").exists()
+    assert same_weights(tmp_path / "complete", tmp_path / "interrupted")
+    assert not (tmp_path / "interrupted.partial").exists()
 
 
 class StopAfter(TrainerCallback):
-    """Interrupts a run after a step."""
+    """Callback that interrupts a run after a given step."""
 
     def __init__(self, step: int):
         self.step = step
@@ -82,7 +82,7 @@ class StopAfter(TrainerCallback):
 
 
 def record(output: Path) -> list[dict]:
-    """Returns the log and the results of a run, without times, speeds and the loss of the last part."""
+    """Returns the log and final metrics of a run, without times, speeds and the average training loss."""
     entries = [*json.loads((output / "trainer_state.json").read_text())["log_history"], results(output)]
     return [
         {name: x for name, x in entry.items() if not name.endswith(("_runtime", "_per_second", "train_loss"))}
@@ -92,7 +92,7 @@ def record(output: Path) -> list[dict]:
 
 @pytest.mark.parametrize("name", ["pretraining", "glue"])
 def test_resumed_run_has_the_same_log(corpus, pretrained, tasks, tmp_path, monkeypatch, name):
-    """Guards: a run that resumes from a checkpoint, or after its last step, ends with the same log and weights."""
+    """A run that resumes from a checkpoint, or after its last step, ends with the same log and weights."""
     fixed = ("--max_steps", "23", "--logging_steps", "4", "--save_steps", "4", "--eval_strategy", "steps")
     fixed += ("--eval_steps", "4", "--lr_scheduler_type", "constant", "--tokenizer_name", str(pretrained))
 
@@ -106,25 +106,25 @@ def test_resumed_run_has_the_same_log(corpus, pretrained, tasks, tmp_path, monke
         trainer.add_callback(StopAfter(10))
         train(trainer, checkpoint)
 
-    run(tmp_path / "whole")
+    run(tmp_path / "complete")
     module = "pretraining.pretrain" if name == "pretraining" else "fine_tuning.fine_tune"
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(f"fixedbert.{module}.train", stop)
-        run(tmp_path / "cut")
-    assert complete_checkpoints(tmp_path / "cut.partial")[-1].name == "checkpoint-8"
-    run(tmp_path / "cut")
-    expected = record(tmp_path / "whole")
-    assert record(tmp_path / "cut") == expected
+        run(tmp_path / "interrupted")
+    assert complete_checkpoints(tmp_path / "interrupted.partial")[-1].name == "checkpoint-8"
+    run(tmp_path / "interrupted")
+    expected = record(tmp_path / "complete")
+    assert record(tmp_path / "interrupted") == expected
     assert [entry["step"] for entry in expected if "loss" in entry] == list(range(4, 23, 4))
-    assert same_weights(tmp_path / "cut", tmp_path / "whole")
+    assert same_weights(tmp_path / "interrupted", tmp_path / "complete")
     last = tmp_path / "last.partial"
-    (tmp_path / "cut").rename(last)
+    (tmp_path / "interrupted").rename(last)
     for file in ("trainer_state.json", "model.safetensors"):
-        (last / file).unlink()  # killed between the last checkpoint and the end
+        (last / file).unlink()  # as if it had been killed after the last checkpoint
     command = json.loads((last / "command.json").read_text())
     (last / "command.json").write_text(json.dumps(command | {"output_dir": str(tmp_path / "last")}))
     run(tmp_path / "last")
-    assert record(tmp_path / "last") == expected and same_weights(tmp_path / "last", tmp_path / "whole")
+    assert record(tmp_path / "last") == expected and same_weights(tmp_path / "last", tmp_path / "complete")
 
 
 def stop_training(trainer, checkpoint):
@@ -132,8 +132,8 @@ def stop_training(trainer, checkpoint):
     raise KeyboardInterrupt
 
 
-def test_changed_text_is_refused(corpus, pretrained, tmp_path, monkeypatch):
-    """Guards: an unfinished run refuses a file that was rewritten, even with the same size and modification time."""
+def test_changed_text_is_rejected(corpus, pretrained, tmp_path, monkeypatch):
+    """An unfinished run rejects a rewritten file, even if its size and modification time have not changed."""
     texts = shutil.copytree(corpus, tmp_path / "texts")
     fixed = ("--save_steps", "1", "--tokenizer_name", str(pretrained))
     command = pretraining(str(texts), tmp_path / "run", *fixed)
@@ -147,12 +147,12 @@ def test_changed_text_is_refused(corpus, pretrained, tmp_path, monkeypatch):
     with pytest.raises(InputError, match="run.partial: the data or the teacher has changed"):
         run_pretraining.main(command)
     file.write_text(content)
-    with pytest.raises(KeyboardInterrupt):  # it resumes
+    with pytest.raises(KeyboardInterrupt):  # training resumes
         run_pretraining.main(command)
 
 
 def test_resumed_run_keeps_its_tokenizer(corpus, tmp_path, monkeypatch):
-    """Guards: a tokenizer that a run has trained is not trained again, as its token ids could differ."""
+    """A resumed run does not train its tokenizer again, because the token ids could differ."""
     command = pretraining(corpus, tmp_path / "run", "--save_steps", "1", "--store_dir", str(tmp_path / "store"))
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr("fixedbert.pretraining.pretrain.train", stop_training)
@@ -160,7 +160,9 @@ def test_resumed_run_keeps_its_tokenizer(corpus, tmp_path, monkeypatch):
     checkpoint = complete_checkpoints(tmp_path / "run.partial")[-1]
     before = json.loads((checkpoint / "tokenizer.json").read_text())["model"]["vocab"]
     stores = {path.name for path in (tmp_path / "store").glob("store-*") if path.is_dir()}
-    monkeypatch.setattr("fixedbert.pretraining.examples.prepare_tokenizer", lambda *_: pytest.fail("trained again"))
+    monkeypatch.setattr(
+        "fixedbert.pretraining.examples.prepare_tokenizer", lambda *_: pytest.fail("the tokenizer was trained again")
+    )
     run_pretraining.main(command)
     assert json.loads((tmp_path / "run" / "tokenizer.json").read_text())["model"]["vocab"] == before
     assert {path.name for path in (tmp_path / "store").glob("store-*") if path.is_dir()} == stores
@@ -169,7 +171,7 @@ def test_resumed_run_keeps_its_tokenizer(corpus, tmp_path, monkeypatch):
 @pytest.mark.slow
 @OLD_TRAINER
 def test_sigterm_stops_all_processes_at_the_same_step(corpus, pretrained, tmp_path):
-    """Guards: SIGTERM reaches processes at different steps; all stop with one checkpoint, and resume from it."""
+    """Processes that receive SIGTERM at different steps stop at the same step, and resume from one checkpoint."""
     fixed = ("--max_steps", "2000", "--save_steps", "5", "--tokenizer_name", str(pretrained))
     command = pretraining(corpus, tmp_path / "run", *fixed)
     pair = fork_server.Pair(ROOT / "run_pretraining.py", command, tmp_path / "stopped")
@@ -180,7 +182,7 @@ def test_sigterm_stops_all_processes_at_the_same_step(corpus, pretrained, tmp_pa
         time.sleep(0.02)
     for process in pair.processes:
         process.terminate()
-        time.sleep(0.05)  # a few steps
+        time.sleep(0.05)  # long enough for several steps
     done = pair.ended()
     step = int(complete_checkpoints(partial)[-1].name.removeprefix("checkpoint-"))
     assert [one.returncode for one in done] == [128 + signal.SIGTERM] * 2 and 5 <= step < 2000
@@ -200,7 +202,7 @@ STUBS = {
 @pytest.mark.slow
 @OLD_TRAINER
 def test_slurm_job_is_requeued(corpus, pretrained, tmp_path):
-    """Guards: recipes/slurm.sh is requeued after SIGTERM and resumes; a job that fails is not requeued."""
+    """slurm.sh requeues the job after SIGTERM, and the job resumes. A job that fails is not requeued."""
     (tmp_path / "bin").mkdir()
     for name, line in STUBS.items():
         (tmp_path / "bin" / name).write_text(f"#!/bin/bash\n{line}\n")
@@ -222,5 +224,5 @@ def test_slurm_job_is_requeued(corpus, pretrained, tmp_path):
     subprocess.run(command, cwd=tmp_path, env=environment | {"SLURM_RESTART_COUNT": "1"}, check=True, timeout=300)
     assert "resuming from step" in (tmp_path / "slurm-7-1.log").read_text() and (tmp_path / "run").exists()
     assert (tmp_path / "scontrol.txt").read_text() == "requeue 7\n"
-    wrong = subprocess.run([*command, "--learning_rat", "1"], cwd=tmp_path, env=environment, capture_output=True)
-    assert wrong.returncode != 0 and (tmp_path / "scontrol.txt").read_text() == "requeue 7\n"
+    failed = subprocess.run([*command, "--learning_rat", "1"], cwd=tmp_path, env=environment, capture_output=True)
+    assert failed.returncode != 0 and (tmp_path / "scontrol.txt").read_text() == "requeue 7\n"

@@ -1,4 +1,4 @@
-"""Faster training: dropout for CPUs, freed memory, and bf16 on hardware that supports it."""
+"""Faster training: dropout on CPUs, memory reuse, and bf16 on hardware that supports it."""
 
 import ctypes
 
@@ -12,14 +12,14 @@ from transformers import BertConfig, Trainer
 
 from fixedbert.fine_tuning.trainer import FineTuningArguments
 from fixedbert.training.arguments import CommonArguments
-from fixedbert.training.speed import FastDropout, has_bf16, use_fast_dropout
+from fixedbert.training.speed import FastDropout, use_fast_dropout
 from fixedbert.training.trainer import CommonTrainer
 
 
-def test_dropout_keeps_the_right_share():
-    """Guards: FastDropout has its probability and the right scale, repeats by seed, and does nothing in eval mode."""
+def test_fast_dropout():
+    """FastDropout has the correct probability and scale, is reproducible, and does nothing in eval mode."""
     dropout = FastDropout(0.1)
-    x = torch.full((997, 1001), 2.0, requires_grad=True)  # not a multiple of four elements
+    x = torch.full((997, 1001), 2.0, requires_grad=True)  # the number of elements is not a multiple of four
     torch.manual_seed(0)
     y = dropout(x)
     kept = y != 0
@@ -32,7 +32,7 @@ def test_dropout_keeps_the_right_share():
     assert dropout.eval()(x) is x
     assert torch.equal(FastDropout(0.0)(x), x) and FastDropout(1.0)(x).abs().max() == 0
     by_column = (kept.double().mean(0) - 0.9).abs().max()
-    assert by_column < 6 * (0.09 / 997) ** 0.5  # no pattern in the bits
+    assert by_column < 6 * (0.09 / 997) ** 0.5  # the bits have no visible pattern
 
 
 def dropouts(model: nn.Module, kind: type) -> list[tuple[str, nn.Module]]:
@@ -40,15 +40,15 @@ def dropouts(model: nn.Module, kind: type) -> list[tuple[str, nn.Module]]:
 
 
 @pytest.mark.parametrize("head", HEADS)
-def test_every_dropout_of_a_model_is_replaced(head):
-    """Guards: all modules keep their probability and mode and are in use; weights and eval outputs don't change."""
+def test_every_dropout_layer_is_replaced(head):
+    """use_fast_dropout replaces every nn.Dropout, and keeps probabilities, modes, weights and eval outputs."""
     model = model_of(head, attn_implementation="eager", hidden_dropout_prob=0.2, attention_probs_dropout_prob=0.3)
     inputs, weights = inputs_of(head), list(model.state_dict())
     expected = model.eval()(**inputs)[0]
     model.base_model.encoder.layer[0].attention.self.dropout.train()
     before = [(name, x.p, x.training) for name, x in dropouts(model, nn.Dropout)]
     use_fast_dropout(model)
-    assert len(before) >= 10  # one of the embeddings and three of each layer
+    assert len(before) >= 10  # one in the embeddings and three per layer
     assert [(name, x.p, x.training) for name, x in dropouts(model, FastDropout)] == before
     assert not dropouts(model, nn.Dropout) and list(model.state_dict()) == weights
     assert torch.equal(model.eval()(**inputs)[0], expected)
@@ -60,7 +60,7 @@ def test_every_dropout_of_a_model_is_replaced(head):
 
 
 def test_only_our_trainers_use_fast_dropout(tmp_path):
-    """Guards: our models get it in our trainers; stock BERT and transformers' Trainer don't."""
+    """The package's trainers replace dropout in a FixedHeadBert, but not in stock BERT. Trainer never does."""
     arguments = CommonArguments(output_dir=str(tmp_path), use_cpu=True)
     model = model_of("ForMaskedLM")
     Trainer(model=model, args=arguments)
@@ -74,7 +74,7 @@ def test_only_our_trainers_use_fast_dropout(tmp_path):
 
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_info"), reason="requires glibc")
 def test_freed_memory_is_kept(tmp_path):
-    """Guards: after keep_freed_memory, large tensors cause no new page faults."""
+    """After keep_freed_memory, large tensors cause no new page faults."""
     script = """
 import resource, torch
 from fixedbert.training.speed import keep_freed_memory
@@ -96,22 +96,12 @@ print(faults())
 
 @pytest.fixture
 def processor(monkeypatch):
-    """Returns a function that sets the instructions of the processor."""
+    """Returns a function that sets the instructions that the CPU supports."""
     return lambda *names: monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: dict.fromkeys(names, True))
 
 
-def test_bf16_instructions(processor):
-    """Guards: AVX-512 BF16, AMX and Arm's bf16 each suffice, other vector instructions don't."""
-    others = ("avx2", "avx512_f", "avx512_vnni", "neon")
-    processor(*others)
-    assert not has_bf16(use_cpu=True)
-    for instruction in ("avx512_bf16", "amx_bf16", "bf16"):
-        processor(*others, instruction)
-        assert has_bf16(use_cpu=True)
-
-
 def test_fine_tuning_uses_bf16_where_available(tmp_path, processor, caplog):
-    """Guards: fine-tuning uses bf16 if the hardware has it, unless it is switched off or fp16 is on."""
+    """Fine-tuning uses bf16 by default if the hardware supports it, unless fp16 is enabled."""
 
     def bf16(**options) -> bool:
         return FineTuningArguments(output_dir=str(tmp_path), use_cpu=True, report_to="none", **options).bf16
@@ -124,7 +114,7 @@ def test_fine_tuning_uses_bf16_where_available(tmp_path, processor, caplog):
 
 @pytest.mark.parametrize("requested", ["bf16", "bf16_full_eval", "accelerate launch"])
 def test_emulated_bf16_is_replaced_with_a_warning(requested, processor, monkeypatch, caplog, tmp_path):
-    """Guards: bf16 becomes float32 on a processor that would emulate it, no matter how it is requested."""
+    """bf16 is replaced by float32 on a CPU that would emulate it, no matter how it is requested."""
 
     def arguments() -> CommonArguments:
         flags = {} if requested == "accelerate launch" else {requested: True}

@@ -1,4 +1,4 @@
-"""The trainer: held-out metrics, steps and weights that are not finite, and what DDP may assume."""
+"""The trainer: held-out metrics, non-finite steps and weights, and assumptions about DDP."""
 
 import ast
 import inspect
@@ -35,9 +35,9 @@ PRIVATE = {
 
 
 def test_private_members_of_trainer():
-    """Guards: the package uses no private member of Trainer but these, which transformers has with these arguments."""
+    """The package overrides only these private methods of Trainer, and Trainer has them with these arguments."""
     private = {name for name in dir(Trainer) if name.startswith("_") and not name.startswith("__")}
-    for node in ast.walk(ast.parse(Path(inspect.getsourcefile(Trainer)).read_text())):  # attributes of an instance
+    for node in ast.walk(ast.parse(Path(inspect.getsourcefile(Trainer)).read_text())):  # attributes set in methods
         if isinstance(node, ast.Attribute) and getattr(node.value, "id", "") == "self" and node.attr[:1] == "_":
             private.add(node.attr)
     used = set()
@@ -51,7 +51,7 @@ def test_private_members_of_trainer():
 
 @pytest.mark.parametrize("objective", get_args(Objective))
 def test_held_out_metrics(objective):
-    """Guards: sums per example, from dense or sparse logits, give the losses and accuracies of the complete set."""
+    """Sums per example, from dense or sparse logits, give the losses and accuracies over the complete data set."""
     torch.manual_seed(0)
     logits, labels = torch.randn(13, 7, 11), torch.randint(11, (13, 7))
     labels[torch.rand(13, 7) < 0.6] = -100
@@ -72,8 +72,8 @@ def test_held_out_metrics(objective):
         predictions, targets = logits[:, :-1], labels[:, 1:]
     else:
         predictions, targets = logits, labels
-        asked = logits[labels != -100]
-        for sparse in (asked, torch.cat([asked, logits[0]])):  # the second with superfluous logits at the end
+        labelled_logits = logits[labels != -100]
+        for sparse in (labelled_logits, torch.cat([labelled_logits, logits[0]])):  # the latter has extra logits
             assert torch.allclose(sums(sparse), result)
     loss = cross_entropy(predictions.flatten(0, 1), targets.flatten()).item()
     expected = {
@@ -85,23 +85,23 @@ def test_held_out_metrics(objective):
         expected["nsp_loss"] = pytest.approx(cross_entropy(next_logits, next_labels).item(), rel=1e-6)
         expected["nsp_accuracy"] = pytest.approx((next_logits.argmax(-1) == next_labels).float().mean().item())
     if objective == "clm":
-        asked = targets[targets != -100]
-        words = (asked <= 6).sum()
-        expected["word_perplexity"] = pytest.approx((loss * len(asked) / words).exp().item(), rel=1e-5)
+        labelled = targets[targets != -100]
+        words = (labelled <= 6).sum()
+        expected["word_perplexity"] = pytest.approx((loss * len(labelled) / words).exp().item(), rel=1e-5)
     assert metrics == expected
 
 
 def test_token_and_pair_losses():
-    """Guards: our model returns both losses; for stock BERT, which returns the sum, they are computed."""
+    """Both losses are returned for a FixedHeadBert, and computed for stock BERT, which returns only their sum."""
     inputs = inputs_of("ForPreTraining", labels=True)
     ours = model_of("ForPreTraining").eval()(**inputs)
     assert separate_losses(ours, inputs) == (ours.masked_lm_loss, ours.next_sentence_loss)
     torch.manual_seed(0)
     stock = BertForPreTraining(BertConfig(**SHAPE, num_attention_heads=4)).eval()(**inputs)
-    of_tokens, of_pairs = separate_losses(stock, inputs)
+    token_loss, pair_loss = separate_losses(stock, inputs)
     expected = cross_entropy(stock.prediction_logits.flatten(0, 1), inputs["labels"].flatten())
-    assert torch.allclose(of_tokens, expected)
-    assert torch.equal(of_pairs, cross_entropy(stock.seq_relationship_logits, inputs["next_sentence_label"]))
+    assert torch.allclose(token_loss, expected)
+    assert torch.equal(pair_loss, cross_entropy(stock.seq_relationship_logits, inputs["next_sentence_label"]))
     tokens_alone = inputs_of("ForMaskedLM", labels=True)
     outputs = model_of("ForMaskedLM").eval()(**tokens_alone)
     assert separate_losses(outputs, tokens_alone) == (outputs.loss, None)
@@ -109,7 +109,7 @@ def test_token_and_pair_losses():
 
 @pytest.fixture
 def trainer(tmp_path):
-    """A trainer for a linear layer in its first step, with a loss for the batch and gradients for the weights."""
+    """A trainer for a linear layer in its first step, with a loss for one batch and gradients for the weights."""
     model = torch.nn.Linear(2, 2)
     model.forward = lambda x: None
     arguments = CommonArguments(output_dir=str(tmp_path), use_cpu=True, report_to="none", max_nonfinite_steps=2)
@@ -121,7 +121,7 @@ def trainer(tmp_path):
 
 
 def test_fp16_overflow_is_not_divergence(trainer):
-    """Guards: while the loss scale can be lowered, the scaler skips the step; below 1 it counts as not finite."""
+    """An fp16 overflow counts as a non-finite step only if the loss scale has fallen below 1."""
     trainer.accelerator.scaler = SimpleNamespace(get_scale=lambda: 65536.0)
     assert not trainer.apply_finite_step(torch.tensor(torch.inf))
     assert [entry["skipped_step"] for entry in trainer.state.log_history] == [1] and trainer.nonfinite_steps == 0
@@ -132,7 +132,7 @@ def test_fp16_overflow_is_not_divergence(trainer):
 
 
 def test_consecutive_nonfinite_steps(trainer):
-    """Guards: training stops after max_nonfinite_steps consecutive steps; a finite step resets the count."""
+    """Training stops after max_nonfinite_steps consecutive non-finite steps. A finite step resets the count."""
     for norm, expected in ((torch.nan, 1), (1.0, 0), (torch.nan, 1)):
         trainer.step_losses = [torch.tensor(1.0)]
         assert trainer.apply_finite_step(torch.tensor(norm)) == (expected == 0)
@@ -143,7 +143,7 @@ def test_consecutive_nonfinite_steps(trainer):
 
 
 def test_log_without_an_applied_step(trainer):
-    """Guards: no loss is logged if all steps were skipped."""
+    """No loss is logged if all steps were skipped."""
     trainer.apply_finite_step(torch.tensor(torch.nan))
     trainer.log({"loss": 0.0})
     trainer.log(metrics := {"train_loss": 0.0})
@@ -151,7 +151,7 @@ def test_log_without_an_applied_step(trainer):
 
 
 def test_step_synchronizes_with_the_device_once(trainer, monkeypatch):
-    """Guards: loss, gradient norm and token count are read together, as each read waits for the GPU."""
+    """The loss, gradient norm and token count are read in one transfer, because each one waits for the GPU."""
     reads, trainer.step_tokens = [], [torch.tensor(3), torch.tensor(2**24 + 1)]
 
     def count(name):
@@ -166,7 +166,7 @@ def test_step_synchronizes_with_the_device_once(trainer, monkeypatch):
 
 
 def test_loading_a_checkpoint(tmp_path, monkeypatch):
-    """Guards: tied weights, saved once, cause no warning, a missing weight does; a damaged checkpoint is named."""
+    """Missing weights cause a warning, but tied weights do not. The error for a corrupted checkpoint names it."""
     warnings, checkpoint = [], tmp_path / "checkpoint-1"
     monkeypatch.setattr("transformers.trainer.logger.warning", warnings.append)
     options = {"report_to": "none", "use_cpu": True, "max_steps": 1, "disable_tqdm": True}
@@ -189,7 +189,7 @@ def test_loading_a_checkpoint(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("saves", [{"save_steps": 1}, {"save_strategy": "no"}])
 def test_weights_that_overflow_are_not_saved(tmp_path, saves):
-    """Guards: weights that are not finite are detected before a checkpoint or the trained model is saved."""
+    """Non-finite weights are detected before a checkpoint or the trained model is saved."""
 
     class Overflow(TrainerCallback):
         def on_optimizer_step(self, args, state, control, model, **kwargs):
@@ -221,7 +221,7 @@ SHAPES = (
 
 @pytest.mark.parametrize("head", [head for head in HEADS if head != "Model"])
 def test_every_parameter_has_a_gradient(head):
-    """Guards: DDP need not search for parameters without a gradient, even without labels, heads or neurons."""
+    """Every parameter has a gradient, even without labels, heads or neurons, as DDP requires by default."""
     for shape in SHAPES:
         if head == "LMHeadModel" and 0 in shape.get("layer_attention_heads", ()):
             continue  # a decoder has heads in each layer
@@ -235,7 +235,7 @@ def test_every_parameter_has_a_gradient(head):
 
 
 def test_search_for_unused_parameters(tmp_path):
-    """Guards: DDP searches for unused parameters in other models, and in ours only on request."""
+    """DDP searches for unused parameters in stock models by default, and in a FixedHeadBert only on request."""
     for model, given, expected in (
         (model_of("ForMaskedLM"), {}, False),
         (model_of("ForMaskedLM"), {"ddp_find_unused_parameters": True}, True),
