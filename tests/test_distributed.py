@@ -38,7 +38,7 @@ def batch(head, rows):
 END = """
 dist.barrier()
 sys.stdout.flush()
-os._exit(0)  # gloo's threads may abort an regular exit
+os._exit(0)  # gloo's threads may abort a regular exit
 """
 
 SHARDED = """
@@ -134,7 +134,7 @@ for head in TOKEN_HEADS:
         print("RESULT", *result)
 """
 
-RESUMED_SAMPLING = """
+RESUMED = """
 import datasets, json
 from transformers import BertTokenizer
 from fixedbert.fine_tuning.trainer import FineTuningArguments, FineTuningTrainer
@@ -275,9 +275,7 @@ def test_loss_is_a_mean_over_labelled_tokens(tmp_path):
 
 def test_resumed_fine_tuning_sees_every_row_once(vocabulary, tmp_path):
     """Two processes that resume within the second epoch see exactly the rows that remain."""
-    lines = [
-        line for line in run(RESUMED_SAMPLING, str(tmp_path), vocabulary).splitlines() if line.startswith("RESULT")
-    ]
+    lines = [line for line in run(RESUMED, str(tmp_path), vocabulary).splitlines() if line.startswith("RESULT")]
     assert len(lines) == 2  # one per sampling strategy
     for line in lines:
         reference, resumed = json.loads(line.removeprefix("RESULT"))
@@ -293,10 +291,8 @@ def test_nonfinite_step_is_skipped_on_all_processes(vocabulary, tmp_path):
     (one, losses), (other, other_losses) = json.loads(line.removeprefix("RESULT"))
     assert one == other
     (weights, adam_steps, (step,), message, logged, (train_loss,)), (until, _, _, reason, *_, unsaved) = one
-    assert (
-        unsaved.startswith(f"step {step - 1}: the weights contain NaN or infinity; ")
-        and not (tmp_path / "nonfinite").exists()
-    )
+    assert unsaved.startswith(f"step {step - 1}: the weights contain NaN or infinity; ")
+    assert not (tmp_path / "nonfinite").exists()
     assert message is None and len(weights) == 6 and adam_steps == [5]
     changed = [step for step in range(2, 7) if weights[step - 1] != weights[step - 2]]
     assert changed == [number for number in range(2, 7) if number != step] and step > 1

@@ -97,7 +97,7 @@ class CommonTrainer(Trainer):
         """
         with ExitStack() as self.loading:  # closed when the checkpoint has been loaded
             if resume_from_checkpoint:
-                remedy = "remove it, and the same command resumes from the previous checkpoint"
+                remedy = "remove it and run the same command to resume from the previous checkpoint"
                 self.loading.enter_context(reading(resume_from_checkpoint, remedy))
             return super().train(resume_from_checkpoint, *args, **kwargs)
 

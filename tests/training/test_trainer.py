@@ -183,7 +183,7 @@ def test_loading_a_checkpoint(tmp_path, monkeypatch):
     trainer.train(str(checkpoint))
     assert "['bert.pooler.dense.bias']" in warnings[0]
     (checkpoint / "optimizer.pt").write_bytes(b"damaged")
-    with pytest.raises(InputError, match="checkpoint-1: cannot be read .*; remove it, and the same command resumes"):
+    with pytest.raises(InputError, match="checkpoint-1: cannot be read .*; remove it and run the same command"):
         trainer.train(str(checkpoint))
 
 
