@@ -52,7 +52,7 @@ def same_weights(one: Path, other: Path) -> bool:
 
 @pytest.mark.parametrize("objective", ["mlm+nsp", "clm"])
 def test_killed_run_resumes_to_the_same_weights(corpus, pretrained, tmp_path, objective):
-    """The same command resumes a run killed in a later epoch, and its weights are bit-identical."""
+    """After a run is killed in a later epoch, the same command resumes it, and its weights are bit-identical."""
     fixed = ("--max_steps", "120", "--save_steps", "5", "--tokenizer_name", str(pretrained), "--objective", objective)
     run_pretraining.main(pretraining(corpus, tmp_path / "complete", *fixed))
     command = pretraining(corpus, tmp_path / "interrupted", *fixed)
