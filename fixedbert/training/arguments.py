@@ -144,7 +144,7 @@ class CommonArguments(TrainingArguments):
 
     def __post_init__(self):
         if not is_torch_xla_available():
-            self.use_cpu |= not torch.accelerator.is_available()  # else, several processes would not use gloo
+            self.use_cpu |= not torch.accelerator.is_available()  # so that several processes use gloo
         super().__post_init__()
         use_fsdp_on_cpu(self)
         disable_emulated_bf16(self)
@@ -181,8 +181,8 @@ def read_arguments(argv: list[str] | None, *types: type, prog: str | None = None
     argv = list(sys.argv[1:] if argv is None else argv)
     has_recipe = bool(argv) and not argv[0].startswith("-") and Path(argv[0]).suffix in (".yaml", ".yml", ".json")
     recipe = argv.pop(0) if has_recipe else None
-    not_given = Namespace(**{member.name: None for kind in types for member in fields(kind)})
-    parsed, unknown = ArgumentParser(types, prog).parse_known_args(argv, not_given)
+    unset = Namespace(**{member.name: None for cls in types for member in fields(cls)})
+    parsed, unknown = ArgumentParser(types, prog).parse_known_args(argv, unset)
     if unknown:
         raise InputError(f"{unknown[0].partition('=')[0]}: no such argument{suggestion(unknown[0], vars(parsed))}")
     return with_recipe(recipe, vars(parsed))
@@ -202,7 +202,7 @@ def with_recipe(recipe: str | Path | None, given: dict[str, Any]) -> dict[str, A
     if not file.exists() and (RECIPES.parent / file).exists():
         file = RECIPES.parent / file
     entries = read_yaml(file)
-    replaced = {old for name in given for old in REPLACES.get(name, ())} & entries.keys()
+    replaced = {entry for name in given for entry in REPLACES.get(name, ())} & entries.keys()
     if replaced & {"train_file", "dataset_name"}:
         replaced.update(CORPUS_OPTIONS)
     return {name: value for name, value in entries.items() if name not in replaced and value is not None} | given
@@ -216,9 +216,9 @@ def make_arguments(given: dict[str, Any], *types: type) -> tuple:
         InputError: If a field does not exist, or if a value is invalid or has the wrong type.
     """
     given = check_types(given, *types)
-    names = [{member.name for member in fields(kind)} & given.keys() for kind in types]
+    names = [{member.name for member in fields(cls)} & given.keys() for cls in types]
     try:
-        return tuple(kind(**{name: given[name] for name in own}) for kind, own in zip(types, names, strict=True))
+        return tuple(cls(**{name: given[name] for name in own}) for cls, own in zip(types, names, strict=True))
     except InputError:
         raise
     except Exception as error:  # TrainingArguments raises many types of errors
@@ -233,9 +233,9 @@ def check_types(given: dict[str, Any], *types: type) -> dict[str, Any]:
         InputError: If a field does not exist, or if a value has the wrong type.
     """
     hints: dict[str, Any] = {}
-    for kind in types:
-        known = get_type_hints(kind)
-        hints |= {member.name: known[member.name] for member in fields(kind) if member.init}
+    for cls in types:
+        class_hints = get_type_hints(cls)
+        hints |= {member.name: class_hints[member.name] for member in fields(cls) if member.init}
     given = {name: value for name, value in given.items() if value is not None}
     for name in given:
         if name not in hints:
@@ -250,7 +250,7 @@ def to_type(name: str, value: Any, hint: Any) -> Any:
             value = mapping(value)
     value = str(value) if isinstance(value, Path) else value
     values = list(value) if isinstance(value, list | tuple) else [value]
-    floats = [float(one) if type(one) is int else one for one in values]
+    floats = [float(item) if type(item) is int else item for item in values]
     candidates = [values, floats] if isinstance(value, list | tuple) else [value, *floats, values, floats]
     for candidate in candidates:
         with suppress(TypeError):
@@ -262,8 +262,8 @@ def to_type(name: str, value: Any, hint: Any) -> Any:
 
 def suggestion(name: str, known: Iterable[str]) -> str:
     """Returns the end of an error message about an unknown argument, which suggests the most similar known name."""
-    near = get_close_matches(name.partition("=")[0].lstrip("-").replace("-", "_"), known, 1, cutoff=0.75)
-    return f"; did you mean `{near[0]}`?" if near else "."
+    matches = get_close_matches(name.partition("=")[0].lstrip("-").replace("-", "_"), known, 1, cutoff=0.75)
+    return f"; did you mean `{matches[0]}`?" if matches else "."
 
 
 class ArgumentParser(HfArgumentParser):

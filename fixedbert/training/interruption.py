@@ -69,15 +69,15 @@ class StopOnSignal(TrainerCallback):
         self.processes = args.world_size
         if threading.current_thread() is not threading.main_thread():
             return  # only the main thread can handle signals
-        for number in (signal.SIGTERM, signal.SIGINT):
-            if signal.getsignal(number) != signal.SIG_IGN:  # worker processes leave Ctrl-C to their parent
-                self.previous_handlers[number] = signal.signal(number, self.request)
+        for signal_number in (signal.SIGTERM, signal.SIGINT):
+            if signal.getsignal(signal_number) != signal.SIG_IGN:  # worker processes leave Ctrl-C to their parent
+                self.previous_handlers[signal_number] = signal.signal(signal_number, self.request)
 
-    def request(self, number, _frame):
+    def request(self, signal_number, _frame):
         # With a launcher, one Ctrl-C arrives twice: from the terminal and from the launcher.
-        if self.requested and number == signal.SIGINT and self.processes == 1:
+        if self.requested and signal_number == signal.SIGINT and self.processes == 1:
             raise KeyboardInterrupt
-        self.requested = self.requested or number
+        self.requested = self.requested or signal_number
 
     def on_step_end(self, args, state, control, **kwargs):
         if state.global_step < state.max_steps and self.requested_anywhere(args):

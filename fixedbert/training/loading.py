@@ -55,8 +55,8 @@ def check_length(max_seq_length: int, config: PreTrainedConfig):
     """Raises InputError if sequences would be longer than the position embeddings allow, or too short for a pair."""
     if not 8 <= max_seq_length <= config.max_position_embeddings:
         raise InputError(
-            f"{max_seq_length}: must be between 8 and the model's max_position_embeddings, "
-            f"{config.max_position_embeddings}; a new model can get more through `config_overrides`.",
+            f"{max_seq_length}: must be between 8 and {config.max_position_embeddings}, the model's "
+            "max_position_embeddings; for a new model, increase it with `config_overrides`.",
             "max_seq_length",
         )
 

@@ -36,7 +36,7 @@ from .arguments import CommonArguments
 
 COMMAND_FILE, DATA_FILE = "command.json", "data.json"
 # Arguments with these prefixes may differ when a run resumes, because they do not affect the training steps.
-FREE = (
+UNCHECKED_PREFIXES = (
     *("output_dir", "resume_from_checkpoint", "take_over_output_dir", "store_dir", "cache_dir", "token", "hub_"),
     *("logging_", "save_", "eval_", "per_device_eval_", "do_eval", "do_predict", "max_eval_", "max_predict_", "push_"),
     *("num_train_epochs", "max_steps", "dataloader_", "preprocessing_", "report_to", "run_name", "disable_tqdm"),
@@ -167,7 +167,7 @@ def write_command(partial: Path, given: dict[str, Any]):
 def check_same_command(partial: Path, given: dict[str, Any]):
     """Raises InputError if arguments that affect training differ from those of the unfinished run in `partial`."""
     earlier, now = read_json_object(partial / COMMAND_FILE), json.loads(to_json(given, default=str))
-    names = [name for name in earlier | now if not name.startswith(FREE)]
+    names = [name for name in earlier | now if not name.startswith(UNCHECKED_PREFIXES)]
     if changed := [name for name in names if earlier.get(name) != now.get(name)]:
         raise InputError(
             f"{partial}: the unfinished run has different arguments ({', '.join(changed)}; see {COMMAND_FILE}); "

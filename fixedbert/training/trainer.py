@@ -130,9 +130,9 @@ class CommonTrainer(Trainer):
         norm = losses.new_zeros(()) if norm is None else torch.as_tensor(norm, device=losses.device)
         tokens, self.step_tokens = sum(self.step_tokens, losses.new_zeros((), dtype=torch.long)), []
         flags = torch.stack([~losses.isfinite().all(), ~norm.isfinite(), tokens])  # one transfer from the device
-        loss_is_bad, norm_is_bad, tokens_seen = self.accelerator.reduce(flags, "sum").tolist()
+        nonfinite_loss, nonfinite_norm, tokens_seen = self.accelerator.reduce(flags, "sum").tolist()
         self.state.num_input_tokens_seen += tokens_seen
-        if not (loss_is_bad or norm_is_bad):
+        if not (nonfinite_loss or nonfinite_norm):
             self.nonfinite_steps = 0
             self.window = self.window.to(losses.device)
             self.window[0] += losses.sum()
@@ -140,13 +140,13 @@ class CommonTrainer(Trainer):
             return True
         step, scaler = self.state.global_step + 1, self.accelerator.scaler
         self.log({"skipped_step": step})
-        if scaler is not None and not loss_is_bad and scaler.get_scale() >= 1:
+        if scaler is not None and not nonfinite_loss and scaler.get_scale() >= 1:
             logger.warning(f"step {step}: skipped because fp16 overflows at a loss scale of {scaler.get_scale():g}")
             return False  # the scaler skips the step and lowers its scale
         self.nonfinite_steps += 1
         for parameter in self.model.parameters():
             parameter.grad = None
-        problem = f"step {step}: non-finite {'loss' if loss_is_bad else 'gradient norm'}"
+        problem = f"step {step}: non-finite {'loss' if nonfinite_loss else 'gradient norm'}"
         if self.nonfinite_steps >= self.args.max_nonfinite_steps:
             raise self.divergence(problem)
         logger.warning(f"{problem}; the step is skipped")
