@@ -69,13 +69,13 @@ ATTENTION = re.compile(r"attention\.(?:self\.(query|key|value)|(output)\.dense)\
 class Heads(NamedTuple):
     """The heads of a layer: their number, the size of queries and keys, and the size of values."""
 
-    number: int
+    num_heads: int
     size: int
     value_size: int
 
     def __str__(self) -> str:
         values = "" if self.value_size == self.size else f" with values of size {self.value_size}"
-        return f"{self.number} {'head' if self.number == 1 else 'heads'} of size {self.size}{values}"
+        return f"{self.num_heads} {'head' if self.num_heads == 1 else 'heads'} of size {self.size}{values}"
 
 
 def heads_of(config: FixedHeadBertConfig) -> list[Heads]:

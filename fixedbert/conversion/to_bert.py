@@ -59,7 +59,7 @@ def bert_head_count(config: FixedHeadBertConfig) -> int:
     More heads would have the same number of parameters, but more attention scores.
     """
     layers, width = heads_of(config), config.hidden_size
-    number, size = max(1, *(heads.number for heads in layers)), max(max(heads[1:]) for heads in layers)
+    number, size = max(1, *(heads.num_heads for heads in layers)), max(max(heads[1:]) for heads in layers)
     for heads in range(number, width // size + 1):
         if width % heads == 0:
             return heads

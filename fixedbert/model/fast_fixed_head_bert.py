@@ -172,7 +172,7 @@ def padded_forward(model, attention_mask, inputs: dict) -> ModelOutput:
     return outputs
 
 
-def apply_to_real_tokens(head: nn.Module, hidden_states: torch.Tensor, padding: torch.Tensor | None) -> torch.Tensor:
+def apply_to_non_padding(head: nn.Module, hidden_states: torch.Tensor, padding: torch.Tensor | None) -> torch.Tensor:
     """Applies `head`, (B, L, D) -> (B, L, V), to real tokens. Outputs are zero at `padding` (B, L)."""
     if padding is None or padding.shape != hidden_states.shape[:2]:
         return head(hidden_states)

@@ -44,7 +44,7 @@ from .attention_fixed_head_bert import (
 from .configuration_fixed_head_bert import HEADS, FixedHeadBertConfig
 from .fast_fixed_head_bert import (
     PackedBatch,
-    apply_to_real_tokens,
+    apply_to_non_padding,
     fast_forward,
     find_label_indices,
     is_symbolic,
@@ -178,7 +178,7 @@ class FixedHeadBertPreTrainedModel(bert.BertPreTrainedModel):
             if sparse:
                 indices = find_label_indices(labels) if indices is None else indices
                 return head(hidden_states.flatten(0, 1)[indices]), labels.flatten()[indices]
-        return apply_to_real_tokens(head, hidden_states, self.skipped_padding(attention_mask, hidden_states)), labels
+        return apply_to_non_padding(head, hidden_states, self.skipped_padding(attention_mask, hidden_states)), labels
 
     def skipped_padding(self, attention_mask, outputs: torch.Tensor) -> torch.Tensor | None:
         """Returns (B, L), True where `unpad_inputs` skips `outputs` (B, L, ...), or None if nothing is skipped."""
@@ -415,7 +415,7 @@ class FixedHeadBertLMHeadModel(FixedHeadBertPreTrainedModel, bert.BertLMHeadMode
         outputs = self.bert(attention_mask=attention_mask, return_dict=True, **inputs)
         positions = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
         kept = outputs.last_hidden_state[:, positions]
-        logits = apply_to_real_tokens(self.cls, kept, self.skipped_padding(attention_mask, outputs.last_hidden_state))
+        logits = apply_to_non_padding(self.cls, kept, self.skipped_padding(attention_mask, outputs.last_hidden_state))
         loss = None
         if labels is not None:
             if shift_labels is None:

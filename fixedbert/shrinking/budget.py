@@ -24,7 +24,7 @@ class LayerShape:
 def head_choices(heads: Heads) -> list[Heads]:
     """Returns the choices for a pruned layer: any number of heads, with multiples of 1/4 of the original sizes."""
     sizes, value_sizes = ({-(-size * quarters // 4) for quarters in (1, 2, 3, 4)} for size in heads[1:])
-    choices = product(range(heads.number + 1), sorted(sizes), sorted(value_sizes))
+    choices = product(range(heads.num_heads + 1), sorted(sizes), sorted(value_sizes))
     return [Heads(*choice) for choice in choices if choice[0] or choice[1:] == heads[1:]]
 
 

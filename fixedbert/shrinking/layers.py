@@ -47,7 +47,7 @@ def self_attention(attention: FixedHeadBertAttention) -> FixedHeadBertSelfAttent
     return module
 
 
-def real_tokens(batch: Batch) -> Tensor:
+def non_padding_mask(batch: Batch) -> Tensor:
     """Returns a mask (B, L) that selects the non-padding tokens."""
     return batch["attention_mask"].bool()
 
@@ -103,14 +103,14 @@ def collect_statistics(
         with recorded(*(module for layer in modules for module in layer)) as seen:
             nll = torch.stack([sampled_nll(predictions) for predictions in predict(model, batch)]).sum()
         outputs = [seen[module][1] for W_o, W_f, *_ in modules for module in (W_o, W_f)]
-        gradients, real = iter(torch.autograd.grad(nll, outputs)), real_tokens(batch)
+        gradients, non_padding = iter(torch.autograd.grad(nll, outputs)), non_padding_mask(batch)
         for layer, (W_o, W_f, query, key) in zip(statistics, modules, strict=True):
-            layer.heads.add(seen[W_o][0].detach()[real])
-            layer.heads_gradient.add(next(gradients)[real])
-            layer.neurons.add(seen[W_f][0].detach()[real])
-            layer.neurons_gradient.add(next(gradients)[real])
-            layer.queries.add(seen[query][1].detach()[real])
-            layer.keys.add(minus_row_mean(seen[key][1].detach(), real)[real])
+            layer.heads.add(seen[W_o][0].detach()[non_padding])
+            layer.heads_gradient.add(next(gradients)[non_padding])
+            layer.neurons.add(seen[W_f][0].detach()[non_padding])
+            layer.neurons_gradient.add(next(gradients)[non_padding])
+            layer.queries.add(seen[query][1].detach()[non_padding])
+            layer.keys.add(minus_row_mean(seen[key][1].detach(), non_padding)[non_padding])
     for layer in statistics:
         moments = [x for x in vars(layer).values() if isinstance(x, SecondMoments)]
         if not all(x.sum.isfinite().all() for x in moments):
@@ -119,9 +119,9 @@ def collect_statistics(
     return statistics
 
 
-def minus_row_mean(states: Tensor, real: Tensor) -> Tensor:
+def minus_row_mean(states: Tensor, non_padding: Tensor) -> Tensor:
     """Subtracts the mean over the non-padding tokens of each row from states (B, L, N)."""
-    weights = real[..., None].to(states.dtype)
+    weights = non_padding[..., None].to(states.dtype)
     return states - (states * weights).sum(dim=1, keepdim=True) / weights.sum(dim=1, keepdim=True)
 
 
@@ -146,7 +146,7 @@ def measure_score_errors(
         metric = square_root(sums.heads_gradient.uncentered[0]).to(W_o) @ W_o  # (D, H V)
         metrics.append(metric.T.unflatten(0, (number, -1)))  # (H, V, D)
     for batch in tqdm(batches, "score errors", unit="batch"):
-        real = real_tokens(batch)
+        non_padding = non_padding_mask(batch)
         with recorded(*(self_attention(layer.attention) for layer in layers)) as seen:
             predict(model, batch)
         for layer, smaller, metric, sums in zip(layers, variants, metrics, statistics, strict=True):
@@ -154,9 +154,9 @@ def measure_score_errors(
             mask = attention_mask_for(model, states, batch)
             for size, heads in smaller.items():
                 change = heads(states, attention_mask=mask)[0] - output[0]
-                change = change[real].unflatten(-1, metric.shape[:2]).transpose(0, 1)  # (H, n, V)
+                change = change[non_padding].unflatten(-1, metric.shape[:2]).transpose(0, 1)  # (H, n, V)
                 sums.score_errors[size] += (change @ metric).square().sum(dim=(1, 2)).double().cpu()
-    tokens = sum(int(real_tokens(batch).sum()) for batch in batches)
+    tokens = sum(int(non_padding_mask(batch).sum()) for batch in batches)
     for sums in statistics:
         sums.score_errors = {size: errors / tokens for size, errors in sums.score_errors.items()}
 
@@ -229,8 +229,9 @@ class LayerPruner:
 
     def cost_of_heads(self, heads: Heads) -> float:
         """Returns the predicted KL divergence in nats per row if only the given heads remain."""
-        kept = self.head_order.kept(heads.number)
-        cost = self.head_costs[self.shape.heads.number - heads.number] + self.value_costs[kept, heads.value_size].sum()
+        kept = self.head_order.kept(heads.num_heads)
+        removed = self.shape.heads.num_heads - heads.num_heads
+        cost = self.head_costs[removed] + self.value_costs[kept, heads.value_size].sum()
         if heads.size < self.shape.heads.size:
             cost = cost + self.score_costs[heads.size][kept].sum()
         return float(cost)
@@ -249,14 +250,14 @@ class LayerPruner:
         return changed
 
     def attention_parameters(self, heads: Heads) -> dict[str, Tensor]:
-        old, kept = self.shape.heads, self.head_order.kept(heads.number)
+        old, kept = self.shape.heads, self.head_order.kept(heads.num_heads)
         state = {name: tensor.cpu().double() for name, tensor in self.layer.attention.state_dict().items()}
-        parts = {
-            f"{name}.{kind}": state[f"self.{name}.{kind}"].unflatten(0, (old.number, -1))[kept]  # (h, P, D) or (h, P)
+        parts = {  # (h, P, D) or (h, P)
+            f"{name}.{kind}": state[f"self.{name}.{kind}"].unflatten(0, (old.num_heads, -1))[kept]
             for name in ("query", "key", "value")
             for kind in ("weight", "bias")
         }
-        index = torch.arange(old.number * old.value_size).view(old.number, -1)[kept].flatten()
+        index = torch.arange(old.num_heads * old.value_size).view(old.num_heads, -1)[kept].flatten()
         old_W_o, mean = state["output.dense.weight"], self.statistics.heads.mean[0]
         W_o = least_squares(old_W_o, self.M_z, index) if kept else old_W_o[:, :0]
         state["output.dense.bias"] = state["output.dense.bias"] + (old_W_o @ mean - W_o @ mean[index])
@@ -322,21 +323,21 @@ def refit(original: FixedHeadBertPreTrainedModel, pruned: FixedHeadBertPreTraine
             heads, neurons = (LeastSquaresRefit(weight.shape[1], width) for weight in weights)
             inputs = []
             for index, batch in enumerate(batches):
-                mask, real = attention_mask_for(original, targets[index], batch), real_tokens(batch)
+                mask, non_padding = attention_mask_for(original, targets[index], batch), non_padding_mask(batch)
                 z = self_attention(old.attention)(targets[index], attention_mask=mask)[0]
                 target = old.attention.get_submodule("output.dense")(z) + targets[index]
                 z = self_attention(new.attention)(states[index], attention_mask=mask)[0]
-                heads.add(z[real][:, : weights[0].shape[1]], (target - states[index])[real])
+                heads.add(z[non_padding][:, : weights[0].shape[1]], (target - states[index])[non_padding])
                 attended = old.attention.get_submodule("output.LayerNorm")(target)
                 target = old.output.dense(old.intermediate(attended)) + attended
                 targets[index] = old.output.LayerNorm(target)
                 inputs.append((z, target))
             set_linear(W_o, *heads.solution(weights[0]))
             for index, (batch, (z, target)) in enumerate(zip(batches, inputs, strict=True)):
-                real = real_tokens(batch)
+                non_padding = non_padding_mask(batch)
                 states[index] = new.attention.get_submodule("output.LayerNorm")(W_o(z) + states[index])
-                activations = new.intermediate(states[index])[real]
-                neurons.add(activations[:, : weights[1].shape[1]], (target - states[index])[real])
+                activations = new.intermediate(states[index])[non_padding]
+                neurons.add(activations[:, : weights[1].shape[1]], (target - states[index])[non_padding])
             set_linear(W_f, *neurons.solution(weights[1]))
             for index in range(len(batches)):
                 states[index] = new.output(new.intermediate(states[index]), states[index])

@@ -60,19 +60,19 @@ def predict(model: PreTrainedModel, batch: Batch, pooling: SentencePooling | Non
     the masked tokens, and all other models make one prediction per non-padding token.
     """
     head, inputs = head_name(model), {name: x for name, x in batch.items() if name != MASKED_POSITIONS}
-    real = batch["attention_mask"].bool()
+    non_padding = batch["attention_mask"].bool()
     if head in MASKED_LM:
         states = model.base_model(**inputs).last_hidden_state[batch[MASKED_POSITIONS]]
         return [Predictions(model.get_submodule("cls.predictions")(states), "classes")]
     outputs = model(**inputs)
     if head == "QuestionAnswering":
-        return span_predictions(outputs, real)
+        return span_predictions(outputs, non_padding)
     if head == "TokenClassification" or type(model).__name__.endswith("LMHeadModel"):
-        return [Predictions(outputs.logits[real], "classes")]
+        return [Predictions(outputs.logits[non_padding], "classes")]
     if head:
         return [Predictions(outputs.logits, kind_of_logits(model.config))]
     if pooling is None:
-        return [Predictions(normalize(outputs.last_hidden_state[real], dim=-1), "states")]
+        return [Predictions(normalize(outputs.last_hidden_state[non_padding], dim=-1), "states")]
     embeddings = pooling(outputs.last_hidden_state, batch["attention_mask"])
     return [Predictions(normalize(embeddings, dim=-1), "embeddings")]
 

@@ -139,7 +139,7 @@ def plot(result: ShrinkResult, file: Path):
     with new_figure(9, 3.6, file) as figure:
         layers, model = figure.subplots(1, 2, width_ratios=(2, 1))
         indices, pairs = range(len(result.after)), list(zip(result.before, result.after, strict=True))
-        heads = [percent(*(shape.heads.number * sum(shape.heads[1:]) for shape in pair)) for pair in pairs]
+        heads = [percent(*(shape.heads.num_heads * sum(shape.heads[1:]) for shape in pair)) for pair in pairs]
         neurons = [percent(before.neurons, after.neurons) for before, after in pairs]
         layers.bar([index - 0.2 for index in indices], heads, 0.4, label="head dimensions")
         layers.bar([index + 0.2 for index in indices], neurons, 0.4, label="neurons")

@@ -38,7 +38,7 @@ from ..training.output import check_same_data, output_directory
 from .budget import LayerShape, Option, head_choices, neuron_choices, solve_knapsack
 from .calibration import CalibrationData, mean_tokens, typical_sizes
 from .latency import LatencyTable, machine_name, measure_latencies, measure_speedup, median_time
-from .layers import LayerPruner, collect_statistics, layer_shapes, layers_of, real_tokens, refit
+from .layers import LayerPruner, collect_statistics, layer_shapes, layers_of, non_padding_mask, refit
 from .predictions import LoadedModel, measure_fidelity
 from .pruning import TOKENS_PER_DIMENSION
 from .report import PLOT, ShrinkResult, plot
@@ -88,7 +88,7 @@ class Target:
         if value_size is None and config.value_head_size is None:
             value_size = self.attention_head_size
         new = zip(
-            per_layer(self.num_attention_heads, "num_attention_heads", [heads.number for heads in old]),
+            per_layer(self.num_attention_heads, "num_attention_heads", [heads.num_heads for heads in old]),
             per_layer(self.attention_head_size, "attention_head_size", [heads.size for heads in old]),
             per_layer(value_size, "value_head_size", [heads.value_size for heads in old]),
             strict=True,
@@ -134,8 +134,9 @@ class ShrinkContext:
         loaded.model = original = fixed_head_model(loaded.model, source)
         calibration, held_out, distillation = data.load(loaded, distillation_rows)
         context = cls(source, original, loaded, target, calibration, held_out, distillation, data.seed)
-        inputs = max(max(shape.neurons, shape.heads.number * shape.heads.value_size) for shape in context.shapes)
-        tokens, needed = sum(int(real_tokens(batch).sum()) for batch in calibration), TOKENS_PER_DIMENSION * inputs
+        inputs = max(max(shape.neurons, shape.heads.num_heads * shape.heads.value_size) for shape in context.shapes)
+        tokens = sum(int(non_padding_mask(batch).sum()) for batch in calibration)
+        needed = TOKENS_PER_DIMENSION * inputs
         if tokens < needed:
             raise InputError(
                 f"the calibration rows contain {tokens:,} tokens, but {inputs:,} neurons need at least {needed:,}: "
@@ -452,10 +453,10 @@ def prices_for(
         return table.attention_times().__getitem__, table.feed_forward_times().__getitem__
 
     def parameters(heads: Heads) -> float:
-        return heads.number * ((2 * heads.size + heads.value_size) * (width + 1) + heads.value_size * width)
+        return heads.num_heads * ((2 * heads.size + heads.value_size) * (width + 1) + heads.value_size * width)
 
     def operations(heads: Heads) -> float:
-        return 2 * length * heads.number * (2 * width + length) * (heads.size + heads.value_size)
+        return 2 * length * heads.num_heads * (2 * width + length) * (heads.size + heads.value_size)
 
     if context.target.params is not None:
         return parameters, lambda neurons: neurons * (2 * width + 1)

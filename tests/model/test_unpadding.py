@@ -112,7 +112,7 @@ def test_span_loss_beside_stock():
     assert torch.allclose(outputs.loss - sum(padding) / 2, loss, rtol=0, atol=1e-10)
 
 
-def test_answers_contain_only_real_tokens():
+def test_answers_contain_only_non_padding_tokens():
     """Guards: the loss of question answering does not depend on the amount of padding."""
     model = model_of("ForQuestionAnswering", unpad_inputs=True).double().eval()
     inputs = inputs_of("ForQuestionAnswering", labels=True)
@@ -136,7 +136,7 @@ def test_answers_contain_only_real_tokens():
     assert lengths.min() < L and losses[0] == losses[1] != model(**inputs | {"start_positions": lengths - 1}).loss
 
 
-def test_only_real_tokens_are_computed(monkeypatch):
+def test_only_non_padding_tokens_are_computed(monkeypatch):
     """Guards: layers compute (1, T, D), and the last one only the tokens that the head reads."""
     shapes = []
     original = FixedHeadBertLayer.feed_forward_chunk

@@ -36,8 +36,8 @@ def test_budget_can_be_met_exactly():
 def test_choices_include_the_original():
     """Guards: choices cover any number of heads, quarters of the head sizes and 48ths of the neurons."""
     choices = head_choices(Heads(5, 8, 6))
-    assert {heads.number for heads in choices} == set(range(6)) and Heads(5, 8, 6) in choices
+    assert {heads.num_heads for heads in choices} == set(range(6)) and Heads(5, 8, 6) in choices
     assert {heads.size for heads in choices} == {2, 4, 6, 8}
     assert {heads.value_size for heads in choices} == {2, 3, 5, 6}
-    assert [heads for heads in choices if not heads.number] == [Heads(0, 8, 6)]
+    assert [heads for heads in choices if not heads.num_heads] == [Heads(0, 8, 6)]
     assert neuron_choices(96) == list(range(0, 97, 2)) and neuron_choices(5) == [0, 1, 2, 3, 4, 5]

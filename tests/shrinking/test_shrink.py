@@ -69,7 +69,7 @@ def test_fixed_shapes_and_empty_sublayers(large, rows, tmp_path):
     """Guards: the result has exactly the requested layer sizes, and a sublayer without inputs keeps only its bias."""
     sizes = dict(num_attention_heads=[0, 7, 3], attention_head_size=[8, 2, 8], intermediate_size=[48, 0, 7])
     result = shrink(large, tmp_path / "out", **sizes, **rows)
-    assert [shape.heads.number for shape in result.after] == [0, 7, 3]
+    assert [shape.heads.num_heads for shape in result.after] == [0, 7, 3]
     assert [shape.neurons for shape in result.after] == [48, 0, 7] and result.after[1].heads == Heads(7, 2, 2)
     pruned = AutoModelForSequenceClassification.from_pretrained(tmp_path / "out")
     assert layer_shapes(pruned) == result.after
