@@ -254,18 +254,18 @@ def run(script: str, *arguments: str) -> str:
 
 
 def test_sharded_parameters_get_the_same_gradients(tmp_path):
-    """FSDP by plan or by `_no_split_modules` shards each layer, with the same gradients as in one process."""
+    """FSDP shards each layer, with the same gradients as in one process."""
     run(SHARDED, str(tmp_path))
 
 
 def test_heads_split_between_processes(tmp_path):
-    """Tensor parallelism splits heads, word embeddings and the decoder with the same results, or rejects the model."""
+    """Tensor parallelism gives the same results as one process. Models whose heads cannot be divided are rejected."""
     run(TENSOR_PARALLEL, str(tmp_path))
     assert "tp_plan" not in str(config_of("Model", qk_norm=True).to_dict())
 
 
 def test_loss_is_a_mean_over_labelled_tokens(tmp_path):
-    """Every token has equal weight with one batch, with accumulation, and with two processes."""
+    """Every labelled token has equal weight, regardless of accumulation and the number of processes."""
     lines = [line for line in run(AVERAGE, str(tmp_path)).splitlines() if line.startswith("RESULT")]
     for head, line in zip(TOKEN_HEADS, lines, strict=True):
         reference, accumulated = (first_step(head, steps, str(tmp_path)) for steps in (1, 4))
@@ -274,7 +274,7 @@ def test_loss_is_a_mean_over_labelled_tokens(tmp_path):
 
 
 def test_resumed_fine_tuning_sees_every_row_once(vocabulary, tmp_path):
-    """Two processes that resume within the second epoch see exactly the rows that remain."""
+    """Two processes that resume within the second epoch see exactly the remaining rows."""
     lines = [line for line in run(RESUMED, str(tmp_path), vocabulary).splitlines() if line.startswith("RESULT")]
     assert len(lines) == 2  # one per sampling strategy
     for line in lines:
@@ -286,7 +286,7 @@ def test_resumed_fine_tuning_sees_every_row_once(vocabulary, tmp_path):
 
 
 def test_nonfinite_step_is_skipped_on_all_processes(vocabulary, tmp_path):
-    """If one process has a non-finite loss or weight, all processes skip the step, stop, or save nothing."""
+    """If one process has a non-finite loss, all skip the step or stop. If one has non-finite weights, none saves."""
     (line,) = [line for line in run(ONE_BAD_ROW, str(tmp_path), vocabulary).splitlines() if line.startswith("RESULT")]
     (one, losses), (other, other_losses) = json.loads(line.removeprefix("RESULT"))
     assert one == other
@@ -338,7 +338,7 @@ def rewind(output: Path, step: int):
 
 @pytest.mark.parametrize("script", ["run_pretraining.py", "run_glue.py"])
 def test_fsdp_trains_like_one_process(script, corpus, pretrained, tasks, tmp_path):
-    """FSDP in two processes gives the weights and log of one process, also after the run is killed and resumed."""
+    """FSDP in two processes gives the weights and log of one process, even if the run is killed and resumed."""
     fixed = ("--max_steps", "6", "--save_steps", "2", "--learning_rate", "1e-3")
 
     def command(name: str, *batch: str) -> list[str]:

@@ -64,7 +64,7 @@ def test_training_uses_fast_paths(corpus, pretrained, tasks, tmp_path, monkeypat
 
 
 def test_held_out_metrics_do_not_depend_on_the_batch_size(corpus, pretrained, tmp_path):
-    """Held-out losses are averages over tokens and segment pairs, not over batches, and use fixed masks."""
+    """Held-out losses are averages over tokens and segment pairs, independent of the batch size."""
     seen = []
     for size in ("1", "7"):
         arguments = ["--model_name_or_path", str(pretrained), "--train_file", corpus, "--max_seq_length", "32"]
@@ -77,7 +77,7 @@ def test_held_out_metrics_do_not_depend_on_the_batch_size(corpus, pretrained, tm
 
 
 def test_glue_fine_tunes_a_pretrained_model(pretrained, tasks, tmp_path):
-    """Fine-tuning on text pairs writes label names to the configuration. --config_name gives random weights."""
+    """Fine-tuning writes label names to the configuration. With --config_name, it starts from random weights."""
     run_glue.main(glue_of(pretrained, tasks, tmp_path / "glue"))
     assert 0 <= results(tmp_path / "glue")["eval_accuracy"] <= 1
     config = json.loads((tmp_path / "glue" / "config.json").read_text())
@@ -89,7 +89,7 @@ def test_glue_fine_tunes_a_pretrained_model(pretrained, tasks, tmp_path):
 
 
 def test_mnli_reports_matched_and_mismatched(pretrained, real_data, tmp_path):
-    """MNLI is evaluated on both development sets, with the metric names of transformers."""
+    """MNLI is evaluated on both development sets, and metrics have the same names as in transformers."""
     arguments = ["--model_name_or_path", str(pretrained), "--task_name", "mnli", "--data_dir", str(real_data / "glue")]
     arguments += ["--do_train", "--do_eval", "--max_train_samples", "13", "--max_eval_samples", "13", *QUICK]
     arguments += ["--max_seq_length", "32", "--output_dir", str(tmp_path / "mnli")]
@@ -107,7 +107,7 @@ def test_squad_fine_tunes_a_pretrained_model(pretrained, tasks, tmp_path):
 
 @pytest.mark.parametrize("script", ["run_pretraining.py", "run_glue.py", "run_squad.py"])
 def test_help(tmp_path, script):
-    """--help works in any directory and lists the arguments that transformers' scripts also have."""
+    """--help works in any directory and lists arguments known from transformers' scripts."""
     run = fork_server.run(ROOT / script, ["--help"], Path("/"), tmp_path)
     assert run.returncode == 0
     for argument in ("--model_name_or_path", "--config_name", "--max_seq_length", "--output_dir", "--learning_rate"):
@@ -164,7 +164,7 @@ def test_second_stage_starts_from_the_first(corpus, tmp_path):
 
 
 def test_several_corpora(corpus, tmp_path):
-    """Each of several corpora has its own document boundary and weight. One value per corpus is required."""
+    """Each corpus can have its own document boundary and weight. The number of values must match."""
     (tmp_path / "lines.jsonl").write_text("".join(f'{{"body": "Line {n} here."}}\n' for n in range(30)))
     files = ("--train_file", corpus, str(tmp_path / "lines.jsonl"))
     options = ("--text_column_name", "text", "body", "--document_boundary", "row", "line")
@@ -180,7 +180,7 @@ def test_several_corpora(corpus, tmp_path):
 
 
 def test_fine_tuning_learns(vocabulary, tmp_path):
-    """A label that equals the second sentence is learned perfectly, so labels, loss and metric are consistent."""
+    """A model learns to predict a label that equals the second sentence with an accuracy of 100%."""
     rows = [f"the file .\t{word} .\t{word}\n" for _ in range(30) for word in ("one", "three", "two")]
     (tmp_path / "all.tsv").write_text("sentence1\tsentence2\tlabel\n" + "".join(rows))
     shape = f"{SHAPE},hidden_dropout_prob=0,attention_probs_dropout_prob=0"

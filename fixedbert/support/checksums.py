@@ -10,7 +10,7 @@ from .files import atomic_path, write_atomically
 
 
 def stable_hash(*parts: object) -> str:
-    """Returns a hash of 16 hexadecimal digits that depends only on the content of `parts`, not on the process."""
+    """Returns 16 hexadecimal digits that depend only on the content of `parts`, unlike `hash`."""
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 
@@ -29,7 +29,7 @@ def checksum_path(path: Path) -> Path:
 
 @contextmanager
 def write_with_checksum(path: Path) -> Iterator[Path]:
-    """Context manager like `atomic_path` that also writes a checksum to `path`.sha256."""
+    """Context manager like `atomic_path` that also writes the file's checksum to `path`.sha256."""
     with atomic_path(path) as partial:
         yield partial
         write_atomically(checksum_path(path), file_sha256(partial))

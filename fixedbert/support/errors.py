@@ -31,7 +31,7 @@ class Divergence(InputError):
     Raised when a loss, gradient, weight or output is NaN or infinite.
 
     Args:
-        examples: number of examples seen before the divergence. Only used for synthetic tasks.
+        examples: number of training examples seen before the divergence, for synthetic tasks.
     """
 
     def __init__(self, message: str, examples: int = 0):
@@ -64,7 +64,7 @@ def require_package(package: str, extra: str):
 
 
 def shorten(names: list[str]) -> str:
-    """Returns the first three names, and the number of remaining names, as text for a message."""
+    """Joins names for a message. Lists the first three and the number of remaining names."""
     more = f" and {len(names) - 3:,} more" if len(names) > 3 else ""
     return ", ".join(map(repr, names[:3])) + more
 

@@ -73,7 +73,7 @@ def writing(directory: str | Path, remedy: str) -> Iterator[None]:
 
 @contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:
-    """Context manager that yields a temporary path. At the end, renames it to `path`, or removes it after an error."""
+    """Context manager that yields a temporary path, which is renamed to `path` at the end, or removed on error."""
     partial = path.with_name(path.name + ".partial")
     try:
         yield partial
@@ -84,7 +84,7 @@ def atomic_path(path: Path) -> Iterator[Path]:
 
 
 def write_atomically(path: Path, content: str | bytes):
-    """Writes a file that appears at `path` only when it is complete."""
+    """Writes a file so that an incomplete file never appears at `path`."""
     with atomic_path(path) as partial:
         partial.write_bytes(content.encode() if isinstance(content, str) else content)
 
@@ -104,7 +104,7 @@ def finite(content: Any) -> Any:
 
 
 def read_json_object(file: Path, remedy: str = "") -> dict:
-    """Reads an object from a JSON file. Raises InputError, which ends with `remedy`, if that fails."""
+    """Reads an object from a JSON file. Raises InputError with the remedy if the file is invalid."""
     with reading(file, remedy):
         content = json.loads(file.read_text("utf-8"))
         if not isinstance(content, dict):
@@ -123,7 +123,7 @@ YamlLoader.add_implicit_resolver("tag:yaml.org,2002:null", re.compile("None$"), 
 
 
 def read_yaml(file: Path) -> dict[str, Any]:
-    """Reads a mapping from a YAML or JSON file. Raises InputError if that fails."""
+    """Reads a mapping from a YAML or JSON file. Raises InputError if the file is invalid."""
     with reading(file):
         content = yaml.load(file.read_text("utf-8"), YamlLoader)
         if not isinstance(content, dict):
@@ -134,7 +134,7 @@ def read_yaml(file: Path) -> dict[str, Any]:
 @contextmanager
 def new_directory(output_dir: str | Path | None) -> Iterator[Path]:
     """
-    Context manager that yields a temporary directory. Renames it to `output_dir`, or removes it after an error.
+    Context manager that yields a temporary directory, renamed to `output_dir` at the end, or removed on error.
 
     Raises:
         InputError: If `output_dir` is not empty or not writable.
@@ -165,7 +165,7 @@ def check_output_free(final: Path):
 
 
 def move_into_place(final: Path, partial: Path):
-    """Renames `partial` to `final`, which may be an empty directory, and gives weights the default permissions."""
+    """Renames `partial` to `final`, replacing an empty directory, and gives weight files the default permissions."""
     for file in partial.rglob("*.safetensors"):  # safetensors creates files that only the owner can read
         with suppress(OSError):
             file.chmod(0o666 & partial.stat().st_mode)
@@ -180,7 +180,7 @@ def directory_lock(directory: Path, take_over: bool = False) -> Iterator[None]:
     Context manager that locks `directory`, which need not exist, with the file `directory`.lock.
 
     The lock of a dead process on this machine is removed. With `take_over`, the lock of a process on a different
-    machine is also removed. That process must be dead.
+    machine is also removed. The caller must make sure that this process is dead.
 
     Raises:
         InputError: If a different process holds the lock.

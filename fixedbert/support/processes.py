@@ -40,7 +40,7 @@ def start_worker(parent: int, function: Callable[..., Any]):
 
 
 def exit_with_parent(parent: int):
-    """Makes this process end when its parent does (on Linux), and ignore Ctrl-C, which the parent handles."""
+    """Makes this process ignore Ctrl-C, which the parent handles, and on Linux end when its parent is killed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if sys.platform == "linux":

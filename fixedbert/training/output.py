@@ -99,7 +99,7 @@ def remove_incomplete(partial: Path):
 
 @contextmanager
 def output_lock(final: Path, training_args: CommonArguments) -> Iterator[None]:
-    """Context manager that locks the output directory on behalf of all processes in the run."""
+    """Context manager that locks the output directory for all processes in the run."""
     remedy = "free some space or change the permissions, and run the same command to resume"
     with on_main_process(directory_lock(final, training_args.take_over_output_dir)), writing(final, remedy):
         yield
@@ -107,7 +107,7 @@ def output_lock(final: Path, training_args: CommonArguments) -> Iterator[None]:
 
 @contextmanager
 def on_main_process(context: AbstractContextManager) -> Iterator[None]:
-    """Context manager that enters `context` on the main process only. All processes raise its InputError, if any."""
+    """Context manager that enters `context` on the main process only. All processes raise an InputError it raises."""
     problem: InputError | None = None
     with ExitStack() as stack:
         if PartialState().is_main_process:
@@ -131,7 +131,7 @@ def finish_directory(partial: Path, final: Path):
 
 
 def is_complete_checkpoint(directory: Path) -> bool:
-    """Returns True if a checkpoint or a trained model is complete: trainer_state.json is written last."""
+    """Returns True if a checkpoint or trained model is complete. Its last file, trainer_state.json, must be intact."""
     file = directory / "trainer_state.json"
     return file.is_file() and file.read_bytes().rstrip().endswith(b"}")
 
@@ -207,7 +207,7 @@ class Trained:
 
 
 def read_result(directory: Path) -> Trained:
-    """Returns the output directory of a run or sweep with its metrics, which are empty if it has written none."""
+    """Reads the metrics in the output directory of a run or sweep. They are empty if no results file exists."""
     files = [file for file in (directory / "all_results.json", directory / "results.json") if file.exists()]
     return Trained(directory, read_json_object(files[0]) if files else {})
 

@@ -93,9 +93,9 @@ def draw_squad(
     Plots losses and metrics against training steps, and for SQuAD 2.0 a histogram of the null odds.
 
     Args:
-        null_odds: maps each question id to the log-odds that it has no answer. Empty for SQuAD 1.1.
-        answers: maps each question id to its correct answers. The list is empty if the question has none.
-        threshold: null odds above which the prediction is that a question has no answer.
+        null_odds: maps question ids to the score for "no answer" minus the best answer's score. Empty for SQuAD 1.1.
+        answers: maps question ids to lists of correct answers. An unanswerable question has an empty list.
+        threshold: a question whose null odds exceed this value is predicted to be unanswerable.
     """
     count = 3 if null_odds else 2
     with new_figure(4.4 * count, 4, file) as figure:
@@ -115,7 +115,7 @@ def draw_squad(
 
 @skip_without_matplotlib
 def draw_sweep(summaries: list, file: str | Path):
-    """Plots each run's main metric as a dot and their median as a line, for each task and point of the grid."""
+    """Plots the main metric of each run as a dot, and the median over seeds as a line."""
     with new_figure(max(5, len(summaries) + 2), 4.6, file) as figure:
         axes = figure.subplots()
         for x, summary in enumerate(summaries):
@@ -134,7 +134,7 @@ def logged(log_history: list[dict], name: str, against: str = "step") -> tuple[l
 
 
 def plot_log(log_history: list[dict], loss: Axes, metrics: Axes, scale: float = 100):
-    """Plots losses in the panel `loss`, and metrics multiplied by `scale` in the panel `metrics`, against steps."""
+    """Plots losses, and metrics multiplied by `scale`, against training steps in two panels."""
     loss.plot(*logged(log_history, "loss"), label="training")
     loss.plot(*logged(log_history, "eval_loss"), "o-", label="validation")
     loss.set(title="loss", xlabel="step", ylabel="loss", xlim=(0, None), ylim=(0, None))
@@ -150,7 +150,7 @@ def plot_log(log_history: list[dict], loss: Axes, metrics: Axes, scale: float = 
 
 
 def draw_confusion_matrix(panel: Axes, expected: np.ndarray, predicted: np.ndarray, labels: list[str]):
-    """Draws a confusion matrix with the counts as numbers, and fractions of each true class as colors."""
+    """Draws a confusion matrix with counts as text. Colors show the fraction of each true class."""
     counts = np.zeros((len(labels), len(labels)), dtype=int)
     np.add.at(counts, (expected.astype(int), predicted.astype(int)), 1)
     fractions = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)

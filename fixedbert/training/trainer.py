@@ -117,12 +117,13 @@ class CommonTrainer(Trainer):
 
     def apply_finite_step(self, norm: torch.Tensor | float | None) -> bool:
         """
-        Returns True if the loss and gradient norm are finite on all processes, and adds the losses to the next log.
+        Returns True if a step's losses and gradient norm are finite on all processes, so that it can be applied.
 
-        Otherwise deletes the gradients on all processes, so that the weights and the optimizer state do not change.
+        Adds the losses of such a step to the next log. Deletes the gradients of any other step on all processes, so
+        that the weights and the optimizer state do not change.
 
         Raises:
-            Divergence: If this is the `max_nonfinite_steps`-th consecutive step to be skipped.
+            Divergence: If `max_nonfinite_steps` consecutive steps were non-finite.
         """
         losses, self.step_losses = torch.stack(self.step_losses).to(self.args.device), []
         if isinstance(norm, DTensor):
@@ -219,12 +220,12 @@ class CommonTrainer(Trainer):
         super().log(logs, *args, **kwargs)
 
     def counted(self, counts: list[float]) -> dict[str, float]:
-        """Returns a subclass's log entries. `counts` are its sums over all processes since the last log."""
+        """Returns a subclass's log entries. `counts` are the sums since the last log, over all processes."""
         return {}
 
 
 def output_bias_aliases(model: PreTrainedModel) -> list[tuple[torch.nn.Module, str]]:
-    """Returns (module, name) for each parameter that is the output embeddings' bias, except in that layer itself."""
+    """Returns (module, attribute name) for every other module that holds the bias of the output embeddings."""
     output = model.get_output_embeddings()
     bias = getattr(output, "bias", None)
     own = ((module, name, x) for module in model.modules() for name, x in module.named_parameters(recurse=False))

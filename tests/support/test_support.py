@@ -16,7 +16,7 @@ pytestmark = pytest.mark.usefixtures("same_signals")
 
 
 def test_parameters_become_flags_on_the_command_line():
-    """Error messages contain parameter names in Python and flags on the command line. Other code is unchanged."""
+    """Errors contain parameter names in Python and flags on the command line. Other text in backticks is unchanged."""
     with pytest.raises(InputError, match="^`max_seq_length` 4: must be between 8 and 512.$"):
         plan(max_seq_length=4, params="110M")
     with pytest.raises(SystemExit, match="^error: --max_seq_length 4: must be"):
@@ -30,7 +30,7 @@ def test_parameters_become_flags_on_the_command_line():
 
 
 def test_missing_package(monkeypatch, tmp_path):
-    """Commands that need matplotlib check for it before they create any output, and name the optional dependencies."""
+    """Commands that need matplotlib check for it first, and the error says how to install it."""
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     for command in (
         lambda: require_package("matplotlib", "plots"),
@@ -65,7 +65,7 @@ def test_errors_while_reading_name_the_file():
 
 
 def test_hashes_are_stable():
-    """Hashes do not change between versions, because they are part of the names of existing stores."""
+    """Hashes never change, because existing stores are named after them."""
     assert stable_hash("pairs", 42, None, [1.5], {"b": 1, "a": (2,)}) == "598c15b942c7229e"
     assert stable_hash({"a": 1, "b": 2}) == stable_hash({"b": 2, "a": 1}) != stable_hash({"a": 2, "b": 1})
 

@@ -144,7 +144,7 @@ def test_flags_recipe_and_keywords_give_the_same_arguments(tmp_path):
 
 
 def test_flags_take_precedence_over_a_recipe(tmp_path):
-    """A flag replaces the entry of the same name in a recipe, and entries that are alternatives to it."""
+    """A flag replaces the recipe's entry with the same name, and any entries that conflict with it."""
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text("dataset_name: [a, b]\ndocument_boundary: [row, line]\nmax_steps: 7\nseed: 3\n")
     given = read_arguments([str(recipe), "--seed", "5", "--train-file=c.txt"], *ALL)
@@ -207,7 +207,7 @@ def test_misspelled_arguments_are_rejected_with_a_suggestion():
 
 
 def test_switches_need_no_value(monkeypatch):
-    """--bf16 and --do_regression without a value mean true, as in transformers, but can also take a value."""
+    """--bf16 and --do_regression can be used with or without a value, as in transformers."""
     monkeypatch.setattr("fixedbert.training.speed.has_bf16", lambda use_cpu: True)
     types = (GlueDataArguments, FineTuningArguments)
     for argv, expected in ((["--bf16", "--do_regression"], True), (["--bf16=false", "--do_regression=no"], False)):
@@ -218,7 +218,7 @@ def test_switches_need_no_value(monkeypatch):
     "flag", ["--dataloader_drop_last", '--accelerator_config={"split_batches":true}', "--warmup_steps=-1"]
 )
 def test_rejected_training_arguments(flag):
-    """Arguments that would silently change the result are rejected, and so are those that transformers rejects."""
+    """Arguments that would silently change the result are rejected, as are values that transformers rejects."""
     with pytest.raises(InputError, match="is not supported|^invalid arguments: "):
         parse([flag, "--use_cpu"], FineTuningArguments)
 

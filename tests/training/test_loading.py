@@ -45,7 +45,8 @@ def test_errors_name_the_model(tmp_path, vocabulary, file, content):
 
 
 def test_head_without_weights(tmp_path, vocabulary):
-    """A missing task head is initialized for training only, and a head with a different shape only on request."""
+    """A missing task head is initialized only for training. A task head of a different shape is replaced only on
+    request."""
     write_model(str(tmp_path / "pretrained"), vocabulary)
     tokenizer = load_tokenizer(vocabulary)
 

@@ -42,7 +42,7 @@ def hold(directory, output: str, command: list[str], entered):
 
 @pytest.mark.parametrize("seeds", [(), ("--seeds", "1", "2")])
 def test_one_run_at_a_time(model, download, tmp_path, seeds):
-    """A second run or sweep in the same directory is rejected. It resumes after the first one has been killed."""
+    """A second run or sweep in the same output directory is rejected, and resumes it after the first is killed."""
     output = tmp_path / "out"
     directory = sweep_directory if seeds else output_directory
     command = glue_arguments(model, download, output, *TRAIN, *seeds)
@@ -66,7 +66,7 @@ def test_one_run_at_a_time(model, download, tmp_path, seeds):
 
 
 def test_lock_of_a_different_machine(tmp_path):
-    """A lock from a different machine is removed only with a flag, and only its owner releases a lock."""
+    """A lock from a different machine is only removed if a flag is set. A process releases only its own lock."""
     lock = tmp_path / "out.lock"
     lock.write_text(OTHER_HOST)
     arguments = CommonArguments(output_dir=str(tmp_path / "out"), use_cpu=True)
@@ -107,7 +107,7 @@ def count_steps(monkeypatch) -> list[int]:
 
 
 def test_trained_weights_are_kept(model, download, tmp_path, monkeypatch):
-    """If evaluation fails after training without checkpoints, the same command evaluates the trained model."""
+    """If evaluation fails, the same command evaluates the trained model without training again."""
     expected = glue(model, download, tmp_path / "complete", *TRAIN)
     with monkeypatch.context() as patch, pytest.raises(RuntimeError):
         patch.setattr(FineTuningTrainer, "evaluate", lambda *_, **__: (_ for _ in ()).throw(RuntimeError()))
@@ -197,7 +197,7 @@ def test_full_disk(model, download, tmp_path, monkeypatch, name):
 
 
 def test_output_directory_appears_complete_or_not_at_all(tmp_path):
-    """A failed run leaves no output, an interrupted run resumes from a checkpoint, and a complete run is renamed."""
+    """The output directory appears only when a run is complete. An interrupted run with a checkpoint can resume."""
     final, partial = tmp_path / "run", tmp_path / "run.partial"
     command = {"output_dir": str(final), "seed": 1}
 
@@ -239,7 +239,7 @@ def test_output_directory_appears_complete_or_not_at_all(tmp_path):
 
 
 def test_arguments_of_a_resumed_run(tmp_path):
-    """A resumed run may differ in arguments that do not affect training steps. Access tokens are never written."""
+    """Arguments that do not affect the training steps may change when a run resumes. Others are listed in the error."""
     write_command(
         tmp_path, {"output_dir": Path("x"), "seed": 1, "config_overrides": {"a": None}, "hub_token": "hf_write"}
     )

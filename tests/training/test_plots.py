@@ -19,7 +19,7 @@ LABELS, PREDICTIONS = np.array([0, 0, 0, 1]), np.array([0, 1, 1, 1])
 
 @pytest.fixture
 def panels(monkeypatch):
-    """The axes of all figures that are saved, in order."""
+    """A list to which the axes of each saved figure are added."""
     saved = []
     original = Figure.savefig
     monkeypatch.setattr(Figure, "savefig", lambda figure, file: (saved.extend(figure.axes), original(figure, file)))
@@ -32,7 +32,7 @@ def legends(panels) -> list[list[str]]:
 
 
 def test_pretraining(tmp_path, panels):
-    """The pretraining plot shows losses, accuracies and the learning rate, and held-out results if there are any."""
+    """The pretraining plot shows losses, accuracies and the learning rate, and held-out results if available."""
     draw_pretraining(PRETRAINING, "mlm", "title", tmp_path / "a.png")
     draw_pretraining([*PRETRAINING, HELD_OUT | {"num_input_tokens_seen": 4000}], "mlm", "title", tmp_path / "b.png")
     (steps, values) = panels[0].lines[0].get_data()

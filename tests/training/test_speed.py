@@ -60,7 +60,7 @@ def test_every_dropout_layer_is_replaced(head):
 
 
 def test_only_our_trainers_use_fast_dropout(tmp_path):
-    """The package's trainers replace dropout in a FixedHeadBert, but not in stock BERT. Trainer never does."""
+    """CommonTrainer replaces dropout in a FixedHeadBert, but not in stock BERT. transformers' Trainer never does."""
     arguments = CommonArguments(output_dir=str(tmp_path), use_cpu=True)
     model = model_of("ForMaskedLM")
     Trainer(model=model, args=arguments)

@@ -35,7 +35,7 @@ PRIVATE = {
 
 
 def test_private_members_of_trainer():
-    """The package overrides only these private methods of Trainer, and Trainer has them with these arguments."""
+    """The package uses only these private methods of Trainer, and their signatures have not changed."""
     private = {name for name in dir(Trainer) if name.startswith("_") and not name.startswith("__")}
     for node in ast.walk(ast.parse(Path(inspect.getsourcefile(Trainer)).read_text())):  # attributes set in methods
         if isinstance(node, ast.Attribute) and getattr(node.value, "id", "") == "self" and node.attr[:1] == "_":
@@ -92,7 +92,7 @@ def test_held_out_metrics(objective):
 
 
 def test_token_and_pair_losses():
-    """Both losses are returned for a FixedHeadBert, and computed for stock BERT, which returns only their sum."""
+    """A FixedHeadBert returns both losses. For stock BERT, which returns only their sum, they are computed."""
     inputs = inputs_of("ForPreTraining", labels=True)
     ours = model_of("ForPreTraining").eval()(**inputs)
     assert separate_losses(ours, inputs) == (ours.masked_lm_loss, ours.next_sentence_loss)
@@ -151,7 +151,7 @@ def test_log_without_an_applied_step(trainer):
 
 
 def test_step_synchronizes_with_the_device_once(trainer, monkeypatch):
-    """The loss, gradient norm and token count are read in one transfer, because each one waits for the GPU."""
+    """The loss, gradient norm and token count are read from the device in a single transfer."""
     reads, trainer.step_tokens = [], [torch.tensor(3), torch.tensor(2**24 + 1)]
 
     def count(name):
@@ -166,7 +166,7 @@ def test_step_synchronizes_with_the_device_once(trainer, monkeypatch):
 
 
 def test_loading_a_checkpoint(tmp_path, monkeypatch):
-    """Missing weights cause a warning, but tied weights do not. The error for a corrupted checkpoint names it."""
+    """Loading a checkpoint warns about missing weights, but not tied weights. An error names a corrupted checkpoint."""
     warnings, checkpoint = [], tmp_path / "checkpoint-1"
     monkeypatch.setattr("transformers.trainer.logger.warning", warnings.append)
     options = {"report_to": "none", "use_cpu": True, "max_steps": 1, "disable_tqdm": True}
