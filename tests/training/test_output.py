@@ -239,7 +239,7 @@ def test_output_directory_appears_complete_or_not_at_all(tmp_path):
 
 
 def test_arguments_of_a_resumed_run(tmp_path):
-    """Arguments that do not affect the training steps may change when a run resumes. Others are listed in the error."""
+    """Arguments that do not affect the training steps may change when a run resumes. Others cause an error."""
     write_command(
         tmp_path, {"output_dir": Path("x"), "seed": 1, "config_overrides": {"a": None}, "hub_token": "hf_write"}
     )

@@ -166,7 +166,7 @@ def test_step_synchronizes_with_the_device_once(trainer, monkeypatch):
 
 
 def test_loading_a_checkpoint(tmp_path, monkeypatch):
-    """Loading a checkpoint warns about missing weights, but not tied weights. An error names a corrupted checkpoint."""
+    """Loading a checkpoint warns about missing weights, but not tied weights. Errors name a corrupted checkpoint."""
     warnings, checkpoint = [], tmp_path / "checkpoint-1"
     monkeypatch.setattr("transformers.trainer.logger.warning", warnings.append)
     options = {"report_to": "none", "use_cpu": True, "max_steps": 1, "disable_tqdm": True}
