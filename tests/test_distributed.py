@@ -54,7 +54,7 @@ dist.barrier()
 sharded_by_plan = type(reference).from_pretrained(directory, distributed_config=DistributedConfig(fsdp_size=2))
 sharded_by_layer, mesh = copy.deepcopy(reference), init_device_mesh("cpu", (2,))
 for layer in sharded_by_layer.modules():
-    if type(layer).__name__ in set(sharded_by_layer._no_split_modules) - {"BertEmbeddings"}:  # tied to the output embeddings
+    if type(layer).__name__ in set(sharded_by_layer._no_split_modules) - {"BertEmbeddings"}:  # tied to the decoder
         fully_shard(layer, mesh=mesh)
 fully_shard(sharded_by_layer, mesh=mesh)
 reference.eval()
