@@ -1,5 +1,5 @@
 """
-Fine-tune, evaluate and predict on questions whose answer is a span of a text: SQuAD 1.1 and 2.0.
+Fine-tune, evaluate and predict on SQuAD, or other questions whose answers are spans of a text.
 
     python run_squad.py --model_name_or_path runs/mini --train_file train-v1.1.json --validation_file dev-v1.1.json \
         --do_train --do_eval --output_dir runs/mini-squad
@@ -7,7 +7,7 @@ Fine-tune, evaluate and predict on questions whose answer is a span of a text: S
         --null_score_diff_threshold best --do_train --do_eval --output_dir runs/mini-squad2
     accelerate launch --num_processes 4 run_squad.py recipe.yaml
 
-docs/fine_tuning.md lists the arguments beside those of transformers' run_qa.py.
+docs/fine_tuning.md lists the arguments that transformers' run_qa.py does not have.
 """
 
 import fixedbert_cli

@@ -1,1 +1,1 @@
-"""Fine-tuning: GLUE and other texts, SQuAD and other questions, sweeps, distillation from a teacher."""
+"""Fine-tuning on GLUE, SQuAD or the user's own data, with sweeps over seeds and hyperparameters, and distillation."""

@@ -25,7 +25,7 @@ from ..training.arguments import CommonArguments, ModelArguments
 from ..training.loading import check_length, load_config, load_model
 from ..training.speed import enable_unpadding, has_bf16
 from ..training.trainer import CommonTrainer
-from .labels import default_names, label_numbers, normalize_name
+from .labels import default_names, match_names
 
 Batch = dict[str, Tensor]
 TEMPERATURE = 2.0  # for distillation without labels
@@ -157,8 +157,9 @@ def match_labels(name: str, teacher: PreTrainedConfig, student: PreTrainedConfig
     if teacher.problem_type in (None, student.problem_type):
         if student.problem_type == "regression" and len(theirs) == 1:
             return [0]
-        if len(ours) > 1 and sorted(map(normalize_name, theirs)) == sorted(map(normalize_name, ours)):
-            return label_numbers(theirs, ours)
+        matched = match_names(ours, theirs)
+        if matched is not None and sorted(matched) == [*range(len(theirs))]:
+            return matched
     raise InputError(
         f"{name}: its labels ({', '.join(theirs)}) differ from the labels in the data ({', '.join(ours)}); use a "
         "model fine-tuned on this task, or correct id2label in its config.json."

@@ -1,4 +1,4 @@
-"""Features for text classification and question answering: bad rows, caching, order, overlap with training rows."""
+"""Functions for the rows and features of every fine-tuning task, such as cached tokenization and invalid rows."""
 
 import os
 from collections.abc import Callable, Iterable, Mapping
@@ -11,21 +11,26 @@ from datasets.fingerprint import Hasher
 
 from ..support.errors import InputError
 
-FORMAT = 5  # part of the cache key: increase it when the features for the same rows change
-SHOWN = 20  # maximum number of skipped rows to print
-LONGEST_PROBLEM = 300  # characters; messages can quote long ids or labels
-ROWS_PER_PROCESS = 10_000  # for fewer rows, starting a process takes longer than it saves
+FORMAT = 5  # part of the cache key; increase it when the same rows produce different features
+MAX_LISTED = 20  # skipped rows
+ROWS_PER_PROCESS = 10_000  # with fewer rows, starting a process takes longer than it saves
 
 
 def report_bad_rows(name: str, problems: Mapping[str, str], skip: bool):
-    """Raises InputError for the first bad row, or prints all of them if `skip` is True. Keys are such as "line 3"."""
-    listed = [f"{row}: {problem}"[:LONGEST_PROBLEM] for row, problem in problems.items()]
+    """
+    Raises InputError for the first invalid row, or prints the invalid rows if `skip` is True.
+
+    Args:
+        name: the file or dataset.
+        problems: a description of the problem for each invalid row. The keys identify the rows, for example "line 3".
+    """
+    listed = [f"{row}: {problem}" for row, problem in problems.items()]
     if listed and not skip:
-        more = f" (and {len(listed) - 1:,} more bad rows)" if len(listed) > 1 else ""
-        raise InputError(f"{name}, {listed[0]}{more}. Correct it, or set `skip_bad_rows` to skip such rows.")
+        more = f" (and {len(listed) - 1:,} more invalid rows)" if len(listed) > 1 else ""
+        raise InputError(f"{name}, {listed[0]}{more}. Correct the data, or set `skip_bad_rows` to skip invalid rows.")
     if listed:
-        more = "; ..." if len(listed) > SHOWN else ""
-        PartialState().print(f"{name}: skipped {len(listed):,} rows ({'; '.join(listed[:SHOWN])}{more})")
+        more = "; ..." if len(listed) > MAX_LISTED else ""
+        PartialState().print(f"{name}: skipped {len(listed):,} rows ({'; '.join(listed[:MAX_LISTED])}{more})")
 
 
 def make_features(
@@ -36,8 +41,10 @@ def make_features(
     overwrite_cache: bool = False,
 ) -> datasets.Dataset:
     """
-    Maps rows to features and caches them under a hash of the rows, the function and its settings. The function takes a
-    batch, the indices of its rows and the settings, and returns columns.
+    Tokenizes rows, and caches the features under a hash of the rows, the function and its settings.
+
+    `function` takes a batch of rows, their indices, and `settings` as keyword arguments. It returns the columns of the
+    features.
     """
     fingerprint = Hasher.hash((FORMAT, rows._fingerprint, function, settings))
     directory = Path(datasets.config.HF_DATASETS_CACHE, "fixedbert")
@@ -68,8 +75,8 @@ def longest_first(features: datasets.Dataset) -> tuple[datasets.Dataset, np.ndar
     return features.select(order), order
 
 
-def print_overlap(name: str, train: datasets.Dataset | None, rows: datasets.Dataset, columns: Iterable[str]):
-    """Prints how many rows have the same texts as a training row, ignoring whitespace and labels."""
+def warn_of_overlap(name: str, train: datasets.Dataset | None, rows: datasets.Dataset, columns: Iterable[str]):
+    """Warns if rows have the same texts as training rows. Labels and differences in whitespace are ignored."""
     if train is None:
         return
     names = [column for column in columns if column in rows.column_names]
@@ -80,6 +87,6 @@ def print_overlap(name: str, train: datasets.Dataset | None, rows: datasets.Data
     known = set(train_texts)
     if same := sum(row in known for row in texts):
         PartialState().print(
-            f"{name}: {same:,} of {len(rows):,} rows have the same texts as training rows, so the metrics are too "
-            "optimistic; remove these rows from one of the two splits"
+            f"{name}: {same:,} of {len(rows):,} rows also occur in the training data, which makes the metrics too "
+            "optimistic; remove them from one of the two splits"
         )

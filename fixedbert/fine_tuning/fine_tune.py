@@ -1,4 +1,4 @@
-"""A single fine-tuning run for text classification or question answering."""
+"""A single fine-tuning run, and the interface of the tasks that it can train."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -21,28 +21,35 @@ from .trainer import FineTuningArguments, FineTuningDataArguments, FineTuningTra
 
 
 class FineTuningTask(ABC):
-    """The tokenized splits of a run, with their evaluation and prediction."""
+    """
+    Base class for the data of a run, and for its evaluation and predictions.
+
+    Attributes:
+        features: tokenized examples for each split.
+        evaluated: features of the validation splits, sorted by decreasing length. Training evaluates on the first one.
+        new_head: True if the model's task head is for different labels and must be replaced.
+    """
 
     arguments: tuple[type[ModelArguments], type[FineTuningDataArguments], type[FineTuningArguments]]
     auto_class: type[_BaseAutoModelClass]
-    features: dict[str, Dataset]  # by split
-    evaluated: dict[str, Dataset]  # the validation splits, sorted by decreasing length; the main one first
+    features: dict[str, Dataset]
+    evaluated: dict[str, Dataset]
     compute_metrics: Callable[[EvalPrediction], dict[str, float]] | None
-    new_head = False  # True if the model's head is for different labels and must be replaced
+    new_head = False
 
     @abstractmethod
     def __init__(
         self, name: str | None, config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase, arguments: tuple
     ):
-        """Loads and tokenizes the examples, and writes their labels into `config`."""
+        """Loads and tokenizes the examples. Also writes their label names to `config`."""
 
     @abstractmethod
     def evaluate(self, trainer: FineTuningTrainer):
-        """Writes the validation metrics and a plot into the output directory."""
+        """Evaluates the model on the validation splits, and writes the metrics and a plot to the output directory."""
 
     @abstractmethod
     def predict(self, trainer: FineTuningTrainer):
-        """Writes the predictions for the test splits into the output directory."""
+        """Writes the predictions for the test splits to the output directory."""
 
 
 def fine_tune(
@@ -51,12 +58,19 @@ def fine_tune(
     arguments: tuple[ModelArguments, FineTuningDataArguments, FineTuningArguments],
     given: dict[str, Any],
 ):
-    """Runs the task `name` in its output directory. `arguments` were made from the fields in `given`."""
+    """
+    Trains a model, evaluates it and predicts, as the arguments specify, and writes the results to `output_dir`.
+
+    Args:
+        name: the GLUE task, or None for other data.
+        arguments: instances of `task_class.arguments`.
+        given: the fields from which `arguments` were created. An interrupted run only resumes with the same fields.
+    """
     model_args, data_args, training_args = arguments
     keep_freed_memory(training_args.device)
     set_seed(training_args.seed)
     with output_directory(training_args, given) as checkpoint:
-        with training_args.main_process_first(desc="preparing the examples"):
+        with training_args.main_process_first(desc="tokenization"):
             config = load_config(model_args)
             check_length(data_args.max_seq_length, config)
             tokenizer = load_tokenizer(model_args.tokenizer, model_args.do_lower_case, **model_args.hub_options())

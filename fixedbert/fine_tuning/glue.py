@@ -1,4 +1,4 @@
-"""Text classification and regression: fine-tunes, evaluates and predicts on GLUE tasks or the user's own data."""
+"""Fine-tuning, evaluation and prediction for text classification and regression, on GLUE or the user's own data."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,10 +16,10 @@ from ..support.files import write_atomically
 from ..training.arguments import ModelArguments, read_arguments, with_recipe
 from ..training.output import Trained, record_metrics
 from ..training.plots import draw_glue
-from .examples import longest_first, print_overlap
+from .examples import longest_first, warn_of_overlap
 from .fine_tune import FineTuningTask
 from .glue_metrics import glue_scores
-from .labels import align_labels, default_names, label_numbers, same_names, submitted_names
+from .labels import align_labels, default_names, match_names, submitted_names
 from .sweep import sweep
 from .texts import TextData, load_dataset, load_files, load_task, text_features
 from .trainer import FineTuningArguments, FineTuningDataArguments, FineTuningTrainer
@@ -29,22 +29,25 @@ ESCAPES = str.maketrans({"\t": "\\t", "\n": "\\n", "\r": "\\r"})
 
 @dataclass
 class GlueDataArguments(FineTuningDataArguments):
-    """The texts, labels and scores."""
+    """Arguments for the texts and their labels or scores."""
 
-    task_name: list[str] | None = field(default=None, metadata={"help": f"GLUE tasks: {', '.join(TASKS)}; or all."})
+    task_name: list[str] | None = field(
+        default=None, metadata={"help": f"One or more GLUE tasks ({', '.join(TASKS)}), or all."}
+    )
     data_dir: str | None = field(
-        default=None, metadata={"help": "Directory with the GLUE download; defaults to the copy on the Hub."}
+        default=None,
+        metadata={"help": "Directory with the original GLUE download; by default, GLUE comes from the Hub."},
     )
     text_column_names: str | None = field(
-        default=None, metadata={"help": "The text column, or the two columns of a pair separated by a comma."}
+        default=None, metadata={"help": "The text column, or two columns for text pairs, separated by a comma."}
     )
-    label_column_name: str = field(default="label", metadata={"help": "The label column."})
+    label_column_name: str = field(default="label", metadata={"help": "The column with labels or scores."})
     do_regression: bool | None = field(
-        default=None, metadata={"help": "True if the labels are scores; by default, if they are floats."}
+        default=None, metadata={"help": "Whether the labels are scores. By default, floats are scores."}
     )
 
     def tasks(self, predict: bool) -> list[str | None]:
-        """Returns the tasks in the order of their runs, with ax last, because it requires the MNLI model."""
+        """Returns the tasks in the order in which they run, or [None] for the user's own data."""
         if not self.task_name:
             return [None]
         names = [name.lower() for name in self.task_name]
@@ -52,12 +55,21 @@ class GlueDataArguments(FineTuningDataArguments):
             names = [name for name in TASKS if name != "ax" or predict]
         for name in names:
             if name not in TASKS:
-                raise InputError(f"{name}: unknown task; choose from {', '.join(TASKS)}, or all.", "task_name")
-        return sorted(dict.fromkeys(names), key=lambda name: name == "ax")
+                raise InputError(
+                    f"contains an unknown task {name!r}; available tasks: {', '.join(TASKS)}, all.", "task_name"
+                )
+        return sorted(dict.fromkeys(names), key=lambda name: name == "ax")  # ax needs the model trained on MNLI
 
 
 def load_texts(task: str | None, arguments: GlueDataArguments, kinds: tuple[str, ...], **hub_options) -> TextData:
-    """Loads the splits for `kinds` from a GLUE task, a dataset on the Hub or files."""
+    """
+    Loads text data from GLUE, the Hub or files.
+
+    Args:
+        task: the GLUE task, or None for other data.
+        kinds: the splits to load: "train", "validation" and "test".
+        hub_options: `cache_dir` and `token` for downloads from the Hub.
+    """
     given = [name for name in ("task_name", "dataset_name", "train_file") if getattr(arguments, name)]
     if len(given) > 1:
         raise InputError(f"cannot be combined with `{given[1]}`.", given[0])
@@ -66,7 +78,7 @@ def load_texts(task: str | None, arguments: GlueDataArguments, kinds: tuple[str,
         return load_task(task, arguments.data_dir, kinds, arguments.skip_bad_rows, limits, **hub_options)
     texts = tuple(arguments.text_column_names.split(",")) if arguments.text_column_names else None
     if texts and len(texts) > 2:
-        raise InputError("name one or two columns.", "text_column_names")
+        raise InputError("accepts at most two columns.", "text_column_names")
     options: dict[str, Any] = {
         "do_regression": arguments.do_regression,
         "skip_bad_rows": arguments.skip_bad_rows,
@@ -78,37 +90,37 @@ def load_texts(task: str | None, arguments: GlueDataArguments, kinds: tuple[str,
         return load_dataset(arguments.dataset_name, arguments.dataset_config_name, kinds, hub_options, **options)
     files = {kind: getattr(arguments, f"{kind}_file") for kind in kinds}
     if absent := [f"`{kind}_file`" for kind, file in files.items() if file is None]:
-        raise InputError(f"no data; set {' and '.join(absent)}, `task_name` or `dataset_name`.")
+        raise InputError(f"no data specified; set {' and '.join(absent)}, `task_name` or `dataset_name`.")
     return load_files(files, **options)
 
 
 def main(argv: list[str] | None = None, prog: str | None = None):
-    """Fine-tunes on one or several tasks and seeds. `argv` are flags, as in `read_arguments`."""
+    """Fine-tunes with the flags in `argv` (by default those of the script), and prints the results."""
     PartialState().print(fine_tune_glue(**read_arguments(argv, *TextClassification.arguments, prog=prog)))
 
 
 def fine_tune_glue(recipe: str | Path | None = None, **given: Any) -> Trained:
     """
-    Fine-tunes, evaluates and predicts on GLUE tasks or on the user's own texts.
+    Fine-tunes a model for text classification or regression, evaluates it, and writes predictions.
 
     Args:
-        recipe: a YAML file with arguments; keyword arguments take precedence.
-        given: the flags that `fixedbert glue --help` lists. The most important ones are `model_name_or_path`,
-            `task_name` or `train_file` and `validation_file`, `do_train=True`, `do_eval=True`, `output_dir`,
-            `num_train_epochs`, `learning_rate`, `per_device_train_batch_size` and `seeds`.
+        recipe: path to a YAML file with arguments. Keyword arguments take precedence.
+        given: the flags listed by `fixedbert glue --help`, as keyword arguments. The most important ones are
+            `model_name_or_path`, `task_name` or `train_file` and `validation_file`, `do_train=True`, `do_eval=True`,
+            `output_dir`, `num_train_epochs`, `learning_rate`, `per_device_train_batch_size` and `seeds`.
 
     Returns:
-        The output directory, with the metrics.
+        The output directory and the metrics.
 
     Raises:
-        InputError: the arguments contradict each other, or the data cannot be used.
-        KeyboardInterrupt: Ctrl-C was pressed. The same call resumes from the checkpoint saved before.
+        InputError: If the arguments contradict each other, or the data are invalid.
+        KeyboardInterrupt: If the user presses Ctrl-C. The same call then resumes from the last checkpoint.
     """
     return sweep(TextClassification, **with_recipe(recipe, given))
 
 
 class TextClassification(FineTuningTask):
-    """A GLUE task, or the user's own texts with class labels or scores."""
+    """Text classification or regression, on a GLUE task or the user's own texts."""
 
     arguments = (ModelArguments, GlueDataArguments, FineTuningArguments)
     auto_class = AutoModelForSequenceClassification
@@ -127,14 +139,14 @@ class TextClassification(FineTuningTask):
             self.features[split] = text_features(rows, tokenizer, data_args.max_seq_length, label_ids, **options)
             check_features(split, self.features[split], tokenizer)
         for split, rows in self.data.of_kind("validation").items():
-            print_overlap(split, self.data.splits.get("train"), rows, ("sentence1", "sentence2"))
+            warn_of_overlap(split, self.data.splits.get("train"), rows, ("sentence1", "sentence2"))
         self.evaluated = {split: longest_first(self.features[split])[0] for split in self.data.of_kind("validation")}
 
     def evaluate(self, trainer: FineTuningTrainer):
         metrics: dict[str, float] = {}
         panels = []
         for split, rows in self.evaluated.items():
-            if split == "validation_mismatched":  # eval_accuracy_mm, like in transformers' run_glue.py
+            if split == "validation_mismatched":  # named eval_accuracy_mm, as in run_glue.py
                 results = trainer.evaluate(rows, metric_key_prefix="eval_mm") | {"eval_mm_samples": len(rows)}
                 results = {f"{name.replace('eval_mm_', 'eval_')}_mm": value for name, value in results.items()}
             else:
@@ -159,9 +171,13 @@ class TextClassification(FineTuningTask):
 
 class GlueEvaluation:
     """
-    Computes the metrics of a task as Trainer's `compute_metrics`, and keeps labels and predictions for the plot.
+    Computes the metrics for a task. Also keeps the labels and predictions from the last evaluation, for the plot.
 
-    `class_names` are in the order of the model's logits; empty for regression.
+    Instances can be passed to Trainer as `compute_metrics`.
+
+    Args:
+        task: the GLUE task, or None for other data.
+        class_names: label names in the order of the model's logits. Empty for regression.
     """
 
     def __init__(self, task: str | None, class_names: list[str]):
@@ -169,11 +185,16 @@ class GlueEvaluation:
         self.class_names = class_names
         self.label_ids = self.predictions = np.array([])  # (examples,)
         names = [*TASKS[task].labels] if task in TASKS else []
-        # In GLUE class 1 is the positive class, but the model may have different label ids.
-        self.positive = label_numbers(class_names, names)[1] if names and same_names(names, class_names) else 1
+        # GLUE's positive class is 1, but the model can use different label ids.
+        matched = match_names(names, class_names)
+        self.positive = matched[1] if matched else 1
 
     def predict(self, output: np.ndarray | tuple) -> np.ndarray:
-        """Returns class ids or scores, (examples,), from logits, (examples, classes), or from all outputs."""
+        """
+        Returns the predicted label ids or scores (examples,).
+
+        `output` are logits (examples, classes), or a tuple of model outputs that begins with logits.
+        """
         logits = output[0] if isinstance(output, tuple) else output
         return logits.argmax(axis=1) if self.class_names else logits[:, 0]
 
@@ -193,7 +214,14 @@ def write_predictions(
     class_names: list[str],
     predictions: np.ndarray,
 ):
-    """Writes the columns `index` and `prediction` to a GLUE submission or to predict_results.txt."""
+    """
+    Writes the columns `index` and `prediction` to the submission file for a GLUE task, or to predict_results.txt.
+
+    Args:
+        task: the GLUE task, or None for other data.
+        class_names: label names in the order of the label ids. Empty for regression.
+        predictions: label ids or scores (rows,).
+    """
     if task == "stsb":
         predictions = predictions.clip(0, 5)
     names = submitted_names(task, class_names) if task else class_names

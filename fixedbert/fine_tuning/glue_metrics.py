@@ -1,4 +1,4 @@
-"""Metrics for GLUE tasks and for classification and regression in general."""
+"""Metrics for GLUE, and for text classification and regression in general."""
 
 import numpy as np
 from scipy.stats import pearsonr, spearmanr
@@ -6,7 +6,7 @@ from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 
 
 def correlation(function, predictions: np.ndarray, labels: np.ndarray) -> float:
-    """Returns 0, where scipy returns NaN, if the labels or predictions are constant or the predictions not finite."""
+    """Returns a correlation coefficient, or 0 where scipy returns NaN, such as for constant predictions."""
     if len(labels) < 2 or np.ptp(labels) == 0 or not np.ptp(predictions) > 0:
         return 0.0
     return float(function(predictions, labels)[0])
@@ -23,7 +23,7 @@ MEASURES = {
     "spearmanr": lambda predictions, labels, positive: correlation(spearmanr, predictions, labels),
 }
 
-# Metrics by task (Wang et al., 2018, table 1), with the names that transformers uses.
+# The metrics for each task (Wang et al., 2018, table 1), with the names used by transformers.
 METRICS = {
     "cola": ("matthews_correlation",),
     "sst2": ("accuracy",),
@@ -41,9 +41,12 @@ METRICS = {
 
 def glue_scores(task: str, predictions: np.ndarray, labels: np.ndarray, positive: int = 1) -> dict[str, float]:
     """
-    Computes the METRICS for a task, between -1 and 1 except for the mean squared error.
+    Returns the metrics for a GLUE task, for "classification" or for "regression".
 
-    `predictions` and `labels` are class ids or scores, (examples,); `positive` is the positive class for F1.
+    Args:
+        predictions: label ids or scores (examples,).
+        labels: label ids or scores (examples,).
+        positive: label id of the positive class, for F1.
     """
     predictions, labels = np.asarray(predictions), np.asarray(labels)
     return {name: MEASURES[name](predictions, labels, positive) for name in METRICS[task]}

@@ -1,4 +1,4 @@
-"""Matches the label names in a dataset with the label ids of a model."""
+"""Functions that match the label names in a dataset with the label ids of a model."""
 
 import re
 from collections.abc import Iterable
@@ -9,19 +9,25 @@ from transformers import PreTrainedConfig
 from ..data.glue import TASKS
 from ..support.errors import InputError
 
-SHOWN, LONGEST_NAME = 20, 100  # maximum number of labels in a message, and of characters per label
+MAX_LISTED = 20  # labels in a message
 
 
 def align_labels(names: list[str] | None, config: PreTrainedConfig, train: bool) -> tuple[dict[str, int], bool]:
     """
-    Returns the model's id for each label name, and True if the model's head is for different labels and must be
-    replaced. Writes the labels into the configuration.
+    Matches the labels in a dataset with the labels of a model by name. Also writes the label names to `config`.
 
     Args:
-        names: label names in the dataset; empty for regression, None if the dataset has no labels.
+        names: label names in the dataset. Empty for regression, None if the dataset has no labels.
+        config: configuration of the model.
+        train: True if the model will be trained, so that its head can be replaced.
+
+    Returns:
+        The model's label id for each label name in the dataset, and True if the head must be replaced because the
+        model was trained for different labels.
 
     Raises:
-        InputError: the labels are unknown, or the model is not trained and its head is for different labels.
+        InputError: If neither the dataset nor the model has label names, or if the model has different labels and
+            will not be trained.
     """
     known, new_head = label_names(config), False
     is_fine_tuned = any("SequenceClassification" in name for name in config.architectures or ())
@@ -29,10 +35,11 @@ def align_labels(names: list[str] | None, config: PreTrainedConfig, train: bool)
         known = default_names(config)
     if names is None:
         if known is None:
-            raise InputError("the labels are unknown; choose a fine-tuned model, or set `train_file`.")
+            raise InputError("neither the data nor the model has labels; use a fine-tuned model, or set `train_file`.")
         names = known
-    if known and names and same_names(names, known):
-        label_ids = dict(zip(names, label_numbers(known, names), strict=True))
+    matched = match_names(names, known) if known and names else None
+    if matched is not None:
+        label_ids = dict(zip(names, matched, strict=True))
         names = known
     elif known and unnamed and 0 < len(names) <= len(known):
         label_ids = assume_order(names, known)
@@ -45,10 +52,10 @@ def align_labels(names: list[str] | None, config: PreTrainedConfig, train: bool)
             theirs, ours = (shorten(labels) or "scores" for labels in (known, names))
             if not train:
                 raise InputError(
-                    f"the model predicts {theirs}, but the labels in the data are {ours}; use data with the model's "
+                    f"the model predicts {theirs}, but the labels in the data are {ours}; use data with the same "
                     "labels, or set `do_train` to train a new head."
                 )
-            PartialState().print(f"replacing the model's head for {theirs} with a new one for {ours}")
+            PartialState().print(f"replacing the model's head ({theirs}) with a new head ({ours})")
     config.id2label = dict(enumerate(names or ["LABEL_0"]))
     config.label2id = {name: number for number, name in config.id2label.items()}
     config.problem_type = "single_label_classification" if names else "regression"
@@ -56,18 +63,26 @@ def align_labels(names: list[str] | None, config: PreTrainedConfig, train: bool)
 
 
 def assume_order(names: list[str], known: list[str]) -> dict[str, int]:
-    """Assigns ids to labels for a fine-tuned model without label names: numbers are ids, other names are in order."""
+    """
+    Returns label ids for a fine-tuned model without label names, and prints them.
+
+    If all `names` are numbers, they are the ids. Otherwise, ids are assigned in the order of the names.
+    """
     are_numbers = all(name.isdecimal() and int(name) < len(known) for name in names)
     label_ids = {name: int(name) if are_numbers else number for number, name in enumerate(names)}
     assumed = shorten(f"{known[number]} = {name!r}" for name, number in label_ids.items())
     PartialState().print(
-        f"the model's labels have no names; assuming {assumed}. If this is wrong, correct id2label in its config.json"
+        f"the model has no label names; assuming {assumed}. If this is incorrect, edit id2label in its config.json"
     )
     return label_ids
 
 
 def label_names(config: PreTrainedConfig) -> list[str] | None:
-    """Returns the model's label names in the order of its logits: empty for regression, None for LABEL_0, ..."""
+    """
+    Returns the model's label names in the order of its logits.
+
+    The list is empty for regression. Returns None if the names are the defaults LABEL_0, LABEL_1, ...
+    """
     names = default_names(config)
     if config.problem_type == "regression":
         return []
@@ -77,38 +92,39 @@ def label_names(config: PreTrainedConfig) -> list[str] | None:
 
 
 def default_names(config: PreTrainedConfig) -> list[str]:
-    """Returns id2label as a list, which is LABEL_0, LABEL_1, ... by default."""
+    """Returns the label names in id2label, ordered by label id."""
     return [str(name) for _, name in sorted((config.id2label or {}).items())]
 
 
 def normalize_name(name: str) -> str:
-    """Ignores case, and the difference between blanks, hyphens and underscores within a name."""
+    """Returns the name in lower case, with underscores instead of spaces and hyphens between words."""
     return re.sub(r"(?<=\w)[-_\s]+(?=\w)", "_", name.strip()).casefold()
 
 
-def same_names(names: list[str], known: list[str]) -> bool:
-    """Returns True if, after normalization, all names are in `known`."""
-    return {*map(normalize_name, names)} <= {*map(normalize_name, known)}
+def match_names(names: list[str], known: list[str]) -> list[int] | None:
+    """
+    Returns the index of each name in `known`, or None if `known` lacks a name.
 
-
-def label_numbers(known: list[str], names: list[str]) -> list[int]:
-    """Returns the index of each name in `known`; an exact match precedes one after normalization."""
-    if {*names} <= {*known}:
-        return [known.index(name) for name in names]
-    normalized = [normalize_name(name) for name in known]
-    return [normalized.index(normalize_name(name)) for name in names]
+    Case and separators are ignored, unless all names match exactly.
+    """
+    for normalize in (str, normalize_name):
+        ours, theirs = ([normalize(name) for name in labels] for labels in (names, known))
+        if {*ours} <= {*theirs}:
+            return [theirs.index(name) for name in ours]
+    return None
 
 
 def submitted_names(task: str, names: list[str]) -> list[str]:
-    """Returns the names that a GLUE submission uses for the model's label names, unless they are unknown."""
-    own = [*TASKS[task].labels]
-    if not same_names(names, own):
+    """Returns the labels that GLUE's submission format uses for the given label names. Unknown names are unchanged."""
+    official = [*TASKS[task].labels]
+    matched = match_names(names, official)
+    if matched is None:
         return names
-    return [str(number) if TASKS[task].numbered else own[number] for number in label_numbers(own, names)]
+    return [str(number) if TASKS[task].numbered else official[number] for number in matched]
 
 
 def shorten(names: Iterable[str]) -> str:
-    """Joins names for a message, where it can become too long."""
-    names = [name[:LONGEST_NAME] for name in names]
-    more = [f"and {len(names) - SHOWN:,} more"] if len(names) > SHOWN else []
-    return ", ".join([*names[:SHOWN], *more])
+    """Returns the first names as text for a message, and how many more there are."""
+    names = [*names]
+    more = [f"and {len(names) - MAX_LISTED:,} more"] if len(names) > MAX_LISTED else []
+    return ", ".join([*names[:MAX_LISTED], *more])

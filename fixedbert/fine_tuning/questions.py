@@ -1,4 +1,4 @@
-"""Questions in the format of SQuAD 1.1 and 2.0: reading, validation, and division into windows of tokens."""
+"""Functions that read and validate questions in the format of SQuAD 1.1 and 2.0, and split them into windows."""
 
 from collections.abc import Iterable, Iterator
 from itertools import islice
@@ -6,7 +6,6 @@ from pathlib import Path
 
 import datasets
 import numpy as np
-from accelerate import PartialState
 from transformers import PreTrainedTokenizerBase
 
 from ..data.readers import REDOWNLOAD, DataFile, json_object, text_problem
@@ -28,10 +27,12 @@ FEATURES = datasets.Features(
 
 def load_squad(file: str, max_samples: int | None = None, **options) -> datasets.Dataset:
     """
-    Loads the first `max_samples` questions from SQuAD's JSON, or from rows with the columns id, context, question and
-    answers in .jsonl, in .parquet or under "data" in .json. `options` are for `question_rows`.
+    Loads the first `max_samples` questions from a .json, .jsonl or .parquet file.
+
+    A .json file can be in SQuAD's official format. Alternatively, the rows of the file, which are under "data" in a
+    .json file, have the columns id, context, question and answers. `options` are passed to `question_rows`.
     """
-    with reading(file, REDOWNLOAD, "not in SQuAD's layout"):
+    with reading(file, REDOWNLOAD, "not in SQuAD's format"):
         return question_rows(islice(questions_in(Path(file)), max_samples), file, **options)
 
 
@@ -43,13 +44,13 @@ def question_rows(
     skip_bad_rows: bool = False,
 ) -> datasets.Dataset:
     """
-    Validates questions.
+    Validates questions, and returns them as a dataset with the columns in FEATURES.
 
     Args:
-        name: the source of the questions, for messages.
+        name: the file or dataset, for messages.
         version_2_with_negative: accept questions without an answer, as in SQuAD 2.0.
-        answered: False for a test file, which needs no answers.
-        skip_bad_rows: print and skip questions that cannot be used, instead of raising InputError.
+        answered: False for test data, where answers are optional.
+        skip_bad_rows: skip and print invalid questions instead of raising InputError.
     """
     rows: dict[str, dict] = {}
     bad_rows: dict[str, str] = {}
@@ -60,18 +61,19 @@ def question_rows(
         if answered and "answers" not in question and question.get("is_impossible") is not True:
             problem = "it has no answers"
         if row["id"] in rows:
-            problem = "its id is not unique"
+            problem = "its id occurs more than once"
         if problem:
             bad_rows[f"question {row['id']}"] = problem
         else:
             rows[row["id"]] = row
     report_bad_rows(name, bad_rows, skip_bad_rows)
     if not rows:
-        raise InputError(f"{name}: no questions.")
+        raise InputError(f"{name} contains no valid questions.")
     return datasets.Dataset.from_list([*rows.values()], features=FEATURES)
 
 
 def questions_in(path: Path) -> Iterator[dict]:
+    """Yields the questions in a file as dictionaries with context, question, id and answers."""
     if path.suffix != ".json":
         yield from (row.values for row in DataFile(path).rows())
         return
@@ -84,7 +86,11 @@ def questions_in(path: Path) -> Iterator[dict]:
 
 
 def answers_of(question: dict) -> dict[str, list]:
-    """Returns lists of `text` and `answer_start`, also from a list of answers, as in SQuAD's files."""
+    """
+    Returns the answers as one dictionary with the lists `text` and `answer_start`.
+
+    In SQuAD's files, the answers are a list of dictionaries instead. Impossible questions have no answers.
+    """
     answers = question.get("answers")
     if not answers or question.get("is_impossible") is True:
         return {"text": [], "answer_start": []}
@@ -94,7 +100,7 @@ def answers_of(question: dict) -> dict[str, list]:
 
 
 def problem_in_question(row: dict, answer_is_optional: bool) -> str | None:
-    """Returns a description of the problem with a question, or None."""
+    """Returns a description of the problem if a question is invalid, or None."""
     for name in ("question", "context"):
         if problem := text_problem(row[name], f"its {name}"):
             return problem
@@ -102,7 +108,7 @@ def problem_in_question(row: dict, answer_is_optional: bool) -> str | None:
             return f"its {name} is empty"
     texts, starts = row["answers"]["text"], row["answers"]["answer_start"]
     if not texts and not answer_is_optional:
-        return "it has no answer; for SQuAD 2.0 set `version_2_with_negative`"
+        return "it has no answer; set `version_2_with_negative` for SQuAD 2.0"
     for text, start in zip(texts, starts, strict=True):
         if not text or start < 0 or row["context"][start : start + len(text)] != text:
             return f"the answer {text!r} is not at character {start} of its context"
@@ -117,20 +123,24 @@ def questions_that_fit(
     doc_stride: int,
     skip_bad_rows: bool = False,
 ) -> datasets.Dataset:
-    """Returns the questions that leave room for more than `doc_stride` context tokens in a window."""
+    """
+    Returns the questions that leave room for more than `doc_stride` context tokens in a window.
+
+    Longer questions raise InputError, or are skipped and printed with `skip_bad_rows`.
+    """
     encoded = encode(tokenizer, rows["question"][:], add_special_tokens=False, return_attention_mask=False)
     room = max_seq_length - tokenizer.num_special_tokens_to_add(pair=True) - doc_stride
     lengths = [len(ids) for ids in encoded["input_ids"]]
-    advice = f"with `max_seq_length` {max_seq_length} and `doc_stride` {doc_stride} it must have fewer than {room}"
+    sizes = f"`max_seq_length` {max_seq_length} and `doc_stride` {doc_stride}"
     problems = {
-        f"question {question}": f"it has {length} tokens, but {advice}"
+        f"question {question}": f"it has {length} tokens, but {sizes} leave room for at most {room - 1}"
         for question, length in zip(rows["id"], lengths, strict=True)
         if length >= room
     }
     report_bad_rows(name, problems, skip_bad_rows)
     if len(problems) == len(rows):
-        raise InputError(f"{name}: no questions.")
-    return rows.select([number for number, length in enumerate(lengths) if length < room]) if problems else rows
+        raise InputError(f"{name} contains no valid questions.")
+    return rows.select([index for index, length in enumerate(lengths) if length < room]) if problems else rows
 
 
 def squad_windows(
@@ -142,26 +152,22 @@ def squad_windows(
     **options,
 ) -> datasets.Dataset:
     """
-    Splits questions and contexts into overlapping windows, as in BERT: [CLS] question [SEP] part of the context [SEP].
+    Splits each context into overlapping windows: [CLS] question [SEP] part of the context [SEP].
 
-    The columns `start_positions` and `end_positions` are the first and last token of the first answer that lies
-    entirely in the window, or the position of [CLS], 0, if there is none. For evaluation, `question` is the index of
-    the row, and `offsets`, (2L), are the first character of each context token and the character after its end, and
-    -1 for all other tokens. `options` are for `make_features`.
+    The columns `start_positions` and `end_positions` contain the indices of the first and last token of an answer.
+    This is the first answer that lies entirely in the window. Without such an answer, both are 0, the index of [CLS].
+
+    Windows for evaluation have two more columns. `question` is the index of the row. `offsets` (2L) contains the first
+    character and the end character of each of the L tokens, or -1 for tokens that do not belong to the context.
+
+    `options` are passed to `make_features`. Raises InputError if the tokenizer pads on the left.
     """
     if tokenizer.padding_side != "right":
-        raise InputError("the tokenizer pads on the left; question answering requires padding on the right.")
+        raise InputError("the tokenizer pads on the left, but question answering requires padding on the right.")
     settings = {"tokenizer": tokenizer, "for_training": for_training}
     settings |= {"max_seq_length": max_seq_length, "doc_stride": doc_stride}
     windows = make_features(rows, make_windows, settings, **options)
-    if for_training:
-        columns = windows.with_format("numpy")
-        labelled = {*columns["question"][:][columns["start_positions"][:] > 0].tolist()}
-        answered = {number for number, answers in enumerate(rows["answers"]) if answers["text"]}
-        if lost := len(answered - labelled):
-            PartialState().print(f"no window contains an answer to {lost:,} of {len(rows):,} training questions")
-        windows = windows.remove_columns("question")
-    return windows
+    return windows.remove_columns("question") if for_training else windows
 
 
 def make_windows(
@@ -172,6 +178,7 @@ def make_windows(
     doc_stride: int,
     for_training: bool,
 ) -> dict[str, list]:
+    """Returns the windows for a batch of questions, as columns for `make_features`."""
     windows = encode(
         tokenizer,
         [question.lstrip() for question in batch["question"]],
@@ -183,7 +190,7 @@ def make_windows(
         return_offsets_mapping=True,
         return_attention_mask=False,
     )
-    rows, window_offsets = windows.pop("overflow_to_sample_mapping"), []  # offsets (L, 2), -1 outside of the context
+    rows, window_offsets = windows.pop("overflow_to_sample_mapping"), []  # each (L, 2), -1 outside the context
     offsets_of: dict[int, list[np.ndarray]] = {}
     for window, (row, offset_mapping) in enumerate(zip(rows, windows.pop("offset_mapping"), strict=True)):
         offsets = np.array(offset_mapping, dtype=np.int32)
@@ -207,7 +214,11 @@ def make_windows(
 
 
 def answer_characters(offsets: np.ndarray, answers: dict[str, list]) -> list[tuple[int, int]]:
-    """Expands answers to complete tokens, with `offsets` (tokens, 2), and returns their first and end characters."""
+    """
+    Returns the first and end character of each answer, expanded to complete tokens.
+
+    `offsets` (tokens, 2) are for the complete context. Answers that overlap no token are left out.
+    """
     spans = []
     for start, text in zip(answers["answer_start"], answers["text"], strict=True):
         tokens = offsets[overlapping(offsets, start, start + len(text))]
@@ -217,13 +228,13 @@ def answer_characters(offsets: np.ndarray, answers: dict[str, list]) -> list[tup
 
 
 def overlapping(offsets: np.ndarray, start: int, end: int) -> np.ndarray:
-    """Returns the indices of tokens, with `offsets` (tokens, 2), that overlap the characters [start, end)."""
+    """Returns the indices of the tokens that overlap the characters [start, end). `offsets` are (tokens, 2)."""
     firsts, ends = offsets.T
     return np.flatnonzero((firsts < end) & (ends > start) & (ends > firsts))
 
 
 def token_span(offsets: np.ndarray, start: int, end: int) -> tuple[int, int] | None:
-    """Returns the first and last token of the characters [start, end), or None if the window lacks some of them."""
+    """Returns the first and last token for the characters [start, end), or None if the window lacks some of them."""
     tokens = overlapping(offsets, start, end)
     if not len(tokens) or offsets[tokens[0], 0] != start or offsets[tokens[-1], 1] != end:
         return None

@@ -1,4 +1,4 @@
-"""Extractive question answering: fine-tunes, evaluates and predicts on SQuAD or the user's own questions."""
+"""Fine-tuning, evaluation and prediction for extractive question answering, on SQuAD or the user's own questions."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +15,7 @@ from ..support.files import to_json, write_atomically
 from ..training.arguments import ModelArguments, read_arguments, with_recipe
 from ..training.output import Trained, record_metrics
 from ..training.plots import draw_squad
-from .examples import first_rows, longest_first, print_overlap
+from .examples import first_rows, longest_first, warn_of_overlap
 from .fine_tune import FineTuningTask
 from .questions import load_squad, question_rows, questions_that_fit, squad_windows
 from .squad_metrics import SquadEvaluation
@@ -25,26 +25,30 @@ from .trainer import FineTuningArguments, FineTuningDataArguments, FineTuningTra
 
 @dataclass
 class SquadDataArguments(FineTuningDataArguments):
-    """The questions, and their division into windows of tokens."""
+    """Arguments for the questions, their windows, and the selection of answers."""
 
-    max_seq_length: int = field(default=384, metadata={"help": "Tokens in a window."})
+    max_seq_length: int = field(default=384, metadata={"help": "Maximum number of tokens in a window."})
     version_2_with_negative: bool = field(
         default=False, metadata={"help": "Accept questions without an answer, as in SQuAD 2.0."}
     )
     null_score_diff_threshold: str = field(
-        default="0.0", metadata={"help": "Predict no answer if [CLS] wins by more than this; best: maximize F1."}
+        default="0.0",
+        metadata={"help": "Score by which [CLS] must exceed an answer to predict none; best: maximize F1."},
     )
-    doc_stride: int = field(default=128, metadata={"help": "Context tokens that consecutive windows share."})
-    n_best_size: int = field(default=20, metadata={"help": "Starts and ends per window, and answers per question."})
+    doc_stride: int = field(default=128, metadata={"help": "Number of context tokens by which windows overlap."})
+    n_best_size: int = field(
+        default=20,
+        metadata={"help": "Number of starts and ends considered per window, and of answers kept per question."},
+    )
     max_answer_length: int = field(default=30, metadata={"help": "Maximum answer length in tokens."})
 
     def source(self, kind: str) -> str:
-        """Returns a name for the "train", "validation" or "test" questions in messages."""
+        """Returns the file or dataset of the "train", "validation" or "test" questions, for messages."""
         return f"{self.dataset_name}, {kind}" if self.dataset_name else getattr(self, f"{kind}_file")
 
 
 def load_questions(arguments: SquadDataArguments, kind: str, **hub_options) -> datasets.Dataset:
-    """Loads the "train", "validation" or "test" questions."""
+    """Loads the "train", "validation" or "test" questions from a file or the Hub."""
     options = {
         "version_2_with_negative": arguments.version_2_with_negative,
         "answered": kind != "test",
@@ -53,41 +57,42 @@ def load_questions(arguments: SquadDataArguments, kind: str, **hub_options) -> d
     file, limit = getattr(arguments, f"{kind}_file"), arguments.max_samples(kind)
     if not arguments.dataset_name:
         if file is None:
-            raise InputError(f"no data; set `{kind}_file` or `dataset_name`.")
+            raise InputError(f"no data specified; set `{kind}_file` or `dataset_name`.")
         return load_squad(file, limit, **options)
     if file:
         raise InputError(f"cannot be combined with `{kind}_file`.", "dataset_name")
     splits = load_from_hub(arguments.dataset_name, arguments.dataset_config_name, **hub_options)
     if kind not in splits:
-        raise InputError(f"{arguments.dataset_name}: no split {kind}; there are {', '.join(splits)}.")
+        raise InputError(f"{arguments.dataset_name} has no split {kind!r}; available splits: {', '.join(splits)}.")
     return question_rows(first_rows(splits[kind], limit), arguments.source(kind), **options)
 
 
 def main(argv: list[str] | None = None, prog: str | None = None):
-    """Fine-tunes on one or several seeds. `argv` are flags, as in `read_arguments`."""
+    """Fine-tunes with the flags in `argv` (by default those of the script), and prints the results."""
     PartialState().print(fine_tune_squad(**read_arguments(argv, *QuestionAnswering.arguments, prog=prog)))
 
 
 def fine_tune_squad(recipe: str | Path | None = None, **given: Any) -> Trained:
     """
-    Fine-tunes, evaluates and predicts on SQuAD or on the user's own questions.
+    Fine-tunes a model for extractive question answering, evaluates it, and writes predictions.
 
     Args:
-        recipe: a YAML file with arguments; keyword arguments take precedence.
-        given: the flags that `fixedbert squad --help` lists, such as `train_file="train-v1.1.json"`, `do_train=True`.
+        recipe: path to a YAML file with arguments. Keyword arguments take precedence.
+        given: the flags listed by `fixedbert squad --help`, as keyword arguments. For example,
+            `train_file="train-v1.1.json"`, `do_train=True`.
 
     Returns:
-        The output directory, with the metrics.
+        The output directory and the metrics.
 
     Raises:
-        InputError: the arguments contradict each other, or the data cannot be used.
-        KeyboardInterrupt: Ctrl-C was pressed. The same call resumes from the checkpoint saved before.
+        InputError: If the arguments contradict each other, or the data are invalid.
+        KeyboardInterrupt: If the user presses Ctrl-C. The same call then resumes from the last checkpoint.
     """
     return sweep(QuestionAnswering, **with_recipe(recipe, given))
 
 
 class QuestionAnswering(FineTuningTask):
-    """Questions and contexts in windows of tokens."""
+    """Extractive question answering, on SQuAD or the user's own questions."""
 
     arguments = (ModelArguments, SquadDataArguments, FineTuningArguments)
     auto_class = AutoModelForQuestionAnswering
@@ -97,7 +102,7 @@ class QuestionAnswering(FineTuningTask):
     ):
         model_args, data_args, training_args = arguments
         if data_args.null_score_diff_threshold == "best" and not training_args.do_eval:
-            raise InputError("best requires validation questions; set `do_eval`.", "null_score_diff_threshold")
+            raise InputError('"best" requires validation questions; set `do_eval`.', "null_score_diff_threshold")
         self.features, self.evaluations = {}, {}
         examples: dict[str, datasets.Dataset] = {}
         for kind in training_args.kinds:
@@ -108,7 +113,9 @@ class QuestionAnswering(FineTuningTask):
             windows = squad_windows(examples[kind], tokenizer, *size, **options)
             check_features(source, windows, tokenizer)
             if kind == "train":
-                self.features[kind] = first_rows(windows, data_args.max_train_samples)  # like run_qa.py
+                self.features[kind] = first_rows(
+                    windows, data_args.max_train_samples
+                )  # as in run_qa.py, this limits the windows, too
                 continue
             self.features[kind], _ = longest_first(windows)
             self.evaluations[kind] = SquadEvaluation(
@@ -120,7 +127,7 @@ class QuestionAnswering(FineTuningTask):
                 data_args.null_score_diff_threshold,
             )
         if "validation" in examples:
-            print_overlap("validation", examples.get("train"), examples["validation"], ("question", "context"))
+            warn_of_overlap("validation", examples.get("train"), examples["validation"], ("question", "context"))
         self.evaluated = {kind: rows for kind, rows in self.features.items() if kind == "validation"}
         self.compute_metrics = self.evaluations.get("validation")
 
@@ -149,7 +156,7 @@ class QuestionAnswering(FineTuningTask):
 
 
 def write_answers(directory: Path, prefix: str, evaluation: SquadEvaluation):
-    """Writes predictions in the official format, n-best answers and null odds, in the same files as run_qa.py."""
+    """Writes predictions in SQuAD's format, n-best answers and null odds to the same files as run_qa.py."""
     contents = {"predictions": evaluation.predictions, "nbest_predictions": evaluation.n_best}
     if evaluation.version_2_with_negative:
         contents["null_odds"] = evaluation.null_odds

@@ -1,4 +1,4 @@
-"""Post-processing of logits into answers, and SQuAD's exact match and F1 as in the official scripts."""
+"""Exact match and F1 as in SQuAD's official scripts, and the conversion of logits into answers."""
 
 import re
 import string
@@ -20,25 +20,26 @@ def normalize_answer(text: str) -> str:
 
 
 def exact_match(prediction: str, answer: str) -> float:
+    """Returns 1 if the normalized texts are equal, or 0."""
     return float(normalize_answer(prediction) == normalize_answer(answer))
 
 
 def f1(prediction: str, answer: str) -> float:
-    """Returns the harmonic mean of precision and recall for normalized words."""
+    """Returns the harmonic mean of precision and recall for the words in the normalized texts."""
     predicted, expected = normalize_answer(prediction).split(), normalize_answer(answer).split()
     common = (Counter(predicted) & Counter(expected)).total()
     return 2 * common / (len(predicted) + len(expected)) if common else 0.0
 
 
 def f1_or_empty(prediction: str, answer: str) -> float:
-    """Returns F1 according to SQuAD 2.0, where two empty texts score 1."""
+    """Returns F1 as defined for SQuAD 2.0, where two empty texts score 1."""
     return float(not normalize_answer(prediction)) if not normalize_answer(answer) else f1(prediction, answer)
 
 
 def best_score(
     score: Callable[[str, str], float], predictions: Mapping[str, str], question: str, references: Iterable[str]
 ) -> float:
-    """Returns the highest score over all reference answers, or 0 if there is no prediction."""
+    """Returns a question's highest score over all reference answers, or 0 if it has no prediction."""
     if question not in predictions:
         return 0.0
     return max(score(predictions[question], reference) for reference in references)
@@ -46,8 +47,11 @@ def best_score(
 
 def squad_scores(predictions: Mapping[str, str], answers: Mapping[str, Iterable[str]]) -> dict[str, float]:
     """
-    Returns SQuAD 1.1's exact match and F1 in percent (Rajpurkar et al., 2016, section 6.1), from the predicted text
-    and the reference answers for each question id.
+    Returns exact match and F1 for SQuAD 1.1, in percent (Rajpurkar et al., 2016, section 6.1).
+
+    Args:
+        predictions: the predicted answer for each question id.
+        answers: the reference answers for each question id.
     """
     return {
         name: 100 * sum(best_score(score, predictions, *item) for item in answers.items()) / len(answers)
@@ -62,27 +66,32 @@ def squad_v2_scores(
     threshold: float = 1.0,
 ) -> dict[str, float]:
     """
-    Returns SQuAD 2.0's exact match and F1 in percent (Rajpurkar et al., 2018), for all questions, for those with an
-    answer (`HasAns_`) and for those without (`NoAns_`).
+    Returns exact match and F1 for SQuAD 2.0, in percent (Rajpurkar et al., 2018).
 
-    The prediction is "no answer" if the text is empty or the null score exceeds `threshold`. With null scores, the
-    results include `best_exact` and `best_f1` with their thresholds (`..._thresh`). A question without a prediction
-    scores 0; the official script ignores it.
+    The results are for all questions, for questions with an answer (`HasAns_`) and for questions without an answer
+    (`NoAns_`). A question without a prediction scores 0, whereas the official script ignores it.
+
+    Args:
+        predictions: the predicted answer for each question id. An empty text means "no answer".
+        answers: the reference answers for each question id. Questions without an answer have none.
+        null_scores: score of "no answer" for each question id. If given, the results also contain `best_exact` and
+            `best_f1`, the best scores that any threshold achieves, and these thresholds (`..._thresh`).
+        threshold: the prediction is "no answer" if the null score exceeds this threshold.
     """
-    golds = {name: [text for text in texts if normalize_answer(text)] for name, texts in answers.items()}
-    has_answer = np.array([bool(texts) for texts in golds.values()])
-    nulls = np.array([(null_scores or {}).get(name, 0.0) for name in golds], dtype=np.float64)
+    references = {name: [text for text in texts if normalize_answer(text)] for name, texts in answers.items()}
+    has_answer = np.array([bool(texts) for texts in references.values()])
+    nulls = np.array([(null_scores or {}).get(name, 0.0) for name in references], dtype=np.float64)
     results: dict[str, float] = {}
     best: dict[str, float] = {}
     for name, score in (("exact", exact_match), ("f1", f1_or_empty)):
-        raw = np.array([best_score(score, predictions, question, gold or [""]) for question, gold in golds.items()])
+        raw = np.array([best_score(score, predictions, name, texts or [""]) for name, texts in references.items()])
         thresholded = np.where(nulls > threshold, ~has_answer, raw)
         for part, where in (("", slice(None)), ("HasAns_", has_answer), ("NoAns_", ~has_answer)):
             if len(thresholded[where]):
                 results[f"{part}{name}"] = 100 * float(thresholded[where].mean())
                 results[f"{part}total"] = len(thresholded[where])
         if null_scores is not None:
-            empty = np.array([not predictions.get(question) for question in golds])
+            empty = np.array([not predictions.get(name) for name in references])
             best[f"best_{name}"], best[f"best_{name}_thresh"] = best_threshold(raw, nulls, has_answer, empty)
     return results | best
 
@@ -91,33 +100,50 @@ def best_threshold(
     scores: np.ndarray, null_scores: np.ndarray, has_answer: np.ndarray, empty: np.ndarray
 ) -> tuple[float, float]:
     """
-    Returns the best mean score in percent, and the threshold for null scores that reaches it.
+    Returns the best average score that a threshold for null scores achieves, in percent, and this threshold.
 
-    Like find_best_thresh in the official script, starts with "no answer" for all questions, and adds the predicted
-    texts in the order of their null scores. `empty` marks empty texts. All arrays are (questions,).
+    Like find_best_thresh in the official script, this starts with "no answer" for all questions, and replaces it by
+    the predicted texts in the order of their null scores.
+
+    Args:
+        scores: scores of the predicted texts (questions,).
+        null_scores: scores of "no answer" (questions,).
+        has_answer: True for questions with an answer (questions,).
+        empty: True for empty predicted texts (questions,).
     """
     order = np.argsort(null_scores, kind="stable")
     gain = np.where(has_answer, scores, np.where(empty, 0.0, -1.0))[order]
-    totals = (~has_answer).sum() + np.concatenate([[0.0], np.cumsum(gain)])  # with 0, 1, ... texts
-    taken = int(totals.argmax())
-    if taken:
-        threshold = null_scores[order[taken - 1]]
-    else:  # "no answer" to all questions is best
+    totals = (~has_answer).sum() + np.concatenate([[0.0], np.cumsum(gain)])  # with 0, 1, ... predicted texts
+    texts = int(totals.argmax())
+    if texts:
+        threshold = null_scores[order[texts - 1]]
+    else:  # "no answer" is best for all questions
         threshold = 0.0 if null_scores.min() > 0 else null_scores.min() - 1
-    return 100 * float(totals[taken]) / len(scores), float(threshold)
+    return 100 * float(totals[texts]) / len(scores), float(threshold)
 
 
 class SquadEvaluation:
     """
-    Converts the logits for all windows into answers, and scores them as Trainer's `compute_metrics`.
+    Converts the logits for all windows into answers, as run_qa.py does, and computes the metrics.
 
-    Like in run_qa.py, candidates are the pairs of a window's `n_best_size` best starts and ends that form a span of
-    at most `max_answer_length` context tokens, and each question keeps its `n_best_size` best candidates. With
-    `version_2_with_negative`, the answer is empty if the score of [CLS], in the window where it is lowest, exceeds the
-    score of the best span by more than `null_score_diff_threshold`; "best" maximizes F1.
+    Instances can be passed to Trainer as `compute_metrics`. The score of a span is the sum of its start and end logit.
 
-    Attributes by question id: `predictions`, the texts; `n_best`, candidates with their probabilities and logits;
-    `null_odds`, the score of [CLS] minus the score of the best span.
+    Args:
+        rows: the questions, from `question_rows`.
+        windows: the windows from `squad_windows`, in any order.
+        n_best_size: number of starts and ends that are combined to spans in each window, and of spans that are kept
+            for each question.
+        max_answer_length: maximum number of tokens in a span.
+        version_2_with_negative: allow empty answers.
+        null_score_diff_threshold: the answer is empty if the score of [CLS] exceeds the score of the best span by more
+            than this threshold. The score of [CLS] is the lowest one in all windows. "best" selects the threshold with
+            the best F1.
+
+    Attributes:
+        predictions: the predicted answer for each question id.
+        n_best: the best spans for each question id, with their probabilities and logits.
+        null_odds: the score of [CLS] minus the score of the best span for each question id.
+        threshold: the threshold in the last evaluation.
     """
 
     def __init__(
@@ -140,7 +166,7 @@ class SquadEvaluation:
         self.version_2_with_negative = version_2_with_negative
         is_best = null_score_diff_threshold == "best"
         self.null_score_diff_threshold = "best" if is_best else float(null_score_diff_threshold)
-        self.threshold = 0.0  # in the last call
+        self.threshold = 0.0
         self.predictions: dict[str, str] = {}
         self.n_best: dict[str, list[dict]] = {}
         self.null_odds: dict[str, float] = {}
@@ -153,7 +179,11 @@ class SquadEvaluation:
         return scores | {"null_score_diff_threshold": self.threshold}
 
     def predict(self, start_logits: np.ndarray, end_logits: np.ndarray) -> dict[str, str]:
-        """Sets the attributes from logits, (windows, L), and returns the best nonempty span for each question."""
+        """
+        Updates the attributes, and returns the text of the best nonempty span for each question id.
+
+        `start_logits` and `end_logits` are (windows, L).
+        """
         windows_of = np.split(np.argsort(self.questions, kind="stable"), np.cumsum(np.bincount(self.questions))[:-1])
         texts = {}
         self.n_best, self.null_odds = {}, {}
@@ -183,7 +213,11 @@ class SquadEvaluation:
         return texts
 
     def spans(self, window: int, start_logits: np.ndarray, end_logits: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Returns the first and end characters, start and end logits of a window's best spans, each (spans,)."""
+        """
+        Returns the first characters, end characters, start logits and end logits of the best spans in a window.
+
+        `start_logits` and `end_logits` are (L,), and all results are (spans,).
+        """
         size = self.lengths[window]
         offsets = self.offsets[self.ends[window] : self.ends[window + 1]].reshape(size, 2)
         starts, ends = (
@@ -197,7 +231,11 @@ class SquadEvaluation:
 
 
 def with_probabilities(candidates: list[tuple]) -> list[dict]:
-    """Returns candidates (text, start logit, end logit) in the format of run_qa.py, with a softmax over scores."""
+    """
+    Returns spans in the format of run_qa.py. The probabilities are a softmax over the scores.
+
+    Each candidate is a tuple of text, start logit and end logit.
+    """
     scores = np.array([start + end for _, start, end in candidates])
     weights = np.exp(scores - scores.max()) if candidates else scores
     return [

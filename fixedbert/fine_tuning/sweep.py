@@ -1,4 +1,4 @@
-"""Several fine-tuning runs with one command: tasks, seeds and the BERT paper's grid, with a summary."""
+"""Sweeps, which fine-tune on several tasks, with several seeds or hyperparameters, and summarize the results."""
 
 import gc
 import json
@@ -41,7 +41,7 @@ GRIDS = {
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """One run of a sweep. `settings` is a point of the grid."""
+    """One run of a sweep. `settings` are the hyperparameters from the grid, as pairs of name and value."""
 
     task: str | None
     seed: int
@@ -49,20 +49,21 @@ class PlannedRun:
 
     @property
     def directory(self) -> str:
+        """Returns the path of the run's output directory, relative to the output directory of the sweep."""
         names = [(name.removeprefix("num_train_").replace("_", "-"), value) for name, value in self.settings]
         point = "-".join(f"{name}-{value:g}" for name, value in names)
         return "/".join(part for part in (self.task, point, f"seed-{self.seed}") if part)
 
 
 def plan_runs(tasks: list[str | None], training_args: FineTuningArguments) -> list[PlannedRun]:
-    """Returns all combinations of tasks, points of the grid and seeds."""
+    """Returns the runs for all combinations of tasks, settings from the grid, and seeds."""
     grid = training_args.grid
     if grid is not None and grid not in GRIDS:
-        raise InputError(f"{grid}: unknown grid; choose from {', '.join(GRIDS)}.", "grid")
+        raise InputError(f"{grid!r} is unknown; available grids: {', '.join(GRIDS)}.", "grid")
     if grid is not None and training_args.max_steps > 0:
-        raise InputError("varies the number of epochs, which `max_steps` overrides.", "grid")
+        raise InputError("cannot be combined with `max_steps`, which overrides the number of epochs.", "grid")
     if training_args.teacher_model is not None and len(set(tasks) - {"ax"}) > 1:
-        raise InputError("requires a single `task_name`.", "teacher_model")
+        raise InputError("can only be used with a single `task_name`.", "teacher_model")
     values = GRIDS[grid] if grid else {}
     points = [tuple(zip(values, point, strict=True)) for point in product(*values.values())]
     seeds = dict.fromkeys(training_args.seeds or [training_args.seed])
@@ -71,10 +72,16 @@ def plan_runs(tasks: list[str | None], training_args: FineTuningArguments) -> li
 
 def sweep(task_class: type[FineTuningTask], **given: Any) -> Trained:
     """
-    Fine-tunes for each task, seed and point of the grid in a subdirectory of `output_dir`; a single run uses
-    `output_dir` itself. After an interruption, the same call continues with the incomplete runs.
+    Fine-tunes a model for each combination of task, settings from the grid, and seed.
 
-    `given` are fields of `task_class.arguments`. Raises InputError if they contradict each other.
+    Each run writes to a subdirectory of `output_dir`. A single run without `seeds` writes to `output_dir` itself.
+    After an interruption, the same call continues with the runs that are not complete.
+
+    Args:
+        given: fields of `task_class.arguments`.
+
+    Raises:
+        InputError: If the arguments contradict each other, or the data are invalid.
     """
     arguments = make_arguments(given, *task_class.arguments)
     _, data_args, training_args = arguments
@@ -85,7 +92,7 @@ def sweep(task_class: type[FineTuningTask], **given: Any) -> Trained:
         fine_tune(task_class, runs[0].task, arguments, given)
         return read_result(training_args.directory)
     if training_args.resume_from_checkpoint is not None:
-        raise InputError("requires a single run; several runs resume automatically.", "resume_from_checkpoint")
+        raise InputError("can only be used with a single run; sweeps resume automatically.", "resume_from_checkpoint")
     with sweep_directory(training_args, given) as directory:
         for number, run in enumerate(runs, start=1):
             if (directory / run.directory).exists():
@@ -103,7 +110,7 @@ def sweep(task_class: type[FineTuningTask], **given: Any) -> Trained:
 def run_fields(
     run: PlannedRun, given: dict[str, Any], training_args: FineTuningArguments, directory: Path
 ) -> dict[str, Any]:
-    """Returns the fields for a run, whose output goes below `directory`."""
+    """Returns the fields for one run of a sweep with the fields `given` and the output directory `directory`."""
     fields: dict[str, Any] = given | {"seeds": None, "grid": None, "seed": run.seed, **dict(run.settings)}
     fields["output_dir"] = str(directory / run.directory)
     if training_args.push_to_hub:
@@ -114,9 +121,11 @@ def run_fields(
     if (batch := fields.pop("train_batch_size", None)) is not None:
         divisor = training_args.world_size * max(training_args.n_gpu, 1) * training_args.gradient_accumulation_steps
         if batch % divisor:
-            raise InputError(f"a batch of {batch} cannot be divided among {divisor} devices and steps.", "grid")
+            raise InputError(
+                f"cannot divide a batch of {batch} among {divisor} devices and accumulation steps.", "grid"
+            )
         fields["per_device_train_batch_size"] = batch // divisor
-    if run.task == "ax":  # has no training data; predicted by the MNLI model
+    if run.task == "ax":  # has no training data; the MNLI model predicts it
         fields |= dict.fromkeys(("do_train", "do_eval", "load_best_model_at_end", "push_to_hub"), False)
         fields |= {"eval_strategy": "no", "early_stopping_patience": None}
         mnli = directory / run.directory.replace("ax/", "mnli/", 1)
@@ -128,7 +137,11 @@ def run_fields(
 
 @contextmanager
 def sweep_directory(training_args: FineTuningArguments, given: dict[str, Any]) -> Iterator[Path]:
-    """Yields OUTPUT.partial, where the same command resumes, and renames it when all runs are complete."""
+    """
+    Context manager that yields the directory for an incomplete sweep, OUTPUT.partial, and renames it at the end.
+
+    The same command continues an interrupted sweep in this directory. Raises InputError if the arguments differ.
+    """
     final = output_path(training_args.output_dir)
     with output_lock(final, training_args):
         check_output_free(final)
@@ -144,19 +157,19 @@ def sweep_directory(training_args: FineTuningArguments, given: dict[str, Any]) -
         try:
             yield partial
         except BaseException:
-            if state.is_main_process and len(list(partial.rglob(COMMAND_FILE))) <= 1:  # no run has begun
+            if state.is_main_process and len(list(partial.rglob(COMMAND_FILE))) <= 1:  # no run has started
                 shutil.rmtree(partial, ignore_errors=True)
             raise
         finish_directory(partial, final)
 
 
-# The first of these metrics that a run has is its main metric.
+# The main metric of a run is the first of these metrics that it has.
 MAIN_METRICS = ("combined_score", "matthews_correlation", "accuracy", "pearson", "f1")
 
 
 @dataclass
 class Summary:
-    """The values of a metric for all seeds, for one task and point of the grid."""
+    """The values of a metric for all seeds, for one task and one choice of settings. `is_main`: the main metric."""
 
     task: str
     settings: dict[str, float]
@@ -168,13 +181,14 @@ class Summary:
         return median(self.values)
 
     def line(self, note: str = "") -> str:
+        """Returns a line of the printed table, which ends with `note`."""
         statistics = f"{self.median():>9.4f} {min(self.values):>9.4f} {max(self.values):>9.4f}"
-        point = ", ".join(f"{name} {value:g}" for name, value in self.settings.items())
-        return f"{self.task:<19} {self.metric:<22} {statistics} {len(self.values):>6}  {point} {note}".rstrip()
+        settings = ", ".join(f"{name} {value:g}" for name, value in self.settings.items())
+        return f"{self.task:<19} {self.metric:<22} {statistics} {len(self.values):>6}  {settings} {note}".rstrip()
 
 
 def summarize(directory: Path, runs: list[PlannedRun]):
-    """Prints a table with all results, and writes results.json and results.png."""
+    """Prints a table with the results of all runs, and writes results.json and results.png to `directory`."""
     files = {run: directory / run.directory / "all_results.json" for run in runs}
     results = {run: json.loads(file.read_text()) for run, file in files.items() if file.exists()}
     summaries = summaries_of(results)
@@ -202,7 +216,7 @@ def summarize(directory: Path, runs: list[PlannedRun]):
 
 
 def summaries_of(results: dict[PlannedRun, dict]) -> list[Summary]:
-    """Returns the metrics for each task and point of the grid, the main one first."""
+    """Returns the summaries of all metrics for each task and each choice of settings. Main metrics come first."""
     summaries = []
     for task, settings in dict.fromkeys((run.task, run.settings) for run in results):
         seeds = [result for run, result in results.items() if (run.task, run.settings) == (task, settings)]
@@ -216,7 +230,11 @@ def summaries_of(results: dict[PlannedRun, dict]) -> list[Summary]:
 
 
 def average(best: dict[str, Summary], results: dict[PlannedRun, dict]) -> list[float]:
-    """Returns the main metric averaged over tasks, for each seed. For MNLI, it is averaged over both dev sets."""
+    """
+    Returns the main metric averaged over tasks, for each seed. For MNLI, both validation sets are averaged first.
+
+    `best` contains the summary with the best settings for each task, and `results` the metrics of each run.
+    """
     averages = []
     for seed in dict.fromkeys(run.seed for run in results):
         scores = []

@@ -1,4 +1,4 @@
-"""Texts and text pairs with class labels or scores, from GLUE, the Hub or files, as rows and as features."""
+"""Functions that load texts with labels or scores from GLUE, the Hub or files, and tokenize them."""
 
 import math
 from collections import Counter
@@ -18,52 +18,53 @@ from ..support.errors import InputError
 from .examples import make_features, report_bad_rows
 from .labels import shorten
 
-# Text columns that are used without `text_column_names`.
+# Text columns that are recognized without `text_column_names`.
 KNOWN_TEXT_COLUMNS = {columns for task in TASKS.values() for columns in (task.texts, task.file_texts)} | {("text",)}
 
 
 @dataclass
 class TextData:
     """
-    Rows for text classification or regression.
+    Data for text classification or regression.
+
+    Each split has the columns `sentence1`, `sentence2` (only for text pairs), `label` (a name or a score, not in test
+    splits), `row` (the line or row number in the file) and `index` (from the file, or else the position in the split).
 
     Attributes:
-        labels: label names; empty for regression, None if no split has labels.
-        splits: datasets with the columns `sentence1`, `sentence2` (pairs only), `label` (name or score; not in test
-            splits), `row` (line or row number in the file) and `index` (from the file, or the position of the row).
+        labels: label names. Empty for regression, None if no split has labels.
+        splits: datasets for "train", "validation", "test", "validation_mismatched" and so on.
     """
 
     labels: list[str] | None
     splits: dict[str, datasets.Dataset]
 
     def of_kind(self, kind: str) -> dict[str, datasets.Dataset]:
-        """Returns the "train", "validation" or "test" splits, the main one first."""
+        """Returns the "train", "validation" or "test" splits. Of GLUE's splits, the matched one comes first."""
         return {split: rows for split, rows in self.splits.items() if split.split("_")[0] == kind}
 
 
 class RowSource:
-    """The rows of a file or of a dataset split, with the names for error messages."""
+    """The rows of a file or of a dataset on the Hub. Messages call it `name`, and its rows "`unit` 1" and so on."""
 
-    def __init__(self, name: str, rows: Iterator[FileRow], file: DataFile | None = None):
+    def __init__(self, name: str, rows: Iterator[FileRow], unit: str = "row"):
         first = next(rows, None)
         if first is None:
-            raise InputError(f"{name}: no rows.")
-        self.name, self.columns, self.rows = name, [*first.values], chain([first], rows)
-        self.unit = file.unit if file else "row"
+            raise InputError(f"{name} contains no rows.")
+        self.name, self.columns, self.rows, self.unit = name, [*first.values], chain([first], rows), unit
 
     @classmethod
     def from_file(cls, path: Path, header: tuple[str, ...] | None = None) -> "RowSource":
-        """Opens a file; `header` names the columns of a csv or tsv file without a header line."""
+        """Opens a file. `header` names the columns of a .csv or .tsv file without a header line."""
         file = DataFile(path, header=header)
-        return cls(str(path), file.rows(), file)
+        return cls(str(path), file.rows(), file.unit)
 
     def text_columns(self) -> tuple[str, ...]:
-        """Returns the largest of KNOWN_TEXT_COLUMNS in the source, which must be unique."""
+        """Returns the text columns if they are known from GLUE. Raises InputError for unknown or ambiguous columns."""
         known = [names for names in KNOWN_TEXT_COLUMNS if {*names} <= {*self.columns}]
         known = [names for names in known if not any({*names} < {*others} for others in known)]
         if len(known) != 1:
             columns = ", ".join(self.columns)
-            raise InputError(f"{self.name}: choose the text columns from {columns}.", "text_column_names")
+            raise InputError(f"must be set for {self.name}; available columns: {columns}.", "text_column_names")
         return known[0]
 
     def read(
@@ -76,19 +77,21 @@ class RowSource:
         official: bool = False,
     ) -> datasets.Dataset:
         """
-        Reads and validates the first `max_samples` rows.
+        Reads and validates rows, and returns a split for TextData.
 
         Args:
-            texts: one or two text columns.
-            label: the label column, or None to read no labels.
-            label_names: the name for each label in the source; empty for regression, None if unknown.
-            skip_bad_rows: print and skip rows that cannot be used, instead of raising InputError.
-            official: accept empty texts and skip rows with too few fields, as in the Hub's copy of GLUE.
+            texts: names of one or two text columns.
+            label: name of the label column, or None to read no labels.
+            label_names: label name for each label in the source. Empty for regression, None to accept any label.
+            skip_bad_rows: skip and print invalid rows instead of raising InputError.
+            max_samples: maximum number of rows.
+            official: accept empty texts and skip rows with too few fields, like the version of GLUE on the Hub.
         """
         for name in (*texts, *([label] if label else [])):
             if name not in self.columns:
                 option = "label_column_name" if name == label else "text_column_names"
-                raise InputError(f"{self.name}: no column {name!r}; choose from {', '.join(self.columns)}.", option)
+                columns = ", ".join(self.columns)
+                raise InputError(f"{self.name} has no column {name!r} (`{option}`); available columns: {columns}.")
         convert = str if label_names is None else label_names.__getitem__ if label_names else float
         rows, bad_rows = [], {}
         for position, (number, values, problem) in enumerate(islice(self.rows, max_samples)):
@@ -103,12 +106,12 @@ class RowSource:
             rows.append(row | {"row": number, "index": str(values.get("index", position))})
         report_bad_rows(self.name, bad_rows, skip_bad_rows)
         if not rows:
-            raise InputError(f"{self.name}: no rows.")
+            raise InputError(f"{self.name} contains no valid rows.")
         return datasets.Dataset.from_list(rows)
 
 
 def dataset_rows(data: datasets.Dataset) -> Iterator[FileRow]:
-    """Yields the rows of a dataset, with label names instead of ids, and None instead of -1 (no label)."""
+    """Yields the rows of a dataset. Label ids become label names, or None for -1, which stands for a missing label."""
     classes = {name: kind for name, kind in data.features.items() if isinstance(kind, datasets.ClassLabel)}
     number = 0
     for batch in data.iter(1000):
@@ -124,7 +127,7 @@ def dataset_rows(data: datasets.Dataset) -> Iterator[FileRow]:
 def problem_in(
     values: dict, texts: tuple[str, ...], label: str | None, label_names: Mapping[str, str] | None, empty_allowed: bool
 ) -> str | None:
-    """Returns a description of the problem with a row, or None. The arguments are as in `RowSource.read`."""
+    """Returns a description of the problem if a row is invalid, or None. See `RowSource.read` for the arguments."""
     for column in texts:
         text = values.get(column)
         if problem := text_problem(text, repr(column)):
@@ -135,18 +138,18 @@ def problem_in(
         return None
     value = values.get(label)
     if value is None or value != value or not str(value).strip():
-        return "no label"
+        return "the label is missing"
     if not isinstance(value, str | int | float):
         return "the label is neither a string nor a number"
     if label_names == {} and not math.isfinite(as_float(str(value))):
         return f"the label {value!r} is not a finite number"
     if label_names and str(value) not in label_names:
-        return f"unknown label {value!r}; the labels are {shorten([*label_names])}"
+        return f"unknown label {value!r}; available labels: {shorten(label_names)}"
     return text_problem(str(value), "the label")
 
 
 def as_float(label: str) -> float:
-    """Returns NaN if the label is not a number."""
+    """Returns the label as a float, or NaN if it is not a number."""
     try:
         return float(label)
     except ValueError:
@@ -162,13 +165,19 @@ def load_task(
     **hub_options,
 ) -> TextData:
     """
-    Loads a GLUE task from a directory with the original download, or from the Hub (nyu-mll/glue).
+    Loads a GLUE task.
 
-    `name` is a key of TASKS, and `max_samples` limits the rows for each of `kinds` ("train", "validation", "test").
-    Raises InputError if the task or a file does not exist, or a row cannot be used.
+    Args:
+        name: a key in TASKS.
+        data_dir: directory with the original GLUE download. By default, the task is loaded from the Hub.
+        kinds: kinds of splits to load: "train", "validation" and "test".
+        skip_bad_rows: skip and print invalid rows instead of raising InputError.
+        max_samples: maximum number of rows for each of `kinds`.
+        hub_options: `cache_dir` and `token` for downloads from the Hub.
+
+    Raises:
+        InputError: If the task lacks a split, a file is not found, or a row is invalid.
     """
-    if name not in TASKS:
-        raise InputError(f"{name}: unknown task; choose from {', '.join(TASKS)}.", "task_name")
     task = TASKS[name]
     files = {split: file for split, file in task.files.items() if split.split("_")[0] in kinds}
     if absent := set(kinds) - {split.split("_")[0] for split in files}:
@@ -196,15 +205,15 @@ def load_task(
 
 
 def load_files(files: Mapping[str, str], **options) -> TextData:
-    """Loads files by split (train, validation, test). `options` are for `read_splits`."""
+    """Loads a file for each split ("train", "validation", "test"). `options` are passed to `read_splits`."""
     return read_splits({split: RowSource.from_file(Path(file)) for split, file in files.items()}, **options)
 
 
 def load_dataset(name: str, config: str | None, kinds: tuple[str, ...], hub_options: dict, **options) -> TextData:
-    """Loads a dataset from the Hub. `options` are for `read_splits`."""
+    """Loads the splits in `kinds` from a dataset on the Hub. `options` are passed to `read_splits`."""
     hub = load_from_hub(name, config, **hub_options)
     if absent := [kind for kind in kinds if kind not in hub]:
-        raise InputError(f"{name}: no split {absent[0]}; it has {', '.join(hub)}.", "dataset_name")
+        raise InputError(f"{name} has no split {absent[0]!r}; available splits: {', '.join(hub)}.", "dataset_name")
     return read_splits({kind: RowSource(f"{name}, {kind}", dataset_rows(hub[kind])) for kind in kinds}, **options)
 
 
@@ -217,14 +226,14 @@ def read_splits(
     max_samples: Mapping[str, int | None] | None = None,
 ) -> TextData:
     """
-    Reads splits with unknown labels: the sorted labels of the training split, or without one of the validation split.
+    Reads all splits. The sorted labels in the first split, usually the training split, become the label names.
 
     Args:
-        do_regression: True if labels are scores; by default, if they are floats, as in transformers' run_glue.py.
-        skip_bad_rows: print and skip rows that cannot be used, instead of raising InputError.
-        text_columns: one or two columns; by default those in KNOWN_TEXT_COLUMNS.
-        label_column: not required in the test split.
-        max_samples: the maximum number of rows for each split.
+        do_regression: True if labels are scores. By default, floats are scores, as in transformers' run_glue.py.
+        skip_bad_rows: skip and print invalid rows instead of raising InputError.
+        text_columns: names of one or two columns. By default, names used by GLUE are recognized.
+        label_column: name of the label column, which is ignored in the test split.
+        max_samples: maximum number of rows for each split.
     """
     texts = text_columns or next(iter(sources.values())).text_columns()
     label_names: dict[str, str] | None = {} if do_regression else None
@@ -237,22 +246,26 @@ def read_splits(
             if do_regression is None and are_floats(counts):
                 rows, label_names = rows.cast_column("label", datasets.Value("float64")), {}
             else:
-                label_names = {name: name for name in sorted(counts, key=numerically)}
+                label_names = {name: name for name in sorted(counts, key=label_sort_key)}
             if len(label_names) == 1 and split == "train":
-                raise InputError(f"{source.name}: all labels are {rows['label'][0]!r}, so there is nothing to learn.")
+                raise InputError(
+                    f"{source.name}: training needs at least two different labels; all are {[*counts][0]!r}."
+                )
             classes = [f"{name!r} ({counts[name]:,})" for name in label_names]
-            PartialState().print(f"{source.name}: labels {shorten(classes) or 'are floats, so this is a regression'}")
+            PartialState().print(
+                f"{source.name}: labels {shorten(classes) or 'are floats; training a regression model'}"
+            )
         splits[split] = rows
     return TextData(None if label_names is None else [*label_names], splits)
 
 
 def are_floats(labels: Collection[str]) -> bool:
-    """Returns True if pandas would read these labels as floats."""
+    """Returns True if pandas would parse these labels as floats instead of integers or strings."""
     return all(math.isfinite(as_float(label)) for label in labels) and any(set(".eE") & {*label} for label in labels)
 
 
-def numerically(label: str) -> tuple:
-    """Sort key: numbers by value, then other labels alphabetically."""
+def label_sort_key(label: str) -> tuple:
+    """Sort key that sorts numbers by value, and then other labels alphabetically."""
     number = as_float(label)
     return (True, 0.0, label) if math.isnan(number) else (False, number, label)
 
@@ -260,6 +273,7 @@ def numerically(label: str) -> tuple:
 def tokenize(
     batch: dict, _: list[int], tokenizer: PreTrainedTokenizerBase, max_seq_length: int, label_ids: Mapping[str, int]
 ) -> dict:
+    """Returns the features for a batch of rows, for `make_features`."""
     texts = [batch[name] for name in ("sentence1", "sentence2") if name in batch]
     features = encode(tokenizer, *texts, max_length=max_seq_length, truncation=True, return_attention_mask=False)
     columns = {**features, "length": [len(ids) for ids in features["input_ids"]]}
@@ -269,7 +283,7 @@ def tokenize(
 
 
 def encode_labels(labels: Sequence, label_ids: Mapping[str, int]) -> list:
-    """Returns the ids of label names, or unchanged scores for regression."""
+    """Returns label ids for label names. For regression, where `label_ids` is empty, returns the scores."""
     return [label_ids[name] for name in labels] if label_ids else [*labels]
 
 
@@ -281,8 +295,10 @@ def text_features(
     **options,
 ) -> datasets.Dataset:
     """
-    Tokenizes a split of TextData without padding: [CLS] sentence1 [SEP] sentence2 [SEP], truncated to `max_seq_length`
-    at the end of the longer sentence. `label_ids` are from `align_labels`, `options` are for `make_features`.
+    Tokenizes a split of TextData as [CLS] sentence1 [SEP] sentence2 [SEP], without padding.
+
+    Sequences that exceed `max_seq_length` are truncated at the end of the longer sentence. `label_ids` come from
+    `align_labels`, and `options` are passed to `make_features`.
     """
     settings = {"tokenizer": tokenizer, "max_seq_length": max_seq_length, "label_ids": label_ids or {}}
     return make_features(rows, tokenize, settings, **options)

@@ -1,4 +1,4 @@
-"""Trainer and arguments for fine-tuning: batches with similar lengths, exact losses, distillation."""
+"""Trainer and arguments for fine-tuning, with batches of similar lengths, exact losses and distillation."""
 
 from dataclasses import dataclass, field
 from inspect import signature
@@ -16,44 +16,52 @@ from ..training.speed import has_bf16
 from ..training.trainer import CommonTrainer
 from .distillation import Teacher
 
-LOGGING = 0.02  # fraction of all steps, so that short runs have a training curve, too
+LOGGING = 0.02  # a fraction of all steps, so that short runs have a training curve, too
 
 
 @dataclass
 class FineTuningArguments(CommonArguments):
-    """transformers' TrainingArguments with faster defaults (docs/fine_tuning.md), several seeds and a grid."""
+    """Arguments for Trainer, sweeps and distillation. Some defaults differ from Trainer's (docs/fine_tuning.md)."""
 
-    per_device_eval_batch_size: int = field(default=64, metadata={"help": "The results do not depend on it."})
+    per_device_eval_batch_size: int = field(
+        default=64, metadata={"help": "Batch size for evaluation, per device. It does not affect the results."}
+    )
     logging_steps: float = field(
-        default=LOGGING, metadata={"help": "Number of steps between log entries; below 1, a fraction of all steps."}
+        default=LOGGING, metadata={"help": "Steps between log entries. A number below 1 is a fraction of all steps."}
     )
     train_sampling_strategy: str = field(
         default="group_by_length",
-        metadata={"help": "group_by_length: batches of similar lengths; random: the order of transformers' scripts."},
+        metadata={"help": "group_by_length: batches of similar lengths; random: as in transformers' scripts."},
     )
-    bf16: bool | None = field(  # type: ignore[assignment]  # None until __post_init__ looks at the hardware
-        default=None, metadata={"help": "bf16 mixed precision; by default, where the hardware supports it."}
+    bf16: bool | None = field(  # type: ignore[assignment]  # set by __post_init__
+        default=None,
+        metadata={"help": "Use bf16 mixed precision. By default, it is used if the hardware supports it."},
     )
     early_stopping_patience: int | None = field(
-        default=None, metadata={"help": "Stop after this many evaluations without a better --metric_for_best_model."}
+        default=None, metadata={"help": "Stop after this many evaluations without a better metric_for_best_model."}
     )
-    seeds: list[int] | None = field(default=None, metadata={"help": "Run with each seed and summarize the results."})
+    seeds: list[int] | None = field(
+        default=None, metadata={"help": "Train with each of these seeds and summarize the results."}
+    )
     grid: str | None = field(
-        default=None, metadata={"help": "bert: batch 16 and 32, learning rate 5e-5, 3e-5 and 2e-5, epochs 2 to 4."}
+        default=None, metadata={"help": "bert: batch sizes 16, 32; learning rates 5e-5, 3e-5, 2e-5; 2, 3, 4 epochs."}
     )
     teacher_model: str | None = field(
-        default=None, metadata={"help": "Directory or Hub id of a model fine-tuned on the task, to distill from."}
+        default=None,
+        metadata={"help": "Directory or Hub id of a model fine-tuned on the same task, for distillation."},
     )
-    distillation_temperature: float = field(default=2.0, metadata={"help": "Not used for a regression."})
+    distillation_temperature: float = field(
+        default=2.0, metadata={"help": "Temperature of the distillation loss. Not used for regression."}
+    )
     distillation_weight: float = field(
-        default=0.5, metadata={"help": "Weight of the distillation loss; the label loss gets 1 - weight."}
+        default=0.5, metadata={"help": "Weight of the distillation loss. The loss on the labels has weight 1 - this."}
     )
 
     def __post_init__(self):
         if self.bf16 is None:
             self.bf16 = not self.fp16 and has_bf16(self.use_cpu)
         if self.eval_strategy == "steps" and self.eval_steps is None and self.logging_steps == LOGGING:
-            self.eval_steps = 500  # Trainer would evaluate as often as we log
+            self.eval_steps = 500  # Trainer evaluates at each log entry by default
         super().__post_init__()
         self.dataloader_pin_memory &= self.device.type != "cpu"
         if self.early_stopping_patience is not None:
@@ -61,55 +69,64 @@ class FineTuningArguments(CommonArguments):
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """Returns those of "train", "validation" and "test" that the run needs."""
+        """Returns the kinds of splits that the run needs: "train", "validation" and "test"."""
         needed = {"train": self.do_train, "validation": self.do_eval, "test": self.do_predict}
         return tuple(kind for kind, is_needed in needed.items() if is_needed)
 
 
 @dataclass
 class FineTuningDataArguments:
-    """The source and number of the examples, and their tokenization."""
+    """Arguments for the source of the examples, their number, and their tokenization."""
 
-    dataset_name: str | None = field(default=None, metadata={"help": "A dataset on the Hub, such as rajpurkar/squad."})
-    dataset_config_name: str | None = field(default=None, metadata={"help": "The configuration of the dataset."})
-    train_file: str | None = field(default=None, metadata={"help": "A .csv, .tsv, .json, .jsonl or .parquet file."})
-    validation_file: str | None = field(default=None, metadata={"help": "A file to evaluate on."})
-    test_file: str | None = field(default=None, metadata={"help": "A file to predict, with or without labels."})
-    skip_bad_rows: bool = field(default=False, metadata={"help": "Skip rows that cannot be used, and print which."})
-    max_seq_length: int = field(default=128, metadata={"help": "Truncate examples to this many tokens."})
-    pad_to_max_length: bool = field(
-        default=False, metadata={"help": "Pad to `max_seq_length` instead of the longest example."}
+    dataset_name: str | None = field(default=None, metadata={"help": "Hub id of a dataset, such as rajpurkar/squad."})
+    dataset_config_name: str | None = field(
+        default=None, metadata={"help": "Configuration of the dataset on the Hub."}
     )
-    max_train_samples: int | None = field(default=None, metadata={"help": "Use only the first training examples."})
-    max_eval_samples: int | None = field(default=None, metadata={"help": "Use only the first validation examples."})
-    max_predict_samples: int | None = field(default=None, metadata={"help": "Predict only the first test examples."})
-    preprocessing_num_workers: int | None = field(default=None, metadata={"help": "Processes for tokenization."})
-    overwrite_cache: bool = field(default=False, metadata={"help": "Tokenize again instead of using the cache."})
+    train_file: str | None = field(
+        default=None, metadata={"help": "Training data: a .csv, .tsv, .json, .jsonl or .parquet file."}
+    )
+    validation_file: str | None = field(default=None, metadata={"help": "Validation data in the same format."})
+    test_file: str | None = field(default=None, metadata={"help": "Test data, with or without labels."})
+    skip_bad_rows: bool = field(default=False, metadata={"help": "Skip and print invalid rows."})
+    max_seq_length: int = field(
+        default=128, metadata={"help": "Maximum number of tokens in an example. Longer examples are truncated."}
+    )
+    pad_to_max_length: bool = field(
+        default=False, metadata={"help": "Pad to `max_seq_length` instead of the longest example in a batch."}
+    )
+    max_train_samples: int | None = field(default=None, metadata={"help": "Maximum number of training examples."})
+    max_eval_samples: int | None = field(default=None, metadata={"help": "Maximum number of validation examples."})
+    max_predict_samples: int | None = field(default=None, metadata={"help": "Maximum number of test examples."})
+    preprocessing_num_workers: int | None = field(
+        default=None, metadata={"help": "Number of processes for tokenization."}
+    )
+    overwrite_cache: bool = field(default=False, metadata={"help": "Tokenize again instead of using cached features."})
 
     def map_options(self) -> dict:
         """Returns the options for `make_features`."""
         return {"num_proc": self.preprocessing_num_workers, "overwrite_cache": self.overwrite_cache}
 
     def tasks(self, predict: bool) -> list[str | None]:
-        """Returns the names of the tasks in the order of their runs; None for the user's own data."""
+        """Returns the tasks in the order in which they run, or [None] for the user's own data."""
         return [None]
 
     def max_samples(self, kind: str) -> int | None:
-        """Returns the maximum number of "train", "validation" or "test" examples; None for all."""
+        """Returns the maximum number of "train", "validation" or "test" examples, or None to use all of them."""
         names = {"train": "max_train_samples", "validation": "max_eval_samples", "test": "max_predict_samples"}
         return getattr(self, names[kind])
 
 
 class LengthGroupedSampler(Sampler):
     """
-    Groups examples with similar lengths into steps across all processes, in an order that depends only on seed and
-    epoch. The first step contains the longest example. transformers' sampler groups the batches of a single process,
-    and uses the global random generator, whose state differs between processes because of dropout.
+    Sampler that groups examples with similar lengths into steps. The first step contains the longest example.
+
+    A step has `step_size` examples in total on all processes. The order depends only on the seed and the epoch. In
+    contrast, transformers' sampler groups the examples of a single process, and uses the global random generator,
+    whose state differs between processes because of dropout.
     """
 
     def __init__(self, lengths: list[int], step_size: int, seed: int):
-        self.lengths, self.seed, self.epoch = lengths, seed, 0
-        self.step_size = step_size  # examples per step on all processes
+        self.lengths, self.step_size, self.seed, self.epoch = lengths, step_size, seed, 0
 
     def set_epoch(self, epoch: int):
         self.epoch = epoch
@@ -129,10 +146,12 @@ class LengthGroupedSampler(Sampler):
 
 class FineTuningTrainer(CommonTrainer):
     """
-    Trainer for features with a `length` column, whose order evaluation keeps.
+    Trainer for features with a `length` column.
 
-    With a teacher, the training loss is (1 - weight) * label loss + weight * distillation loss. Evaluation uses the
-    label loss.
+    Args:
+        pad_to: number of tokens to which examples are padded. By default, the longest example in each batch decides.
+        teacher: if given, the training loss is (1 - weight) * label loss + weight * distillation loss. The evaluation
+            loss is always the label loss.
     """
 
     args: FineTuningArguments
@@ -142,10 +161,10 @@ class FineTuningTrainer(CommonTrainer):
         padding, multiple = "max_length" if pad_to else True, 8 if training_args.fp16 else None
         collator = DataCollatorWithPadding(tokenizer, padding, pad_to, multiple)
         super().__init__(*args, data_collator=collator, **kwargs)
-        # Losses are averaged over the rows of a batch, although stock models accept the number of rows in a step.
+        # compute_loss weights the average over each batch, even for models that accept the number of rows in a step.
         self.model_accepts_loss_kwargs = False
         self.teacher = teacher
-        self.columns = {*signature(self.model.forward).parameters, "label"}  # of the batches
+        self.columns = {*signature(self.model.forward).parameters, "label"}  # used in batches
         if teacher is not None:
             module: torch.nn.Module = teacher.model
             module.to(self.args.device)
@@ -163,7 +182,7 @@ class FineTuningTrainer(CommonTrainer):
         return self.loader(self.inputs_of(rows), args.train_batch_size, sampler)
 
     def get_eval_dataloader(self, eval_dataset=None):
-        """Keeps the order of the rows. Trainer shuffles them in evaluation too if training groups them by length."""
+        """Returns a data loader that keeps the order of the rows. Trainer groups them by length here, too."""
         rows = self.inputs_of(self.eval_dataset if eval_dataset is None else eval_dataset)
         return self.loader(rows, self.args.eval_batch_size, SequentialSampler(rows), persistent_workers=False)
 
@@ -171,21 +190,21 @@ class FineTuningTrainer(CommonTrainer):
         return self.get_eval_dataloader(test_dataset)
 
     def inputs_of(self, rows: datasets.Dataset) -> datasets.Dataset:
-        """Returns the columns that the model accepts."""
+        """Returns the rows with only the columns that the model accepts."""
         return rows.select_columns([name for name in rows.column_names if name in self.columns])
 
     def get_batch_samples(self, *args, **kwargs):
-        """Returns the batches of a step and their number of rows on this process."""
+        """Returns the batches for a step, and the number of rows in them, for this process."""
         batches, _ = super().get_batch_samples(*args, **kwargs)
         return batches, sum(len(batch["input_ids"]) for batch in batches)
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
         rows = len(inputs["input_ids"])
-        loss, outputs = super().compute_loss(model, inputs, True)  # averaged over the batch
+        loss, outputs = super().compute_loss(model, inputs, True)
         if self.teacher is not None and model.training:
             weight, temperature = self.args.distillation_weight, self.args.distillation_temperature
             loss = (1 - weight) * loss + weight * self.teacher.loss(inputs, outputs, temperature)
-        if num_items_in_batch is not None:  # Trainer averages over batches, but the last one can be smaller
+        if num_items_in_batch is not None:  # weights batches by size, because the last one can be smaller
             loss = loss * (rows * self.current_gradient_accumulation_steps / num_items_in_batch)
         return (loss, outputs) if return_outputs else loss
 
@@ -193,15 +212,17 @@ class FineTuningTrainer(CommonTrainer):
         output = super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)
         if output.predictions is not None and output.label_ids is not None:
             assert output.metrics is not None
-            # Trainer's own loss is inexact on several processes, because it repeats rows to fill the last batch.
+            # With several processes, Trainer's loss counts rows twice that fill up the last batch.
             output.metrics[f"{metric_key_prefix}_loss"] = mean_loss(output.predictions, output.label_ids)
         return output
 
 
 def mean_loss(predictions: np.ndarray | tuple, labels: np.ndarray | tuple) -> float:
     """
-    Returns the loss averaged over examples and outputs (such as starts and ends), in float64: the squared error for
-    scores (examples, 1), the cross-entropy in nats for logits (examples, classes).
+    Returns the average loss over all examples, in float64.
+
+    For float labels and predictions (examples, 1), this is the mean squared error. For label ids and logits (examples,
+    classes), it is the cross-entropy in nats. The loss is also averaged over tuples, such as start and end logits.
     """
     predictions, labels = (x if isinstance(x, tuple) else (x,) for x in (predictions, labels))
     losses = []

@@ -5,7 +5,7 @@ import pytest
 from transformers import BertConfig, EvalPrediction
 
 from fixedbert.fine_tuning.glue import GlueEvaluation
-from fixedbert.fine_tuning.labels import align_labels, default_names, label_names, label_numbers, submitted_names
+from fixedbert.fine_tuning.labels import align_labels, default_names, label_names, submitted_names
 from fixedbert.support.errors import InputError
 
 MNLI = ("entailment", "neutral", "contradiction")
@@ -94,4 +94,3 @@ def test_metrics_and_submissions_use_the_numbers_of_the_task():
     assert submitted_names("mrpc", names) == ["1", "0"]
     assert submitted_names("rte", ["not entailment", "Entailment"]) == ["not_entailment", "entailment"]
     assert submitted_names("cola", ["LABEL_0", "LABEL_1"]) == ["LABEL_0", "LABEL_1"]
-    assert label_numbers(["a", "b"], ["b"]) == [1]
