@@ -56,7 +56,7 @@ class GlueDataArguments(FineTuningDataArguments):
         for name in names:
             if name not in TASKS:
                 raise InputError(
-                    f"contains an unknown task {name!r}; available tasks: {', '.join(TASKS)}, all.", "task_name"
+                    f"{name!r} is an unknown task; available tasks: {', '.join(TASKS)}, all.", "task_name"
                 )
         return sorted(dict.fromkeys(names), key=lambda name: name == "ax")  # ax needs the model trained on MNLI
 

@@ -59,7 +59,7 @@ def plan_runs(tasks: list[str | None], training_args: FineTuningArguments) -> li
     """Returns the runs for all combinations of tasks, settings from the grid, and seeds."""
     grid = training_args.grid
     if grid is not None and grid not in GRIDS:
-        raise InputError(f"{grid!r} is unknown; available grids: {', '.join(GRIDS)}.", "grid")
+        raise InputError(f"{grid!r} is an unknown grid; available grids: {', '.join(GRIDS)}.", "grid")
     if grid is not None and training_args.max_steps > 0:
         raise InputError("cannot be combined with `max_steps`, which overrides the number of epochs.", "grid")
     if training_args.teacher_model is not None and len(set(tasks) - {"ax"}) > 1:

@@ -176,8 +176,10 @@ def load_task(
         hub_options: `cache_dir` and `token` for downloads from the Hub.
 
     Raises:
-        InputError: If the task lacks a split, a file is not found, or a row is invalid.
+        InputError: If the task is unknown or lacks a split, a file is not found, or a row is invalid.
     """
+    if name not in TASKS:
+        raise InputError(f"{name!r} is an unknown task; available tasks: {', '.join(TASKS)}.", "task_name")
     task = TASKS[name]
     files = {split: file for split, file in task.files.items() if split.split("_")[0] in kinds}
     if absent := set(kinds) - {split.split("_")[0] for split in files}:

@@ -1,4 +1,4 @@
-"""Fine-tuning with a teacher: the loss, unsuitable teachers, and resumption."""
+"""Tests for distillation: losses, teachers that do not match the student, and resumption."""
 
 import copy
 import json
@@ -33,18 +33,18 @@ STEPS = ("--do_train", "--num_train_epochs", "2", "--per_device_train_batch_size
 
 @pytest.fixture(scope="module")
 def teacher(model, download, tmp_path_factory) -> str:
-    """A model fine-tuned on RTE, whose logits are far from those of a new head."""
+    """Returns the directory of a model fine-tuned on RTE. Its logits differ clearly from those of a new head."""
     directory = tmp_path_factory.mktemp("teacher") / "rte"
     glue(model, download, directory, "--do_train", "--max_steps", "8", "--learning_rate", "3e-3")
     return str(directory)
 
 
 def naive_divergence(student, teacher, temperature, mask=None):
-    """Computes T² KL(teacher / T || student / T) from logits with loops over rows and classes."""
+    """Returns T² KL(teacher / T || student / T) for logits, computed with loops over rows and classes."""
     total = 0.0
     for row, (ours, theirs) in enumerate(zip(student.tolist(), teacher.tolist(), strict=True)):
-        real = [n for n in range(len(ours)) if mask is None or mask[row, n]]
-        q, p = ([math.exp(logits[n] / temperature) for n in real] for logits in (ours, theirs))
+        kept = [n for n in range(len(ours)) if mask is None or mask[row, n]]
+        q, p = ([math.exp(logits[n] / temperature) for n in kept] for logits in (ours, theirs))
         q, p = ([x / math.fsum(values) for x in values] for values in (q, p))
         total += math.fsum(x * math.log(x / y) for x, y in zip(p, q, strict=True))
     return temperature**2 * total / len(student)
@@ -52,7 +52,7 @@ def naive_divergence(student, teacher, temperature, mask=None):
 
 @pytest.mark.parametrize("temperature", [0.3, 2.5])
 def test_loss_for_classes(temperature):
-    """Guards: Hinton's loss at any temperature, for classes with different ids in the teacher."""
+    """The distillation loss for classes equals its definition, even if the teacher uses different label ids."""
     student, other = (model_of("ForSequenceClassification", num_labels=3, initializer_range=r) for r in (0.3, 0.5))
     inputs, labels = inputs_of("ForSequenceClassification"), [2, 0, 1]
     outputs = student.eval()(**inputs)
@@ -63,7 +63,7 @@ def test_loss_for_classes(temperature):
 
 
 def test_loss_for_scores():
-    """Guards: the loss for regression is the mean squared error at any temperature."""
+    """The distillation loss for regression is the mean squared error at any temperature."""
     student, other = (model_of("ForSequenceClassification", num_labels=1, initializer_range=r) for r in (0.3, 0.5))
     inputs = inputs_of("ForSequenceClassification")
     outputs, targets = student.eval()(**inputs), other.eval()(**inputs)
@@ -73,7 +73,7 @@ def test_loss_for_scores():
 
 @pytest.mark.parametrize("temperature", [0.3, 2.0])
 def test_loss_for_question_answering(temperature):
-    """Guards: padding, for which FixedHeadBert and BERT return different logits, does not affect loss and gradient."""
+    """The distillation loss for question answering ignores padding, where models differ in their logits."""
     student = model_of("ForQuestionAnswering", initializer_range=0.3)
     enable_unpadding(student)
     torch.manual_seed(3)
@@ -93,7 +93,7 @@ def test_loss_for_question_answering(temperature):
 
 
 def test_weights_of_the_losses(model, teacher, download, tmp_path):
-    """Guards: with weight 0, training is bit-identical to training without a teacher; the card names the teacher."""
+    """With weight 0, training is bit-identical to training without a teacher. The model card names the teacher."""
     glue(model, download, tmp_path / "without", *STEPS)
     for weight in ("0", "0.5"):
         more = ("--teacher_model", teacher, "--distillation_weight", weight)
@@ -106,7 +106,7 @@ def test_weights_of_the_losses(model, teacher, download, tmp_path):
 
 
 def test_question_answering_with_a_teacher(model, questions, tmp_path):
-    """Guards: run_squad.py trains with a teacher and evaluates with the label loss."""
+    """run_squad.py trains with a teacher, but its evaluation loss only depends on the labels."""
     steps = ("--do_train", "--max_steps", "3", "--learning_rate", "1e-3")
     squad(model, questions, tmp_path / "teacher", *steps)
     taught = ("--teacher_model", str(tmp_path / "teacher"), "--distillation_temperature", "3")
@@ -118,7 +118,7 @@ def test_question_answering_with_a_teacher(model, questions, tmp_path):
 
 
 def test_interrupted_run_resumes(model, teacher, download, tmp_path, monkeypatch):
-    """Guards: a run stopped in the second epoch ends with bit-identical weights; a changed teacher is refused."""
+    """A run that is interrupted and resumed has bit-identical weights. It does not resume with a different teacher."""
     own = tmp_path / "teacher"
     shutil.copytree(teacher, own)
     steps = (*STEPS, "--teacher_model", str(own))
@@ -127,7 +127,7 @@ def test_interrupted_run_resumes(model, teacher, download, tmp_path, monkeypatch
 
     def stopping(self, *args, **kwargs):
         calls.append(1)
-        if len(calls) == 8:  # of 12; an epoch has 6
+        if len(calls) == 8:  # of 12 steps in 2 epochs
             os.kill(os.getpid(), signal.SIGTERM)
         return original(self, *args, **kwargs)
 
@@ -153,14 +153,14 @@ def load(teacher, student, tokenizer) -> Teacher:
 
 
 def test_labels_are_matched_by_name(teacher, tmp_path):
-    """Guards: the loss is the same for a teacher with different label ids and capitalized names."""
-    turned = AutoModelForSequenceClassification.from_pretrained(teacher)
-    student = copy.deepcopy(turned.config)
-    turned.config.id2label = {0: "NOT_ENTAILMENT", 1: "ENTAILMENT"}
+    """The loss does not depend on the teacher's label ids and on the case of its label names."""
+    flipped = AutoModelForSequenceClassification.from_pretrained(teacher)
+    student = copy.deepcopy(flipped.config)
+    flipped.config.id2label = {0: "NOT_ENTAILMENT", 1: "ENTAILMENT"}
     with torch.no_grad():
-        turned.classifier.weight.copy_(turned.classifier.weight.flip(0))
-        turned.classifier.bias.copy_(turned.classifier.bias.flip(0))
-    turned.save_pretrained(tmp_path)
+        flipped.classifier.weight.copy_(flipped.classifier.weight.flip(0))
+        flipped.classifier.bias.copy_(flipped.classifier.bias.flip(0))
+    flipped.save_pretrained(tmp_path)
     tokenizer = AutoTokenizer.from_pretrained(teacher)
     tokenizer.save_pretrained(tmp_path)
     one, two = (load(name, student, tokenizer) for name in (teacher, str(tmp_path)))
@@ -169,7 +169,7 @@ def test_labels_are_matched_by_name(teacher, tmp_path):
     outputs = model_of("ForSequenceClassification").eval()(**inputs)
     assert one.loss(inputs, outputs, 2.0).item() == pytest.approx(two.loss(inputs, outputs, 2.0).item(), rel=1e-5)
     two.model.load_state_dict(one.model.state_dict())
-    assert one.fingerprint() != two.fingerprint()  # the order of the labels counts
+    assert one.fingerprint() != two.fingerprint()  # the label ids are part of the fingerprint
 
 
 def cased(directory):
@@ -190,7 +190,7 @@ def unnamed_labels(directory):
     ],
 )
 def test_unsuitable_teachers(teacher, tmp_path, change, message):
-    """Guards: a teacher with different labels or a different tokenizer is refused."""
+    """Teachers with different labels or a different tokenizer are refused."""
     shutil.copytree(teacher, tmp_path / "teacher")
     student = AutoModelForSequenceClassification.from_pretrained(teacher).config
     change(tmp_path / "teacher")
@@ -199,7 +199,7 @@ def test_unsuitable_teachers(teacher, tmp_path, change, message):
 
 
 def test_teachers_for_a_different_task(model, teacher, download, tmp_path):
-    """Guards: a random head and a classifier cannot be the teacher for a regression; a regression can."""
+    """A regression model can teach a regression model. A classifier or a model without a task head cannot."""
     taught = ("--do_train", "--max_steps", "1", "--teacher_model")
     with pytest.raises(InputError, match="^`teacher_model`: .*classifier.bias, classifier.weight"):
         glue(model, download, tmp_path / "no", *taught, model)

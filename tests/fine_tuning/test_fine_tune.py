@@ -1,4 +1,4 @@
-"""run_glue.py and run_squad.py: equal to transformers' scripts, independent of batch size, order and processes."""
+"""Tests for complete runs of run_glue.py and run_squad.py, which must not depend on batches, order or processes."""
 
 import json
 import os
@@ -35,8 +35,8 @@ from fixedbert.support.errors import InputError
 from fixedbert.training.arguments import ModelArguments
 
 
-def test_steps_are_those_of_transformers(model, download, tmp_path):
-    """Guards: with transformers' order, the losses of each step equal those of a plain Trainer on padded features."""
+def test_losses_equal_those_of_transformers(model, download, tmp_path):
+    """With random order, the loss of each step equals that of transformers' Trainer on padded features."""
     steps = ("--do_train", "--num_train_epochs", "2", "--per_device_train_batch_size", "4", "--logging_steps", "1")
     glue(model, download, tmp_path / "ours", *steps, "--train_sampling_strategy", "random", "--learning_rate", "1e-3")
     state = json.loads((tmp_path / "ours/trainer_state.json").read_text())
@@ -73,7 +73,7 @@ def test_steps_are_those_of_transformers(model, download, tmp_path):
 
 @pytest.mark.parametrize("stock", [False, True])
 def test_results_do_not_depend_on_batches(model, download, tmp_path, stock):
-    """Guards: metrics and predictions do not depend on batch size and padding; predictions keep the order of rows."""
+    """Metrics and predictions do not depend on batch size and padding. Predictions keep the order of the rows."""
     if stock:  # transformers' own BERT
         tokenizer = AutoTokenizer.from_pretrained(model)
         shape = {"hidden_size": 30, "num_hidden_layers": 2, "num_attention_heads": 5, "intermediate_size": 37}
@@ -110,13 +110,13 @@ def test_results_do_not_depend_on_batches(model, download, tmp_path, stock):
 
 
 def test_squad_from_training_to_answers(model, questions, tmp_path):
-    """Guards: SQuAD 2.0 has the files and metric names of run_qa.py, independent of batch size and padding."""
+    """SQuAD 2.0 runs write the files and metrics of run_qa.py. Results do not depend on batch size and padding."""
     output = tmp_path / "trained"
     steps = ("--max_steps", "5", "--learning_rate", "1e-3", "--null_score_diff_threshold", "best")
     found = squad(model, questions, output, "--do_train", "--do_eval", "--do_predict", *steps)
     names = {"exact", "f1", "total", "HasAns_f1", "NoAns_exact", "best_f1", "best_f1_thresh", "loss", "samples"}
     assert {f"eval_{name}" for name in names} <= set(found)
-    assert found["eval_f1"] == pytest.approx(found["eval_best_f1"])  # the threshold was chosen here
+    assert found["eval_f1"] == pytest.approx(found["eval_best_f1"])  # the threshold was chosen on these questions
     answers = {kind: json.loads((output / f"{kind}_predictions.json").read_text()) for kind in ("eval", "predict")}
     assert list(answers["eval"]) == [f"q{number}" for number in range(31)]
     assert answers["predict"] == answers["eval"]  # the same questions and threshold
@@ -135,14 +135,16 @@ def test_squad_from_training_to_answers(model, questions, tmp_path):
         assert other == pytest.approx(odds, abs=1e-4)
 
 
-def test_head_for_other_labels_is_new(model, download, tmp_path, capsys):
-    """Guards: an MNLI model gets a new head for RTE, but keeps its other weights; the same labels keep the head."""
+def test_different_labels_need_a_new_head(model, download, tmp_path, capsys):
+    """Training on different labels replaces the model's head, but keeps its other weights."""
     glue(model, download, tmp_path / "mnli", "--do_train", "--max_steps", "2", task="mnli")
-    still = ("--do_train", "--max_steps", "1", "--learning_rate", "0")
-    glue(str(tmp_path / "mnli"), download, tmp_path / "rte", *still, task="rte")
-    glue(str(tmp_path / "mnli"), download, tmp_path / "again", *still, task="mnli")
-    glue(str(tmp_path / "rte"), download, tmp_path / "mrpc", *still, task="mrpc")  # as many, but different labels
-    assert "with a new one for entailment, not_entailment" in capsys.readouterr().out
+    unchanged = ("--do_train", "--max_steps", "1", "--learning_rate", "0")
+    glue(str(tmp_path / "mnli"), download, tmp_path / "rte", *unchanged, task="rte")
+    glue(str(tmp_path / "mnli"), download, tmp_path / "again", *unchanged, task="mnli")
+    glue(
+        str(tmp_path / "rte"), download, tmp_path / "mrpc", *unchanged, task="mrpc"
+    )  # as many labels, but with different names
+    assert "with a new head (entailment, not_entailment)" in capsys.readouterr().out
     weights = {name: load_file(tmp_path / name / "model.safetensors") for name in ("mnli", "rte", "again", "mrpc")}
     query = "bert.encoder.layer.1.attention.self.query.weight"
     assert all(torch.equal(weights["mnli"][query], weights[name][query]) for name in weights)
@@ -154,7 +156,7 @@ def test_head_for_other_labels_is_new(model, download, tmp_path, capsys):
 
 
 def test_a_model_without_a_head_is_not_evaluated(model, download, questions, tmp_path):
-    """Guards: evaluation and prediction with a random head are refused, and the message lists the missing weights."""
+    """Evaluation and prediction with a randomly initialized head are refused."""
     with pytest.raises(InputError, match="no weights for classifier.bias, classifier.weight; train"):
         glue(model, download, tmp_path / "no", "--do_predict", task="ax")
     with pytest.raises(InputError, match="no weights for qa_outputs.bias, qa_outputs.weight"):
@@ -163,7 +165,7 @@ def test_a_model_without_a_head_is_not_evaluated(model, download, questions, tmp
 
 
 def train_on_eleven(model, data, tmp_path, script, *more):
-    """Returns the weights after one epoch with steps of 8 and 3 rows, for batches of 8 and 2."""
+    """Returns the weights after steps with 8 and 3 rows, trained with batch sizes 8 and 2."""
     weights = []
     for size, steps in ((8, 1), (2, 4)):
         batch = ("--per_device_train_batch_size", str(size), "--gradient_accumulation_steps", str(steps))
@@ -184,7 +186,7 @@ def train_on_eleven(model, data, tmp_path, script, *more):
 @pytest.mark.parametrize("task", ["rte", "stsb", "squad"])
 @pytest.mark.parametrize("taught", [False, True])
 def test_accumulated_steps_are_large_steps(model, download, questions, tmp_path, task, taught):
-    """Guards: four accumulated batches of 2 equal a batch of 8, even if the last step has batches of 2 and 1."""
+    """Four accumulated batches of 2 rows give the same step as one batch of 8, even if the last step is smaller."""
     script, data, more = (squad, questions, ()) if task == "squad" else (partial(glue, task=task), download, ())
     if taught:
         script(model, data, tmp_path / "teacher", "--do_train", "--max_steps", "1")
@@ -197,26 +199,26 @@ def test_accumulated_steps_are_large_steps(model, download, questions, tmp_path,
 
 
 def test_validation_rows_that_are_training_rows(model, tmp_path, capsys):
-    """Guards: validation rows with the same texts as training rows are counted, regardless of whitespace."""
+    """A warning counts the validation rows whose texts also occur in the training data, ignoring whitespace."""
     train, dev = tmp_path / "train.csv", tmp_path / "dev.tsv"
     train.write_text("sentence1,sentence2,label\none,two,no\ntwo,one,yes\nthree,one,no\n")
     run = ("--do_train", "--do_eval", "--max_steps", "1")
 
-    def told(*rows):
+    def warnings(*rows):
         dev.write_text("sentence1\tsentence2\tlabel\n" + "\n".join(rows) + "\n")
         files = ("--train_file", str(train), "--validation_file", str(dev))
-        folder = ("--output_dir", str(tmp_path / f"out-{len(list(tmp_path.iterdir()))}"))
-        run_glue(["--model_name_or_path", model, *files, *QUICK, *folder, *run])
-        return [line for line in capsys.readouterr().out.splitlines() if "training rows" in line]
+        output = ("--output_dir", str(tmp_path / f"out-{len(list(tmp_path.iterdir()))}"))
+        run_glue(["--model_name_or_path", model, *files, *QUICK, *output, *run])
+        return [line for line in capsys.readouterr().out.splitlines() if "training data" in line]
 
-    (line,) = told("one\ttwo \tyes", "two\t one\tyes", "one\tone\tno")
-    assert line.startswith("validation: 2 of 3 rows have the same texts as training rows")
-    assert told("one\tthree\tyes", "two\ttwo\tno") == []
+    (line,) = warnings("one\ttwo \tyes", "two\t one\tyes", "one\tone\tno")
+    assert line.startswith("validation: 2 of 3 rows also occur in the training data")
+    assert warnings("one\tthree\tyes", "two\ttwo\tno") == []
 
 
 def test_thresholds_and_maximum_counts(model, download, questions, tmp_path):
-    """Guards: choosing a threshold without data is refused; maximum counts limit the predictions."""
-    with pytest.raises(InputError, match="`null_score_diff_threshold` best requires validation questions"):
+    """Choosing a threshold requires validation questions. `max_predict_samples` limits the predictions."""
+    with pytest.raises(InputError, match='`null_score_diff_threshold` "best" requires validation questions'):
         squad(model, questions, tmp_path / "no", "--do_predict", "--null_score_diff_threshold", "best")
     few = ("--do_train", "--do_predict", "--max_steps", "1", "--max_predict_samples", "3")
     glue(model, download, tmp_path / "few", *few)
@@ -227,7 +229,7 @@ def test_thresholds_and_maximum_counts(model, download, questions, tmp_path):
 
 
 def test_answers_are_predicted_without_labels(model, questions, tmp_path):
-    """Guards: a test file without answers is predicted, and gives no metrics."""
+    """Questions without answers can be predicted, and have no metrics."""
     rows = [json.loads(line) for line in Path(questions).read_text().splitlines()]
     (tmp_path / "test.jsonl").write_text("\n".join(json.dumps({**row, "answers": None}) for row in rows))
     found = squad(model, questions, tmp_path / "out", "--do_train", "--max_steps", "1", "--do_predict",
@@ -237,12 +239,12 @@ def test_answers_are_predicted_without_labels(model, questions, tmp_path):
 
 
 def test_default_evaluation_steps(tmp_path):
-    """Guards: evaluation happens every 500 steps by default, not at every log entry."""
+    """By default, evaluation happens every 500 steps, not at every log entry."""
     assert FineTuningArguments(output_dir=str(tmp_path), use_cpu=True, eval_strategy="steps").eval_steps == 500
 
 
 def test_early_stopping_keeps_the_best(model, download, tmp_path):
-    """Guards: training ends after two evaluations without a better metric, with the weights of the best checkpoint."""
+    """Training stops after two evaluations without a better metric, and loads the best checkpoint."""
     steps = ("--max_steps", "9", "--learning_rate", "0", "--eval_strategy", "steps", "--eval_steps", "1")
     best = ("--save_strategy", "steps", "--save_steps", "1", "--load_best_model_at_end", "--metric_for_best_model")
     stop = (*best, "accuracy", "--early_stopping_patience", "2")
@@ -251,7 +253,7 @@ def test_early_stopping_keeps_the_best(model, download, tmp_path):
     assert state["global_step"] == 3 and state["best_global_step"] == 1
 
 
-def with_another_answer(text):
+def with_additional_answer(text):
     rows = [json.loads(line) for line in text.splitlines()]
     row = next(row for row in rows if row["answers"]["text"])
     row["answers"]["text"].append(row["context"].split()[0])
@@ -261,11 +263,11 @@ def with_another_answer(text):
 
 @pytest.mark.parametrize(
     ("script", "change"),
-    [(run_glue, lambda text: text.replace(",yes", ",yea")), (run_squad, with_another_answer)],
+    [(run_glue, lambda text: text.replace(",yes", ",yea")), (run_squad, with_additional_answer)],
     ids=["labels", "answers"],
 )
 def test_runs_resume_on_the_same_data_only(model, questions, tmp_path, monkeypatch, script, change):
-    """Guards: an interrupted run does not resume if labels or additional answers have changed."""
+    """An interrupted run only resumes if the data are unchanged, including labels and additional answers."""
     steps = ("--do_train", "--max_steps", "3", "--save_strategy", "steps", "--save_steps", "1")
     file = tmp_path / "rows.csv" if script is run_glue else Path(shutil.copy(questions, tmp_path))
     if script is run_glue:
@@ -299,7 +301,7 @@ def test_runs_resume_on_the_same_data_only(model, questions, tmp_path, monkeypat
 
 @pytest.mark.slow
 def test_two_processes_are_one(model, download, tmp_path):
-    """Guards: with a teacher, two processes have the weights, metrics and predictions of one."""
+    """With two processes, a run with a teacher has the same weights, metrics and predictions as with one."""
     steps = ("--do_train", "--do_eval", "--do_predict", "--num_train_epochs", "2", "--learning_rate", "1e-3")
     glue(model, download, tmp_path / "teacher", "--do_train", "--max_steps", "2")
     steps = (*steps, "--teacher_model", str(tmp_path / "teacher"))
@@ -313,7 +315,7 @@ def test_two_processes_are_one(model, download, tmp_path):
     pair.finished()
     one, two = (load_file(tmp_path / name / "model.safetensors") for name in runs)
     for name in one:
-        if not name.endswith("key.bias"):  # its gradient is only rounding errors, which Adam amplifies
+        if not name.endswith("key.bias"):  # its gradient is zero except for rounding errors, which Adam amplifies
             assert torch.allclose(one[name], two[name], rtol=1e-4, atol=1e-5), name
     results = [json.loads((tmp_path / name / "all_results.json").read_text()) for name in runs]
     assert results[0]["eval_accuracy"] == results[1]["eval_accuracy"]
@@ -323,7 +325,7 @@ def test_two_processes_are_one(model, download, tmp_path):
 
 @pytest.mark.slow
 def test_two_processes_evaluate_squad_like_one(model, questions, tmp_path):
-    """Guards: SQuAD scores and loss are the same on two processes, whose last batch is padded, as on one."""
+    """With two processes, SQuAD scores and losses are the same as with one, although the last batch is padded."""
     squad(model, questions, tmp_path / "trained", "--do_train", "--max_steps", "3")
     files = ("--validation_file", questions, "--version_2_with_negative")
     size = ("--max_seq_length", "32", "--doc_stride", "8", "--per_device_eval_batch_size", "4")
@@ -338,17 +340,17 @@ def test_two_processes_evaluate_squad_like_one(model, questions, tmp_path):
 
 
 def test_batches_of_similar_lengths():
-    """Guards: each epoch has every row once, similar lengths in each step, and an order that depends on the seed."""
+    """LengthGroupedSampler groups similar lengths, and its order depends on the seed and the epoch."""
     rng = np.random.default_rng(0)
     lengths = rng.integers(5, 128, 1300).tolist()
     sampler = LengthGroupedSampler(lengths, 13, seed=3)
     first = list(sampler)
     assert sorted(first) == list(range(1300)) and first == list(LengthGroupedSampler(lengths, 13, seed=3))
     batches = np.array([lengths[i] for i in first]).reshape(-1, 13)
-    assert (batches.max(1) - batches.min(1)).mean() < 10  # of 123
-    assert batches[0].max() == max(lengths)  # running out of memory happens in the first step
-    falls = (np.diff(batches[1:].mean(1)) < 0).mean()
-    assert 0.35 < falls < 0.65  # not sorted from long to short
+    assert (batches.max(1) - batches.min(1)).mean() < 10  # the lengths span 123 tokens
+    assert batches[0].max() == max(lengths)  # so that a lack of memory shows in the first step
+    shorter = (np.diff(batches[1:].mean(1)) < 0).mean()
+    assert 0.35 < shorter < 0.65  # steps are not sorted by length
     odd = list(LengthGroupedSampler(lengths[:1295], 13, seed=3))  # an incomplete last step
     assert sorted(odd) == list(range(1295))
     batches = [[lengths[i] for i in odd[start : start + 13]] for start in range(0, 1295, 13)]
@@ -357,7 +359,7 @@ def test_batches_of_similar_lengths():
     assert list(sampler) != first and list(LengthGroupedSampler(lengths, 13, seed=4)) != first
 
 
-# The arguments of transformers' run_glue.py and run_qa.py (version 4.55 and later), besides TrainingArguments.
+# The arguments of transformers' run_glue.py and run_qa.py (version 4.55 and later), except TrainingArguments.
 COMMON = (
     "model_name_or_path config_name tokenizer_name cache_dir model_revision token trust_remote_code "
     "dataset_name dataset_config_name max_seq_length overwrite_cache pad_to_max_length max_train_samples "
@@ -372,7 +374,7 @@ RUN_QA = (
 
 @pytest.mark.parametrize("data_arguments, names", [(GlueDataArguments, RUN_GLUE), (SquadDataArguments, RUN_QA)])
 def test_every_flag_of_transformers_exists(data_arguments, names, tmp_path):
-    """Guards: each flag of transformers' scripts is accepted and documented."""
+    """Each flag of transformers' run_glue.py and run_qa.py is accepted and documented."""
     page = (ROOT / "docs" / "fine_tuning.md").read_text(encoding="utf-8")
     for name in names.split():
         value = "16" if re.search("(?<!pad_to_max_)length$|samples$|stride$|n_best_size$|workers$", name) else "true"

@@ -1,4 +1,4 @@
-"""Text classification: prediction files and new tasks."""
+"""Tests for prediction files and for new tasks."""
 
 import json
 
@@ -12,15 +12,15 @@ from fixedbert.fine_tuning.glue import write_predictions
 from fixedbert.fine_tuning.glue_metrics import MEASURES, METRICS
 
 
-def test_predictions_have_one_line_per_row(tmp_path):
-    """Guards: tabs and line breaks in labels and indices are escaped in predict_results.txt."""
+def test_predictions_are_escaped(tmp_path):
+    """predict_results.txt has one line per row, because tabs and line breaks are escaped."""
     rows = datasets.Dataset.from_dict({"index": ["7", "a\tb"]})
     write_predictions(tmp_path, None, "test", rows, ["x\ny", "z\r\tu"], np.array([0, 1]))
     assert (tmp_path / "predict_results.txt").read_bytes() == b"index\tprediction\n7\tx\\ny\na\\tb\tz\\r\\tu\n"
 
 
-def test_a_task_is_added_in_two_places(model, tmp_path, monkeypatch):
-    """Guards: entries in TASKS and METRICS define a task: its columns, Hub dataset and metric."""
+def test_adding_a_task(model, tmp_path, monkeypatch):
+    """A task can be added with one entry in TASKS and one in METRICS."""
     task = GlueTask("Added", ("text",), ("no", "yes"), dataset_name="me/added", dataset_config_name="plain")
     monkeypatch.setitem(TASKS, "added", task)
     monkeypatch.setitem(METRICS, "added", ("recall",))

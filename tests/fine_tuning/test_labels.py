@@ -1,4 +1,4 @@
-"""Labels in the data get the model's ids by name, or the model gets a new head."""
+"""Tests for matching the labels in the data with the labels of a model."""
 
 import numpy as np
 import pytest
@@ -24,33 +24,33 @@ def config_with(*names, **fields):
         (["entailment", "not_entailment"], ("Not-Entailment", "ENTAILMENT"), {"entailment": 1, "not_entailment": 0}),
         (["entailment", "not_entailment"], ("not entailment", "Entailment"), {"entailment": 1, "not_entailment": 0}),
         (["-1", "1"], ("1", "-1"), {"-1": 1, "1": 0}),  # a sign is not a hyphen between words
-        (["a", "A"], ("A", "a"), {"a": 1, "A": 0}),  # different labels, though similar
+        (["a", "A"], ("A", "a"), {"a": 1, "A": 0}),  # these differ only in case, but both exist
         (None, ("yes", "no"), {"yes": 0, "no": 1}),
     ],
 )
 def test_labels_are_matched_by_name(names, known, label_ids):
-    """Guards: labels get the model's ids regardless of case and separators; head and label names are kept."""
+    """Label names are matched regardless of case and separators. The model keeps its head and its names."""
     config = config_with(*known, **FINE_TUNED)
     assert align_labels(names, config, train=False) == (label_ids, False)
     assert default_names(config) == [*known] and config.problem_type == "single_label_classification"
 
 
-def test_other_labels_need_a_new_head(capsys):
-    """Guards: different labels need a new head, which is printed, or refused without training."""
+def test_different_labels_need_a_new_head(capsys):
+    """Different labels replace the head, which is printed, or are refused without training."""
     config = config_with(*MNLI)
     assert align_labels(["entailment", "not_entailment"], config, train=True)[1]
     assert config.num_labels == 2 and config.id2label == {0: "entailment", 1: "not_entailment"}
-    told = capsys.readouterr().out
-    assert "head for entailment, neutral, contradiction with a new one for entailment, not_entailment" in told
+    printed = capsys.readouterr().out
+    assert "head (entailment, neutral, contradiction) with a new head (entailment, not_entailment)" in printed
     assert align_labels([], config, train=True) == ({}, True)
     assert config.num_labels == 1 and config.problem_type == "regression"
     assert align_labels([], config, train=True) == ({}, False)
-    assert not align_labels([], BertConfig(), train=True)[1]  # there was no head before
+    assert not align_labels([], BertConfig(), train=True)[1]  # a pretrained model has no head
     with pytest.raises(
         InputError, match="the model predicts scores, but the labels in the data are entailment, not_en"
     ):
         align_labels(["entailment", "not_entailment"], config, train=False)
-    with pytest.raises(InputError, match="the labels are unknown"):
+    with pytest.raises(InputError, match="neither the data nor the model has labels"):
         align_labels(None, BertConfig(), train=False)
 
 
@@ -63,29 +63,32 @@ def test_other_labels_need_a_new_head(capsys):
     ],
 )
 def test_order_of_unnamed_labels_is_assumed_and_printed(capsys, names, label_ids, after):
-    """Guards: for LABEL_0, LABEL_1, ... the order of the labels in the data is assumed, which is printed."""
+    """For a model without label names, ids follow the order of the labels in the data, and are printed."""
     config = config_with("LABEL_0", "LABEL_1", "LABEL_2", **FINE_TUNED)
     assert align_labels(names, config, train=False) == (label_ids, False)
-    told = capsys.readouterr().out
+    printed = capsys.readouterr().out
     assert default_names(config) == (after or ["LABEL_0", "LABEL_1", "LABEL_2"])
-    assert (told != "") == bool(after)
-    assert not after or f"the model's labels have no names; assuming LABEL_0 = {names[0]!r}" in told
+    assert (printed != "") == bool(after)
+    assert not after or f"the model has no label names; assuming LABEL_0 = {names[0]!r}" in printed
 
 
 def test_unnamed_labels_that_do_not_fit():
-    """Guards: more labels than classes, and scores, are refused; without labels, predictions are LABEL_n."""
+    """A model without label names refuses scores, and more labels than it has classes."""
     config = config_with("LABEL_0", "LABEL_1", **FINE_TUNED)
     assert not align_labels(None, config, train=False)[1] and default_names(config) == ["LABEL_0", "LABEL_1"]
     for names, listed in ((["a", "b", "c"], "a, b, c"), ([], "scores")):
         with pytest.raises(InputError, match=f"predicts LABEL_0, LABEL_1, but the labels in the data are {listed};"):
             align_labels(names, config, train=False)
-    assert label_names(config_with("LABEL_0", **FINE_TUNED)) == []  # a single output is a score
-    assert align_labels(["no", "yes"], config, train=True) == ({"no": 0, "yes": 1}, False)  # training decides
+    assert label_names(config_with("LABEL_0", **FINE_TUNED)) == []  # a single output means regression
+    assert align_labels(["no", "yes"], config, train=True) == (
+        {"no": 0, "yes": 1},
+        False,
+    )  # training defines the names
     assert default_names(config) == ["no", "yes"]
 
 
-def test_metrics_and_submissions_use_the_numbers_of_the_task():
-    """Guards: F1 is for GLUE's positive class, and submissions have GLUE's names, for any label ids of the model."""
+def test_metrics_and_submissions_use_the_labels_of_the_task():
+    """For any label ids of the model, F1 uses GLUE's positive class, and submissions use GLUE's labels."""
     names = ["EQUIVALENT", "NOT_EQUIVALENT"]
     evaluation = GlueEvaluation("mrpc", names)
     logits = np.eye(2)[[0, 0, 1, 1, 1]]

@@ -1,4 +1,4 @@
-"""Metrics: SQuAD's published scores to the last printed digit, and hand-computed values."""
+"""Tests that compare metrics with published scores, hand-computed values and definitions."""
 
 import json
 
@@ -16,13 +16,13 @@ from fixedbert.fine_tuning.squad_metrics import (
 )
 
 
-def test_normalisation_is_squad_s():
-    """Guards: case, ASCII punctuation, articles and spaces are ignored, but not words that contain an article."""
+def test_answer_normalization():
+    """Answers are compared without case, ASCII punctuation, articles and repeated whitespace."""
     assert normalize_answer("  The  Theatre, an A-Team's  ") == "theatre ateams"
 
 
 def test_hand_computed_scores():
-    """Guards: repeated words count, the best of several answers counts, a missing prediction scores 0."""
+    """SQuAD scores equal hand-computed values, with repeated words, several answers and a missing prediction."""
     assert exact_match("The cat!", "cat") == 1.0
     assert f1("a big black cat", "black black cat") == pytest.approx(2 * 2 / (3 + 3))
     assert f1("dog", "cat") == 0.0
@@ -31,9 +31,9 @@ def test_hand_computed_scores():
 
 
 def test_scores_with_unanswerable_questions():
-    """Guards: SQuAD 2.0's rules: an empty text is right if there is no answer, null scores, scores for both parts."""
-    answers = {"1": ["black cat"], "2": [], "3": ["the"], "4": [], "5": ["dog"]}  # "the" is no answer: an article
-    predictions = {"1": "cat", "2": "", "3": "", "4": "dog"}  # none for 5
+    """SQuAD 2.0 scores equal hand-computed values, with and without null scores."""
+    answers = {"1": ["black cat"], "2": [], "3": ["the"], "4": [], "5": ["dog"]}  # "the" is empty after normalization
+    predictions = {"1": "cat", "2": "", "3": "", "4": "dog"}  # no prediction for question 5
     scores = squad_v2_scores(predictions, answers)
     assert scores == {
         "exact": 100 * 2 / 5,
@@ -51,8 +51,8 @@ def test_scores_with_unanswerable_questions():
     assert squad_v2_scores(predictions, answers, nulls, threshold=0.05)["HasAns_f1"] == 0.0
 
 
-def test_best_threshold_is_the_best_of_all():
-    """Guards: the chosen threshold gives the promised score, and no other threshold gives a better one."""
+def test_best_threshold_by_brute_force():
+    """The best threshold achieves the returned score, and no other threshold achieves a better one."""
     rng = np.random.default_rng(0)
     for _ in range(30):
         size = 13
@@ -74,12 +74,12 @@ def test_best_threshold_is_the_best_of_all():
     [
         ("v1.1-bert-ensemble", "v1.1", (86.206, 92.196)),
         ("v1.1-r-net-plus", "v1.1", (82.469, 88.478)),
-        ("v1.1-logistic-regression", "v1.1", (40.142, 50.982)),  # 13 questions have no prediction
+        ("v1.1-logistic-regression", "v1.1", (40.142, 50.982)),  # has no prediction for 13 questions
         ("v2.0-bert-single", "v2.0", (78.742, 81.775)),
     ],
 )
 def test_published_squad_scores(real_data, system, version, expected):
-    """Guards: predictions of known systems on the SQuAD dev sets reach their published scores."""
+    """Predictions of published systems on SQuAD get their published scores to the last digit."""
     predictions = json.loads(next((real_data / "squad/predictions").glob(f"{system}*")).read_text())
     articles = json.loads((real_data / f"squad/dev-{version}.json").read_text())["data"]
     answers = {
@@ -99,7 +99,7 @@ def test_published_squad_scores(real_data, system, version, expected):
 
 @pytest.mark.parametrize("task", METRICS)
 def test_glue_metrics_against_their_formulas(task):
-    """Guards: every task has its metrics, and they follow their definitions."""
+    """The metrics for each GLUE task equal their definitions."""
     predictions, labels = np.array([0, 1, 1, 1, 0, 1, 1]), np.array([0, 1, 0, 1, 1, 1, 0])
     tp, fp, fn, tn = 3, 2, 1, 1
     expected = {
@@ -123,6 +123,6 @@ def test_glue_metrics_against_their_formulas(task):
 
 
 def test_constant_predictions_have_no_correlation():
-    """Guards: constant predictions score 0, not NaN, which JSON does not have and no comparison takes."""
+    """Correlations with constant predictions are 0 instead of NaN, which JSON cannot represent."""
     assert glue_scores("stsb", np.ones(5), np.arange(5)) == {"pearson": 0.0, "spearmanr": 0.0}
     assert glue_scores("cola", np.ones(5, int), np.array([0, 1, 1, 0, 1])) == {"matthews_correlation": 0.0}

@@ -1,4 +1,4 @@
-"""Special tokens in the user's text, such as "[SEP]", are tokenized as text everywhere."""
+"""Tests that special tokens in texts, such as "[SEP]", are tokenized as ordinary text."""
 
 import datasets
 import numpy as np
@@ -14,7 +14,7 @@ from fixedbert.fine_tuning.texts import text_features
 
 
 def byte_level_tokenizer():
-    """A small tokenizer like RoBERTa's."""
+    """Returns a small byte-level tokenizer, like RoBERTa's."""
     backend = Tokenizer(models.BPE(unk_token="<unk>"))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
@@ -29,7 +29,7 @@ def byte_level_tokenizer():
 
 @pytest.mark.parametrize("family", ["bert", "roberta"])
 def test_special_tokens_in_texts_are_text(vocabulary, tmp_path, family):
-    """Guards: classification, questions, plain text and pretraining tokenize "[SEP]" or "<mask>" in a text as text."""
+    """Fine-tuning, plain text and pretraining tokenize special tokens in texts as ordinary text."""
     tokenizer = BertTokenizer(vocab=vocabulary) if family == "bert" else byte_level_tokenizer()
     special = [token for token in tokenizer.all_special_tokens if token]
     text = f"one {' two '.join(special)} three"
@@ -56,11 +56,11 @@ def test_special_tokens_in_texts_are_text(vocabulary, tmp_path, family):
     ((tokens, ends),) = tokenize_sentences([[text, "one two", text]], tokenizer)
     alone = tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
     assert special_ids(tokens) == [] and tokens[: len(alone)].tolist() == alone and len(ends) == 3
-    assert tokenize_sentences([["one", "two"]], tokenizer)[0][1].tolist()[-1] < 10  # the option does not stay
+    assert tokenize_sentences([["one", "two"]], tokenizer)[0][1].tolist()[-1] < 10  # the option does not persist
 
 
 def test_fill_mask_keeps_its_mask(vocabulary):
-    """Guards: after `encode`, calling the tokenizer directly still makes "[MASK]" the special token."""
+    """After `encode`, a direct call of the tokenizer still recognizes "[MASK]" as the special token."""
     tokenizer = BertTokenizer(vocab=vocabulary)
     encode(tokenizer, "one [MASK]")
     assert tokenizer.mask_token_id in tokenizer("one [MASK]")["input_ids"]

@@ -1,4 +1,4 @@
-"""Question answering: windows and labels, answers from logits, invalid questions."""
+"""Tests for question answering: windows and their labels, answers from logits, and invalid questions."""
 
 import json
 
@@ -40,10 +40,10 @@ def windows_of(tmp_path, tokenizer):
     return make
 
 
-def test_windows_against_hand_computed_spans(windows_of, tokenizer):
-    """Guards: the tokens, overlap and labels of windows equal those computed by hand."""
-    # [CLS] what returns the list ? [SEP] and the last [SEP] leave 11 of 19 tokens. A window shares 4 of them with the
-    # next one, which begins 7 later. "two six lists" is tokens 11 to 14 of the context: two six list ##s.
+def test_windows_against_hand_computed_values(windows_of, tokenizer):
+    """The tokens, overlap and labels of windows equal hand-computed values."""
+    # The question and special tokens leave room for 11 of 19 tokens. Windows overlap by 4 tokens, so that the next
+    # window begins 7 tokens later. The answer "two six lists" is tokens 11 to 14 of the context: two six list ##s.
     _, windows = windows_of(for_training=True)
     tokens = [tokenizer.convert_ids_to_tokens(ids) for ids in windows["input_ids"]]
     question = ["[CLS]", "what", "returns", "the", "list", "?", "[SEP]"]
@@ -59,8 +59,10 @@ def test_windows_against_hand_computed_spans(windows_of, tokenizer):
 
 
 def test_token_spans_at_the_edges():
-    """Guards: answers inside a token, at the edges of a window or beyond, and with surrounding whitespace."""
-    context = np.array([[0, 4], [5, 8], [9, 12], [12, 15], [16, 20], [21, 25]])  # all but two tokens are in the window
+    """Answers are expanded to complete tokens. They need not start or end at a token, but must lie in the window."""
+    context = np.array(
+        [[0, 4], [5, 8], [9, 12], [12, 15], [16, 20], [21, 25]]
+    )  # the window lacks the first and last token
     window = context[1:5]
 
     def span(start, length):
@@ -71,34 +73,34 @@ def test_token_spans_at_the_edges():
     assert span(10, 1) == (1, 1)  # part of a token selects the whole token
     assert span(5, 15) == (0, 3)
     assert span(17, 3) == (3, 3)  # in the last token
-    assert span(8, 4) == (1, 1)  # begins with a space
-    assert span(4, 4) == (0, 0) and span(16, 5) == (3, 3)  # a space beyond the window has no token
+    assert span(8, 4) == (1, 1)  # starts with a space
+    assert span(4, 4) == (0, 0) and span(16, 5) == (3, 3)  # spaces outside the window do not matter
     assert span(3, 5) is None and span(17, 5) is None
     assert answer_characters(context, {"answer_start": [4, 4], "text": [" ", "  x"]}) == [(5, 8)]
 
 
 def positions_of_run_qa(offsets, parts, answer, cls):
-    """Returns the labels of transformers' run_qa.py, or None if its search leaves the context."""
+    """Returns the labels from transformers' run_qa.py, or None if its search continues beyond the context."""
     context = [token for token, part in enumerate(parts) if part == 1]
     start, end = answer["answer_start"][0], answer["answer_start"][0] + len(answer["text"][0])
     if offsets[context[0]][0] > start or offsets[context[-1]][1] < end:
         return cls, cls
     if offsets[context[-1]][0] <= start:
-        return None  # it continues over [SEP] and padding, whose offsets are 0
+        return None  # it continues with [SEP] and padding, whose offsets are 0
     first = max(token for token in context if offsets[token][0] <= start)
     last = min(token for token in context if offsets[token][1] >= end)
     return first, last
 
 
 @pytest.mark.parametrize("length, stride", [(19, 4), (64, 16), (384, 128)])
-def test_real_windows_are_those_of_transformers(real_data, tokenizer, length, stride):
-    """Guards: windows for real questions have the same tokens, order and labels as in transformers."""
+def test_windows_equal_those_of_transformers(real_data, tokenizer, length, stride):
+    """Windows for real questions have the same tokens, order and labels as in transformers' run_qa.py."""
     vocabulary = str(real_data / "vocab/bert-base-uncased-vocab.txt")
     tokenizer = BertTokenizer(vocab=vocabulary)
     rows = load_squad(str(real_data / "squad/dev-v1.1.json"))
     rows = rows.select(range(0, len(rows), 97))
     first = [{name: values[:1] for name, values in answers.items()} for answers in rows["answers"]]
-    rows = rows.remove_columns("answers").add_column("answers", first, feature=rows.features["answers"])  # as there
+    rows = rows.remove_columns("answers").add_column("answers", first, feature=rows.features["answers"])
     if length == 19:
         rows = rows.filter(lambda row: len(tokenizer(row["question"])["input_ids"]) < 12)
     windows = squad_windows(rows, tokenizer, length, stride)
@@ -127,8 +129,8 @@ def test_real_windows_are_those_of_transformers(real_data, tokenizer, length, st
     assert compared > 0.98 * len(windows)
 
 
-def test_logits_come_back_as_the_text_of_the_best_valid_span(windows_of):
-    """Guards: the answer is the best span in all windows that is in the context and not too long."""
+def test_best_valid_span_is_the_answer(windows_of):
+    """The answer is the best span in all windows that lies in the context and is not too long."""
     rows, windows = windows_of()
     evaluation = SquadEvaluation(rows, windows, max_answer_length=4)  # "lists" is two tokens
     longest = max(map(len, windows["input_ids"]))
@@ -137,17 +139,17 @@ def test_logits_come_back_as_the_text_of_the_best_valid_span(windows_of):
     first, last = windows["start_positions"][right], windows["end_positions"][right]
     start[right, first], end[right, last] = 4.0, 4.0
     start[0, 0] = end[0, 0] = 50.0  # [CLS] is not in the context
-    end[right, first - 1] = 9.0  # ends before it starts
-    end[right, first + 4] = 9.0  # too long an answer
+    end[right, first - 1] = 9.0  # before the start
+    end[right, first + 4] = 9.0  # more than 4 tokens
     for window, size in enumerate(windows["length"]):
-        start[window, size:] = end[window, size:] = 70.0  # as if Trainer had padded shorter windows
+        start[window, size:] = end[window, size:] = 70.0  # padding added by Trainer
     scores = evaluation(EvalPrediction(predictions=(start, end), label_ids=None))
     assert evaluation.predictions == {"q1": "two six lists"}
     assert scores == {"exact_match": 100.0, "f1": 100.0}
 
 
 def questions_for_post_processing(tmp_path, version_2_with_negative):
-    """Three questions with one to three windows each, one of them without an answer in SQuAD 2.0."""
+    """Returns three questions with several windows. The second one has no answer in SQuAD 2.0."""
     rows = []
     for number, context in enumerate([CONTEXT, "One two three four .", f"{CONTEXT} {CONTEXT}"]):
         answers = {"text": ["two"], "answer_start": [context.index("two")]}
@@ -159,7 +161,7 @@ def questions_for_post_processing(tmp_path, version_2_with_negative):
 
 
 def answers_by_loops(rows, windows, start, end, n_best_size, max_answer_length, with_null):
-    """Returns n-best spans and null odds for each question, by run_qa.py's post-processing in plain loops."""
+    """Returns n-best spans and null odds for each question, computed with loops as in run_qa.py."""
     found = {}
     for question, row in enumerate(rows):
         spans, null = [], None
@@ -185,7 +187,7 @@ def answers_by_loops(rows, windows, start, end, n_best_size, max_answer_length, 
                     )
         spans = sorted(spans, key=lambda span: -span[0])[:n_best_size]
         best_score = next(span[0] for span in spans if span[1])
-        if with_null:  # it is always kept
+        if with_null:  # "no answer" is always kept
             spans = sorted([*spans, null], key=lambda span: -span[0])[:n_best_size]
             spans += [] if null in spans else [null]
         found[row["id"]] = (spans, null[0] - best_score)
@@ -194,7 +196,7 @@ def answers_by_loops(rows, windows, start, end, n_best_size, max_answer_length, 
 
 @pytest.mark.parametrize("version_2_with_negative", [False, True])
 def test_post_processing_against_plain_loops(tmp_path, tokenizer, version_2_with_negative):
-    """Guards: n-best answers, probabilities, null odds and predictions, for any order of the windows."""
+    """N-best answers, null odds and predictions equal those of a reference, for any order of the windows."""
     rows = questions_for_post_processing(tmp_path, version_2_with_negative)
     windows = squad_windows(rows, tokenizer, 19, 4, for_training=False)
     rng = np.random.default_rng(0)
@@ -220,12 +222,14 @@ def test_post_processing_against_plain_loops(tmp_path, tokenizer, version_2_with
             assert evaluation.predictions[name] == best
 
 
-def test_threshold_can_be_chosen(tmp_path, tokenizer):
-    """Guards: with "best", each evaluation chooses the threshold with the best F1."""
+def test_best_null_threshold(tmp_path, tokenizer):
+    """With "best", each evaluation chooses the threshold with the best F1."""
     rows = questions_for_post_processing(tmp_path, True)
     windows = squad_windows(rows, tokenizer, 19, 4, for_training=False)
     start, end = np.zeros((2, len(windows), 19))
-    start[:, 0] = np.where(np.array(windows["question"]) == 1, 6.0, 5.0)  # all lean to no answer, q1 most of all
+    start[:, 0] = np.where(
+        np.array(windows["question"]) == 1, 6.0, 5.0
+    )  # [CLS] has the highest score, most of all for q1
     evaluation = SquadEvaluation(rows, windows, 20, 1, True, "best")
     for number, window in enumerate(windows):
         if window["question"] != 1 and window["start_positions"]:
@@ -241,7 +245,7 @@ def test_threshold_can_be_chosen(tmp_path, tokenizer):
 
 
 def test_question_without_any_valid_span(tmp_path, tokenizer):
-    """Guards: the answer is empty if no start and end form a valid span."""
+    """The answer is empty if no start and end form a valid span."""
     rows = questions_for_post_processing(tmp_path, False)
     windows = squad_windows(rows, tokenizer, 19, 4, for_training=False)
     start, end = np.zeros((2, len(windows), 19))
@@ -253,7 +257,7 @@ def test_question_without_any_valid_span(tmp_path, tokenizer):
 
 @pytest.mark.parametrize("name", ["a.json", "a.jsonl", "a.parquet", "official.json"])
 def test_formats_give_the_same_rows(tmp_path, name):
-    """Guards: SQuAD's format, rows under "data", jsonl and parquet contain the same questions."""
+    """SQuAD's format, JSON rows, JSON lines and Parquet give the same questions."""
     texts = {"context": "a b", "question": "x ?"}
     rows = [
         {"id": "1", **texts, "answers": {"text": ["b"], "answer_start": [2]}},
@@ -273,7 +277,7 @@ def test_formats_give_the_same_rows(tmp_path, name):
         paragraph = {"context": "a b", "qas": [possible, impossible]}
         path.write_text(json.dumps({"version": "v2.0", "data": [{"title": "t", "paragraphs": [paragraph]}]}))
     assert load_squad(str(path), version_2_with_negative=True).to_list() == rows
-    assert len(load_squad(str(path), max_samples=1)) == 1  # the second, without an answer, is not validated
+    assert len(load_squad(str(path), max_samples=1)) == 1  # the second question, which has no answer, is not validated
 
 
 @pytest.mark.parametrize(
@@ -282,7 +286,7 @@ def test_formats_give_the_same_rows(tmp_path, name):
         ({"answers": {"text": ["two"], "answer_start": [4]}}, "the answer 'two' is not at character 4"),
         ({"answers": {"text": ["two"], "answer_start": [-3]}}, "the answer 'two' is not at character -3"),
         ({"answers": {"text": [""], "answer_start": [0]}}, "the answer '' is not at character 0"),
-        ({"answers": {"text": [], "answer_start": []}}, "no answer; for SQuAD 2.0 set `version_2_with_negative`"),
+        ({"answers": {"text": [], "answer_start": []}}, "no answer; set `version_2_with_negative` for SQuAD 2.0"),
         ({"answers": ...}, "it has no answers"),
         ({"question": " "}, "its question is empty"),
         ({"context": None}, "its context is empty"),
@@ -290,8 +294,8 @@ def test_formats_give_the_same_rows(tmp_path, name):
         ({"context": "\ud83d"}, "half of a surrogate pair"),
     ],
 )
-def test_questions_that_cannot_be_used(tmp_path, change, sentence):
-    """Guards: a wrong offset or an empty text is an error that names file and question."""
+def test_invalid_questions(tmp_path, change, sentence):
+    """The message for an invalid question contains the file and the id of the question."""
     row = {"id": 7, "context": "no two", "question": "x ?", "answers": {"text": ["two"], "answer_start": [3]}}
     changed = {name: value for name, value in (row | change).items() if value is not ...}
     (tmp_path / "a.jsonl").write_text(json.dumps(changed))
@@ -299,49 +303,53 @@ def test_questions_that_cannot_be_used(tmp_path, change, sentence):
         load_squad(str(tmp_path / "a.jsonl"))
 
 
-def test_duplicate_ids_and_bad_questions_can_be_skipped(tmp_path, capsys):
-    """Guards: a duplicate id is an error; --skip_bad_rows prints and skips invalid questions."""
+def test_invalid_questions_can_be_skipped(tmp_path, capsys):
+    """Duplicate ids are refused. --skip_bad_rows skips and prints invalid questions."""
     row = {"id": "1", "context": "a b", "question": "x ?", "answers": {"text": ["b"], "answer_start": [2]}}
     other = {**row, "id": "2", "answers": {"text": ["b"], "answer_start": [0]}}
     (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, [row, row, other])))
-    with pytest.raises(InputError, match=r"a\.jsonl, question 1: its id is not unique"):
+    with pytest.raises(InputError, match=r"a\.jsonl, question 1: its id occurs more than once"):
         load_squad(str(tmp_path / "a.jsonl"))
     assert load_squad(str(tmp_path / "a.jsonl"), skip_bad_rows=True)["id"][:] == ["1"]
-    assert "skipped 2 rows (question 1: its id is not unique; question 2: the answer" in capsys.readouterr().out
+    assert (
+        "skipped 2 rows (question 1: its id occurs more than once; question 2: the answer" in capsys.readouterr().out
+    )
 
 
 @pytest.mark.parametrize(
     "content", [b"\xff\xfe", b"[" * 100_000, b'{"data": 7}', b'{"data": [{"paragraphs": 7}]}', b'{"data": []}', b""]
 )
-def test_damaged_files(tmp_path, content):
-    """Guards: the message for invalid text, deep nesting, a different layout or an empty file names the file."""
+def test_corrupted_files(tmp_path, content):
+    """The message for a corrupted or empty file, or a file with a different format, contains its name."""
     (tmp_path / "a.json").write_bytes(content)
     with pytest.raises(InputError, match="a.json"):
         load_squad(str(tmp_path / "a.json"))
 
 
-def test_questions_that_fill_the_window(tmp_path, tokenizer, capsys):
-    """Guards: a question that is too long for a window is reported or skipped."""
+def test_long_questions(tmp_path, tokenizer, capsys):
+    """Questions that leave no room for the context are refused or skipped."""
     rows = []
     for number in range(2):
-        question = "what " * (11 + number)  # 19 less 3 special tokens and a stride of 4 is 12: one must be free
+        question = "what " * (11 + number)  # 19 - 3 special tokens - 4 for the stride = 12
         row = {"id": f"q{number}", "context": CONTEXT, "question": question}
         rows.append(row | {"answers": {"text": ["two"], "answer_start": [CONTEXT.index("two")]}})
     (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
     rows = load_squad(str(tmp_path / "a.jsonl"))
     size = ("a.jsonl", tokenizer, 19, 4)
-    message = "a.jsonl, question q1: it has 12 tokens, but with `max_seq_length` 19"
+    message = (
+        "a.jsonl, question q1: it has 12 tokens, but `max_seq_length` 19 and `doc_stride` 4 leave room for at most 11"
+    )
     with pytest.raises(InputError, match=message):
         questions_that_fit(rows, *size)
     fitting = questions_that_fit(rows, *size, skip_bad_rows=True)
     assert fitting["id"][:] == ["q0"] and "skipped 1 rows (question q1" in capsys.readouterr().out
     assert len(squad_windows(fitting, tokenizer, 19, 4)) > 2
-    with pytest.raises(InputError, match="no questions"):
+    with pytest.raises(InputError, match="no valid questions"):
         questions_that_fit(rows.select([1]), *size, skip_bad_rows=True)
 
 
 def test_context_without_a_token(tmp_path, tokenizer):
-    """Guards: a context without tokens is not an error and has no answer."""
+    """A context without tokens is valid, and has no answer."""
     row = {"id": "1", "context": "\u200b", "question": "x ?", "answers": {"text": ["\u200b"], "answer_start": [0]}}
     (tmp_path / "a.jsonl").write_text(json.dumps(row))
     rows = load_squad(str(tmp_path / "a.jsonl"))
@@ -358,28 +366,24 @@ def test_context_without_a_token(tmp_path, tokenizer):
         ("one cafe\u0301 two", "cafe\u0301", "cafe"),
         ("one two three", "two ", "two"),
         ("one \u200btwo three", "\u200btwo", "two"),
-        ("\u200e one", "\u200e one", "one"),  # at its beginning
+        ("\u200e one", "\u200e one", "one"),  # at the beginning of the context
         ("one two", "wo", "two"),
         ("one \u200b\u00ad two", "\u200b\u00ad", None),
     ],
 )
-def test_labels_are_the_tokens_of_the_answer(tmp_path, tokenizer, capsys, context, answer, label):
-    """Guards: characters that the tokenizer drops do not shift labels; lost answers are counted."""
+def test_labels_are_the_tokens_of_the_answer(tmp_path, tokenizer, context, answer, label):
+    """Characters that the tokenizer drops do not shift the labels."""
     row = {"id": 7, "context": context, "question": "what ?", "answers": {"text": [answer]}}
     row["answers"]["answer_start"] = [context.index(answer)]
     (tmp_path / "a.jsonl").write_text(json.dumps(row))
-    rows = load_squad(str(tmp_path / "a.jsonl"))
-    for for_training in (True, False):
-        (window,) = squad_windows(rows, tokenizer, 19, 4, for_training)
-        start, end = window["start_positions"], window["end_positions"]
-        tokens = tokenizer.decode(window["input_ids"][start : end + 1]).replace(" ", "") if start else None
-        assert tokens == label
-        lost = "no window contains an answer to 1 of 1 training questions"
-        assert (lost in capsys.readouterr().out) == (label is None and for_training)
+    (window,) = squad_windows(load_squad(str(tmp_path / "a.jsonl")), tokenizer, 19, 4)
+    start, end = window["start_positions"], window["end_positions"]
+    tokens = tokenizer.decode(window["input_ids"][start : end + 1]).replace(" ", "") if start else None
+    assert tokens == label
 
 
-def test_any_answer_in_a_window_is_a_label(tmp_path, tokenizer, capsys):
-    """Guards: the label is the first answer that has tokens and lies entirely in the window."""
+def test_first_answer_in_the_window_is_the_label(tmp_path, tokenizer):
+    """The label is the first answer that has tokens and lies entirely in the window."""
     texts = ["\u200b", "five", "two six lists", "two six"]
     context = f"\u200b{CONTEXT}"
     answers = {"text": texts, "answer_start": [context.index(text) for text in texts]}
@@ -388,27 +392,26 @@ def test_any_answer_in_a_window_is_a_label(tmp_path, tokenizer, capsys):
     windows = squad_windows(load_squad(str(tmp_path / "a.jsonl")), tokenizer, 19, 4)
     spans = zip(windows["input_ids"], windows["start_positions"], windows["end_positions"], strict=True)
     assert [tokenizer.decode(ids[start : end + 1]) for ids, start, end in spans] == ["[CLS]", "two six lists", "five"]
-    assert capsys.readouterr().out == ""
 
 
 def test_sources_of_questions(tmp_path, monkeypatch):
-    """Guards: --dataset_name reads a dataset on the Hub; sources must exist and cannot be combined."""
+    """--dataset_name loads a dataset from the Hub. Missing splits, no source and two sources are refused."""
     answers = {"text": ["two"], "answer_start": [3]}
     row = {"id": "1", "title": "t", "context": "no two", "question": "x ?", "answers": answers}
     hub = {"train": datasets.Dataset.from_list([row, {**row, "id": "2"}])}
     monkeypatch.setattr("fixedbert.fine_tuning.squad.load_from_hub", lambda *_, **__: hub)
     arguments = SquadDataArguments(dataset_name="me/mine", max_train_samples=1)
     assert load_questions(arguments, "train").to_list() == [{k: row[k] for k in FEATURES}]
-    with pytest.raises(InputError, match="me/mine: no split validation; there are train"):
+    with pytest.raises(InputError, match="me/mine has no split 'validation'; available splits: train"):
         load_questions(arguments, "validation")
     with pytest.raises(InputError, match="`dataset_name` cannot be combined with `train_file`"):
         load_questions(SquadDataArguments(dataset_name="me/mine", train_file="a.json"), "train")
-    with pytest.raises(InputError, match="no data; set `test_file` or `dataset_name`"):
+    with pytest.raises(InputError, match="no data specified; set `test_file` or `dataset_name`"):
         load_questions(SquadDataArguments(train_file="a.json"), "test")
 
 
 def test_tokenizers_that_pad_on_the_left_are_refused(tokenizer):
-    """Guards: padding on the left, which would shift the labels, is refused."""
+    """Tokenizers that pad on the left, which would shift the labels, are refused."""
     tokenizer.padding_side = "left"
     rows = datasets.Dataset.from_list([{"id": "1"}])
     with pytest.raises(InputError, match="pads on the left"):
@@ -416,7 +419,7 @@ def test_tokenizers_that_pad_on_the_left_are_refused(tokenizer):
 
 
 def test_real_squad(real_data):
-    """Guards: all questions in the official files are read, and their answers are valid."""
+    """All questions in the official files are loaded and valid."""
     assert len(load_squad(str(real_data / "squad/dev-v1.1.json"))) == 10570
     two = load_squad(str(real_data / "squad/dev-v2.0.json"), version_2_with_negative=True)
     assert (len(two), sum(not answers["text"] for answers in two["answers"])) == (11873, 5945)

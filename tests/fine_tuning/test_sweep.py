@@ -1,4 +1,4 @@
-"""Several runs with one command: tasks, seeds and the grid, which resume with the incomplete runs."""
+"""Tests for sweeps over tasks, seeds and hyperparameters."""
 
 import json
 import re
@@ -18,7 +18,7 @@ from fixedbert.support.errors import InputError
 
 
 def test_all_tasks_in_one_command(model, download, tmp_path, capsys):
-    """Guards: all tasks are trained, evaluated and predicted, AX with the MNLI model; averages and plots."""
+    """One command trains on all GLUE tasks, predicts AX with the MNLI model, and writes averages and plots."""
     output = tmp_path / "out"
     steps = ("--max_steps", "2", "--per_device_train_batch_size", "4")
     glue(model, download, output, "--do_train", "--do_eval", "--do_predict", "--seeds", "5", *steps, task="all")
@@ -53,7 +53,7 @@ def test_all_tasks_in_one_command(model, download, tmp_path, capsys):
 
 
 def test_sweeps_resume(model, download, tmp_path, capsys):
-    """Guards: the same command continues after an error; the directory is renamed when all runs are complete."""
+    """After an error, the same command continues with the incomplete runs. A different command is refused."""
     output, steps = tmp_path / "out", ("--do_train", "--do_eval", "--max_steps", "1", "--seeds", "1", "2")
     bad = tmp_path / "glue"
     (bad / "WNLI").mkdir(parents=True)
@@ -79,7 +79,7 @@ def test_sweeps_resume(model, download, tmp_path, capsys):
 
 
 def test_grid_of_the_bert_paper(tmp_path):
-    """Guards: batch 16 and 32, three learning rates, 2 to 4 epochs for every task and seed, and batches per device."""
+    """The BERT paper's grid has 18 settings per seed. Batches are divided among devices and accumulation steps."""
     training_args = FineTuningArguments(output_dir=str(tmp_path), grid="bert", seeds=[1, 2], use_cpu=True)
     runs = plan_runs(["rte"], training_args)
     assert len(runs) == len({run.directory for run in runs}) == 18 * 2
@@ -104,18 +104,18 @@ def test_grid_of_the_bert_paper(tmp_path):
         "output_dir": str(tmp_path / runs[-1].directory),
     }
     training_args.gradient_accumulation_steps = 3
-    with pytest.raises(InputError, match="a batch of 16 cannot be divided among 3"):
+    with pytest.raises(InputError, match="`grid` cannot divide a batch of 16 among 3 devices"):
         run_fields(runs[0], given, training_args, tmp_path)
     training_args.grid = "bart"
-    with pytest.raises(InputError, match="`grid` bart: unknown grid"):
+    with pytest.raises(InputError, match="`grid` 'bart' is an unknown grid; available grids: bert"):
         plan_runs(["rte"], training_args)
     training_args.grid, training_args.seeds = None, [3, 3]
     assert len(plan_runs(["rte"], training_args)) == 1
     assert PlannedRun(None, 7).directory == "seed-7"
 
 
-def test_grid_is_one_table(model, download, questions, tmp_path, capsys, monkeypatch):
-    """Guards: one table contains all points of the grid and marks the best one, for GLUE and SQuAD."""
+def test_grid_results(model, download, questions, tmp_path, capsys, monkeypatch):
+    """A table lists the results for all settings and marks the best ones, for GLUE and SQuAD."""
     monkeypatch.setattr("fixedbert.fine_tuning.sweep.GRIDS", {"bert": {"learning_rate": (1e-3, 0.0)}})
     glue(model, download, tmp_path / "out", "--do_train", "--do_eval", "--num_train_epochs", "2", "--grid", "bert")
     lines = [
@@ -126,38 +126,42 @@ def test_grid_is_one_table(model, download, questions, tmp_path, capsys, monkeyp
     best = max(run["eval_accuracy"] for run in results["runs"])
     assert results["best"]["rte"]["accuracy"] == [best]
     run = "rte/learning-rate-0.001/seed-42"
-    command = tmp_path / "out" / run / "command.json"  # a recipe for this run
+    command = tmp_path / "out" / run / "command.json"  # can be used as a recipe
     run_glue([str(command), "--output_dir", str(tmp_path / "again")])
     one, two = (
         load_file(directory / "model.safetensors") for directory in (tmp_path / "out" / run, tmp_path / "again")
     )
     assert all(torch.equal(one[name], two[name]) for name in one)
 
-    with pytest.raises(InputError, match="`grid` varies the number of epochs"):
+    with pytest.raises(InputError, match="`grid` cannot be combined with `max_steps`"):
         glue(model, download, tmp_path / "no", "--do_train", "--max_steps", "9", "--grid", "bert")
     steps = ("--do_train", "--do_eval", "--num_train_epochs", "1", "--grid", "bert")
     squad(model, questions, tmp_path / "squad", *steps)
     assert len(json.loads((tmp_path / "squad/results.json").read_text())["best"]["data"]["f1"]) == 1
 
 
-def test_commands_that_contradict_themselves(model, download, tmp_path):
-    """Guards: unknown tasks, no work, and one teacher or checkpoint for several tasks are refused."""
+def test_invalid_commands(model, download, tmp_path):
+    """Unknown tasks, commands that do nothing, and a teacher or checkpoint for several tasks are refused."""
     train, teacher = ("--do_train", "--max_steps", "1"), ("--teacher_model", model)
     for task, flags, message in (
         ("rte", (), "nothing to do; set `do_train`, `do_eval` or `do_predict`"),
-        ("mnly", train, "`task_name` mnly: unknown task; choose from cola"),
-        ("rte wnli", (*train, *teacher), "`teacher_model` requires a single `task_name`"),
-        ("rte wnli", (*train, "--resume_from_checkpoint", "x"), "`resume_from_checkpoint` requires a single run"),
+        ("mnly", train, "`task_name` 'mnly' is an unknown task; available tasks: cola"),
+        ("rte wnli", (*train, *teacher), "`teacher_model` can only be used with a single `task_name`"),
+        (
+            "rte wnli",
+            (*train, "--resume_from_checkpoint", "x"),
+            "`resume_from_checkpoint` can only be used with a single run",
+        ),
     ):
         with pytest.raises(InputError, match=message):
             glue(model, download, tmp_path / "no", *flags, task=task)
     with pytest.raises(InputError, match="No such file"):
         glue(model, str(tmp_path), tmp_path / "no", *train, task="rte wnli")
-    assert not list(tmp_path.glob("no*"))  # no run was complete
+    assert not list(tmp_path.glob("no*"))  # incomplete sweeps without a run are removed
 
 
 def test_diagnostics_come_after_mnli(model, download, tmp_path):
-    """Guards: AX is predicted with the new MNLI model, for any order of the tasks."""
+    """AX is predicted with the newly trained MNLI model, for any order of the tasks."""
     steps = ("--do_train", "--do_predict", "--max_steps", "1")
     glue(model, download, tmp_path / "out", *steps, task="ax mnli")
     alone = tmp_path / "alone"

@@ -1,4 +1,4 @@
-"""Texts: all GLUE tasks, the user's own files, invalid rows, and the same features as in transformers."""
+"""Tests for loading GLUE, datasets on the Hub and the user's own files, for invalid rows, and for tokenization."""
 
 import json
 import os
@@ -15,7 +15,7 @@ from fixedbert.fine_tuning.glue import GlueDataArguments, load_texts, write_pred
 from fixedbert.fine_tuning.texts import encode_labels, load_dataset, load_files, load_task, text_features
 from fixedbert.support.errors import InputError
 
-# For each task two labelled rows and a test row as in the files of the download, and the label numbers on the Hub.
+# Two labeled rows and a test row in the format of the original download, and the label ids on the Hub, for each task.
 ROWS = {
     "cola": ("gj04\t1\t\tOne two.\nbc01\t0\t*\tTwo six.\n", "index\tsentence\n7\tThree.\n", [1, 0]),
     "sst2": ("sentence\tlabel\nOne two.\t1\nTwo six.\t0\n", "index\tsentence\n7\tThree.\n", [1, 0]),
@@ -59,7 +59,7 @@ ROWS = {
     "ax": (None, "index\tsentence1\tsentence2\n7\tThree.\tSix.\n", None),
 }
 SINGLE = ("cola", "sst2")
-# GLUE's submission format: names of files, and the prediction for class 1 (for STS-B: for a score above 5).
+# GLUE's submission format for each task: the file, and the label for class 1 (for STS-B, a score above 5).
 SUBMISSIONS = {
     "cola": ("CoLA.tsv", "1"),
     "sst2": ("SST-2.tsv", "1"),
@@ -76,7 +76,7 @@ SUBMISSIONS = {
 
 @pytest.fixture
 def download(tmp_path):
-    """A directory in the layout of the GLUE download, with ROWS in it."""
+    """Returns a function that writes ROWS as in the GLUE download for a task, and returns the directory."""
 
     def write(task):
         directory = tmp_path / "glue" / TASKS[task].folder
@@ -90,7 +90,7 @@ def download(tmp_path):
 
 
 def own_file(tmp_path, content, name="a.tsv"):
-    """A file with text, or with the rows of a table for .jsonl and .parquet."""
+    """Writes a text, or rows for .jsonl and .parquet, to a file, and returns its path."""
     if name.endswith(".parquet") and isinstance(content, list):
         parquet.write_table(pyarrow.Table.from_pylist(content), tmp_path / name)
     else:
@@ -104,8 +104,8 @@ def columns(rows, *names):
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_every_task_is_read_and_written(download, task, tmp_path):
-    """Guards: the columns, labels and splits of each task, and its submission."""
+def test_loading_and_submitting_every_task(download, task, tmp_path):
+    """Each task has the correct columns, labels, splits and submission file."""
     labels = ROWS[task][2]
     for directory in (download(task), f"{download(task)}/{TASKS[task].folder}"):
         data = load_task(task, directory, ("test",) if task == "ax" else ("train", "validation", "test"))
@@ -129,8 +129,8 @@ def test_every_task_is_read_and_written(download, task, tmp_path):
     assert (tmp_path / name).read_text() == f"index\tprediction\n7\t{written}\n"
 
 
-def test_hub_copies_are_the_same(monkeypatch):
-    """Guards: columns and labels on the Hub give the same rows; -1 is no label."""
+def test_glue_on_the_hub(monkeypatch):
+    """GLUE on the Hub gives the same rows as the original download. The label -1 stands for a missing label."""
     features = {
         "premise": datasets.Value("string"),
         "hypothesis": datasets.Value("string"),
@@ -160,12 +160,12 @@ def test_hub_copies_are_the_same(monkeypatch):
     }
     assert data.splits["test_mismatched"][:] == {"sentence1": ["p0"], "sentence2": ["h0"], "row": [0], "index": ["0"]}
     splits["train"] = split([2, -1])
-    with pytest.raises(InputError, match="nyu-mll/glue, mnli, train, row 1: no label"):
+    with pytest.raises(InputError, match="nyu-mll/glue, mnli, train, row 1: the label is missing"):
         load_task("mnli", None, ("train",))
 
 
 def test_other_datasets_on_the_hub(monkeypatch):
-    """Guards: --dataset_name reads texts and labels from the Hub; a missing split is refused."""
+    """--dataset_name loads texts and labels from the Hub. Missing splits are refused."""
     rows = datasets.Dataset.from_dict({"text": ["x", "y"], "label": [1, 0]})
     monkeypatch.setattr("fixedbert.fine_tuning.texts.load_from_hub", lambda *_, **__: {"train": rows})
     data = load_texts(None, GlueDataArguments(dataset_name="me/mine"), ("train",))
@@ -173,7 +173,7 @@ def test_other_datasets_on_the_hub(monkeypatch):
         "sentence1": ["x", "y"],
         "label": ["1", "0"],
     }
-    with pytest.raises(InputError, match="me/mine: no split validation; it has train"):
+    with pytest.raises(InputError, match="me/mine has no split 'validation'; available splits: train"):
         load_dataset("me/mine", None, ("train", "validation"), {})
 
 
@@ -192,8 +192,8 @@ REAL_SIZES = {
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_all_real_rows_are_read(real_data, task):
-    """Guards: all rows of the real files are read, despite unpaired quotes and byte order marks."""
+def test_all_rows_of_real_files_are_loaded(real_data, task):
+    """All rows of the real files are loaded, despite unpaired quotes and byte order marks."""
     available = [kind for kind in ("train", "validation", "test") if not (task in ("mnli", "qqp") and kind == "test")]
     kinds = ("test",) if task == "ax" else tuple(available)
     data = load_task(task, str(real_data / "glue"), kinds)
@@ -225,7 +225,7 @@ def test_all_real_rows_are_read(real_data, task):
     ],
 )
 def test_own_files(tmp_path, name, content):
-    """Guards: all formats contain the same pairs and sorted labels, with any of GLUE's text column names."""
+    """All file formats, and all names that GLUE uses for text columns, give the same text pairs and sorted labels."""
     file = own_file(tmp_path, content, name)
     data = load_files({"train": file, "validation": file})
     assert data.labels == ["no", "yes"]
@@ -233,32 +233,32 @@ def test_own_files(tmp_path, name, content):
     assert columns(data.splits["train"]) == columns(data.splits["validation"]) == expected
 
 
-def test_other_columns_are_named_by_the_user(tmp_path):
-    """Guards: unknown or ambiguous columns are refused; messages list the columns and the option to set."""
+def test_column_names(tmp_path):
+    """Columns can have any names. Messages for unknown or ambiguous columns list the available columns."""
     rows = "pair_ID\tsentence_A\tsentence_B\tjudgment\n1\tA cat.\tA dog.\tno\n2\tOne.\tTwo.\tyes\n"
     file = own_file(tmp_path, rows)
-    exist = "from pair_ID, sentence_A, sentence_B, judgment"
-    with pytest.raises(InputError, match=f"`text_column_names` .*: choose the text columns {exist}"):
+    available = "available columns: pair_ID, sentence_A, sentence_B, judgment"
+    with pytest.raises(InputError, match=f"`text_column_names` must be set for .*; {available}"):
         load_files({"train": file})
     named = {"text_column_names": "sentence_A,sentence_B", "label_column_name": "judgment"}
     data = load_texts(None, GlueDataArguments(train_file=file, **named), ("train",))
     expected = {"sentence1": ["A cat.", "One."], "sentence2": ["A dog.", "Two."], "label": ["no", "yes"]}
     assert columns(data.splits["train"]) == expected
     for option in ({"text_columns": ("other",)}, {"label_column": "other"}):
-        with pytest.raises(InputError, match=f"`(text|label)_column_names?` .*: no column 'other'; choose {exist}"):
+        with pytest.raises(InputError, match=f"has no column 'other' .`(text|label)_column_names?`.; {available}"):
             load_files({"train": file}, **{"text_columns": ("sentence_A",), "label_column": "judgment"} | option)
     ambiguous = own_file(tmp_path, "text\tsentence1\tsentence2\tlabel\nx\ty\tz\tno\n", "b.tsv")
-    with pytest.raises(InputError, match="choose the text columns"):
+    with pytest.raises(InputError, match="`text_column_names` must be set"):
         load_files({"train": ambiguous})
-    with pytest.raises(InputError, match="`text_column_names` name one or two columns"):
+    with pytest.raises(InputError, match="`text_column_names` accepts at most two columns"):
         load_texts(None, GlueDataArguments(train_file=file, text_column_names="a,b,c"), ("train",))
 
 
-def test_sources_of_data_exclude_each_other(tmp_path):
-    """Guards: two sources are refused, and the message for a missing file names the option."""
+def test_sources_of_texts(tmp_path):
+    """No source and two sources are refused. Messages contain the arguments to set."""
     with pytest.raises(InputError, match="`task_name` cannot be combined with `train_file`"):
         load_texts("rte", GlueDataArguments(task_name=["rte"], train_file="a.csv"), ("train",))
-    with pytest.raises(InputError, match="no data; set `validation_file`, `task_name` or `dataset_name`"):
+    with pytest.raises(InputError, match="no data specified; set `validation_file`, `task_name` or `dataset_name`"):
         load_texts(None, GlueDataArguments(train_file="a.csv"), ("train", "validation"))
 
 
@@ -268,21 +268,21 @@ def test_sources_of_data_exclude_each_other(tmp_path):
         (["10", "9"], None, ["9", "10"], ["10", "9"]),
         ([True, False], None, ["False", "True"], ["True", "False"]),
         ([1.5, 2], None, [], [1.5, 2.0]),
-        (["1.0", "2.0"], None, [], [1.0, 2.0]),  # as in run_glue.py, where pandas reads floats
+        (["1.0", "2.0"], None, [], [1.0, 2.0]),  # as in run_glue.py, where pandas parses floats
         (["1.5", "good"], None, ["1.5", "good"], ["1.5", "good"]),
         ([1.5, 2], False, ["1.5", "2"], ["1.5", "2"]),
         ([1, 2], True, [], [1.0, 2.0]),
     ],
 )
-def test_kinds_of_labels(tmp_path, labels, do_regression, names, values):
-    """Guards: float labels are scores, as in run_glue.py, unless the user decides; numbers are sorted by value."""
+def test_labels_and_scores(tmp_path, labels, do_regression, names, values):
+    """By default, floats are scores, as in run_glue.py. Numeric label names are sorted by value."""
     rows = [{"text": f"text {number}", "label": label} for number, label in enumerate(labels)]
     data = load_files({"train": own_file(tmp_path, rows, "a.jsonl")}, do_regression=do_regression)
     assert data.labels == names and data.splits["train"]["label"][:] == values
 
 
 def test_test_files_need_no_labels(tmp_path):
-    """Guards: a test file needs no labels; rows are identified by the `index` column or by their position."""
+    """Test files need no labels. The `index` column or the position identifies the rows."""
     data = load_files({"test": own_file(tmp_path, "text\nx\n\t\ny\n")}, skip_bad_rows=True)
     assert data.labels is None and data.splits["test"]["index"][:] == ["0", "2"]
     assert data.splits["test"]["row"][:] == [2, 4]
@@ -291,7 +291,7 @@ def test_test_files_need_no_labels(tmp_path):
 
 
 def test_only_the_first_rows_are_read(tmp_path):
-    """Guards: `max_samples` limits what is read and validated."""
+    """`max_samples` limits the rows that are loaded and validated."""
     file = own_file(tmp_path, "text\tlabel\nx\tyes\ny\tno\nz\n")
     assert len(load_files({"train": file}, max_samples={"train": 2}).splits["train"]) == 2
 
@@ -302,27 +302,27 @@ def test_only_the_first_rows_are_read(tmp_path):
         (
             "a.tsv",
             "sentence1\tsentence2\nx\ty\n",
-            "`label_column_name` .*a.tsv: no column 'label'; choose from sent",
+            "a.tsv has no column 'label' .`label_column_name`.; available columns: sentence1",
         ),
         ("a.tsv", "text\tlabel\nx\tyes\nx\nx\tno\n", r"a\.tsv, line 3: fewer fields than the head"),
-        ("a.tsv", "text\tlabel\nx\tyes\nx\t \nx\tno\n", r"a\.tsv, line 3: no label"),
+        ("a.tsv", "text\tlabel\nx\tyes\nx\t \nx\tno\n", r"a\.tsv, line 3: the label is missing"),
         ("a.tsv", "text\tlabel\nx\tyes\n\tno\n", r"a\.tsv, line 3: 'text' is empty"),
         ("a.jsonl", '{"text": "x", "label": "a"}\n{"label": "b"}\n', r"a\.jsonl, line 2: 'text' is empty"),
         ("a.jsonl", '{"text": 7.5, "label": "a"}\n', r"a\.jsonl, line 1: 'text' must be text, not float"),
         ("a.jsonl", '{"text": "x", "label": ["a", "b"]}\n', "line 1: the label is neither a string nor a number"),
         ("a.jsonl", '{"text": "x", "label": "\\ud83d"}\n', "half of a surrogate pair"),
-        ("a.tsv", "text\tlabel\nx\t1\ny\t1\n", r"a\.tsv: all labels are '1'"),
-        ("a.tsv", "text\tlabel\n", r"a\.tsv: no rows"),
+        ("a.tsv", "text\tlabel\nx\t1\ny\t1\n", r"a\.tsv: training needs at least two different labels; all are '1'"),
+        ("a.tsv", "text\tlabel\n", r"a\.tsv contains no rows"),
     ],
 )
-def test_bad_rows_are_named_by_line(tmp_path, name, content, sentence):
-    """Guards: the message for an invalid row names the file and the line."""
+def test_invalid_rows(tmp_path, name, content, sentence):
+    """The message for an invalid row contains the file and the line number."""
     with pytest.raises(InputError, match=sentence):
         load_files({"train": own_file(tmp_path, content, name)})
 
 
-def test_bad_rows_can_be_skipped(tmp_path, capsys):
-    """Guards: --skip_bad_rows keeps all other rows with their line numbers, and prints the skipped rows."""
+def test_invalid_rows_can_be_skipped(tmp_path, capsys):
+    """--skip_bad_rows skips and prints invalid rows. The other rows keep their line numbers."""
     content = "text\tlabel\nx\tyes\n\tno\ny\nz\tno\n"
     rows = load_files({"train": own_file(tmp_path, content)}, skip_bad_rows=True).splits["train"]
     assert columns(rows) == {"sentence1": ["x", "z"], "label": ["yes", "no"]} and rows["row"][:] == [2, 5]
@@ -334,12 +334,12 @@ def test_bad_rows_can_be_skipped(tmp_path, capsys):
     rows = load_files({"train": scores}, do_regression=True, skip_bad_rows=True).splits["train"]
     assert rows["label"][:] == [0.5]
     bad = own_file(tmp_path, "text\tlabel\n" + 21 * "\tyes\n")
-    with pytest.raises(InputError, match="no rows"):
+    with pytest.raises(InputError, match="no valid rows"):
         load_files({"train": bad}, skip_bad_rows=True)
 
 
-def test_flaws_of_the_download(download, tmp_path):
-    """Guards: QQP's short rows are skipped and empty texts kept, as in the copy on the Hub."""
+def test_invalid_rows_in_the_glue_download(download, tmp_path):
+    """As on the Hub, QQP's rows with too few fields are skipped, and empty texts are kept."""
     directory = download("qqp")
     with open(tmp_path / "glue/QQP/train.tsv", "a") as file:
         file.write("9\t1\t2\n10\t1\t2\t\tSix.\t1\n")
@@ -354,13 +354,13 @@ def test_flaws_of_the_download(download, tmp_path):
 @pytest.mark.parametrize(
     "task, row, sentence",
     [
-        ("sst2", "Three.\t2\n", r"train\.tsv, line 4: unknown label '2'; the labels are 0, 1"),
-        ("rte", "2\tThree.\tSix.\tneutral\n", "line 4: unknown label 'neutral'; the labels are entailment, not_en"),
+        ("sst2", "Three.\t2\n", r"train\.tsv, line 4: unknown label '2'; available labels: 0, 1"),
+        ("rte", "2\tThree.\tSix.\tneutral\n", "line 4: unknown label 'neutral'; available labels: entailment, not_en"),
         ("stsb", "2\tx\tThree.\tSix.\tNaN\n", "line 4: the label 'NaN' is not a finite number"),
     ],
 )
-def test_bad_labels_of_tasks(download, tmp_path, task, row, sentence):
-    """Guards: the message for an unknown label names the file and the line."""
+def test_invalid_labels_in_the_glue_download(download, tmp_path, task, row, sentence):
+    """The message for an invalid label contains the file and the line number."""
     directory = download(task)
     with open(tmp_path / "glue" / TASKS[task].folder / "train.tsv", "a") as file:
         file.write(row)
@@ -368,23 +368,23 @@ def test_bad_labels_of_tasks(download, tmp_path, task, row, sentence):
         load_task(task, directory, ("train",))
 
 
-def test_unknown_labels_tasks_and_missing_files_are_named(tmp_path, download):
-    """Guards: unknown labels, tasks and splits, and missing files are refused."""
+def test_unknown_labels_tasks_and_files(tmp_path, download):
+    """Unknown labels, tasks and splits, and files that do not exist, are refused."""
     train = own_file(tmp_path, "text\tlabel\nx\tyes\nx\tno\n", "train.tsv")
     dev = own_file(tmp_path, "text\tlabel\nx\tno\nx\tmaybe\n", "dev.tsv")
-    with pytest.raises(InputError, match=r"dev\.tsv, line 3: unknown label 'maybe'; the labels are no, yes"):
+    with pytest.raises(InputError, match=r"dev\.tsv, line 3: unknown label 'maybe'; available labels: no, yes"):
         load_files({"train": train, "validation": dev})
     with pytest.raises(InputError, match=r"absent\.tsv: .*No such file"):
         load_files({"train": str(tmp_path / "absent.tsv")})
-    with pytest.raises(InputError, match="unknown task; choose from cola, sst2"):
+    with pytest.raises(InputError, match="'mnly' is an unknown task; available tasks: cola, sst2"):
         load_task("mnly")
     with pytest.raises(InputError, match="ax has no train split"):
         load_task("ax", download("ax"), ("train", "test"))
 
 
 @pytest.mark.parametrize("task", [task for task in TASKS if task != "ax"])
-def test_features_of_every_task_are_those_of_transformers(download, tokenizer, task):
-    """Guards: padded features equal those of transformers' script: ids, types, labels, truncation."""
+def test_features_equal_those_of_transformers(download, tokenizer, task):
+    """Padded features for each task equal those of transformers' run_glue.py, with and without truncation."""
     data = load_task(task, download(task), ("train",))
     rows = data.splits["train"]
     label_ids = {name: number for number, name in enumerate(data.labels)}
@@ -400,7 +400,7 @@ def test_features_of_every_task_are_those_of_transformers(download, tokenizer, t
 
 
 def test_features_are_cached(tokenizer, vocabulary):
-    """Guards: features are cached by the content of rows and settings, for any number of processes."""
+    """Features are cached under the contents of the rows and settings, for any number of processes."""
     texts = {"sentence1": ["One two.", "Two six."], "sentence2": ["Four.", "Five."], "label": ["b", "a"]}
     rows, label_ids = datasets.Dataset.from_dict(texts), {"a": 0, "b": 1}
     first = text_features(rows, tokenizer, 9, label_ids)
