@@ -97,7 +97,7 @@ def test_unlabelled_rows(models, tmp_path):
     assert len(changed) == round(13 * (1 - result.models[1].fidelity.agreement))
     chosen = {PAIRS[index] for index in random.Random(0).sample(range(len(PAIRS)), 13)}
     assert {tuple(line[:2]) for line in changed} <= chosen and all(line[2] == "" for line in changed)
-    with pytest.raises(InputError, match="no column 'verdict'; .*sentence1, sentence2"):
+    with pytest.raises(InputError, match="no column 'verdict' .*sentence1, sentence2"):
         compare([directory / "one"], tmp_path / "rows.csv", label_column_name="verdict")
     twice = compare([directory / "one", directory / "one"], tmp_path / "rows.csv")
     assert twice.models[1].fidelity.agreement == 1
