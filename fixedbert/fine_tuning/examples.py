@@ -20,9 +20,7 @@ def report_bad_rows(name: str, problems: Mapping[str, str], skip: bool):
     """
     Raises InputError for the first invalid row, or prints the invalid rows if `skip` is True.
 
-    Args:
-        name: the file or dataset.
-        problems: a description of the problem for each invalid row. The keys identify the rows, for example "line 3".
+    `problems` maps each invalid row, for example "line 3", to a description of its problem.
     """
     listed = [f"{row}: {problem}" for row, problem in problems.items()]
     if listed and not skip:
@@ -43,8 +41,7 @@ def make_features(
     """
     Tokenizes rows, and caches the features under a hash of the rows, the function and its settings.
 
-    `function` takes a batch of rows, their indices, and `settings` as keyword arguments. It returns the columns of the
-    features.
+    `function` takes a batch of rows, their indices, and `settings` as keyword arguments, and returns feature columns.
     """
     fingerprint = Hasher.hash((FORMAT, rows._fingerprint, function, settings))
     directory = Path(datasets.config.HF_DATASETS_CACHE, "fixedbert")

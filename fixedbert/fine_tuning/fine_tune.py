@@ -61,10 +61,7 @@ def fine_tune(
     """
     Trains a model, evaluates it and predicts, as the arguments specify, and writes the results to `output_dir`.
 
-    Args:
-        name: the GLUE task, or None for other data.
-        arguments: instances of `task_class.arguments`.
-        given: the fields from which `arguments` were created. An interrupted run only resumes with the same fields.
+    `name` is a GLUE task, or None for other data. `arguments` were created from the fields in `given`.
     """
     model_args, data_args, training_args = arguments
     keep_freed_memory(training_args.device)

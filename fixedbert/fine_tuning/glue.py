@@ -62,14 +62,7 @@ class GlueDataArguments(FineTuningDataArguments):
 
 
 def load_texts(task: str | None, arguments: GlueDataArguments, kinds: tuple[str, ...], **hub_options) -> TextData:
-    """
-    Loads text data from GLUE, the Hub or files.
-
-    Args:
-        task: the GLUE task, or None for other data.
-        kinds: the splits to load: "train", "validation" and "test".
-        hub_options: `cache_dir` and `token` for downloads from the Hub.
-    """
+    """Loads the splits in `kinds` ("train", "validation", "test") from a GLUE task, a dataset on the Hub or files."""
     given = [name for name in ("task_name", "dataset_name", "train_file") if getattr(arguments, name)]
     if len(given) > 1:
         raise InputError(f"cannot be combined with `{given[1]}`.", given[0])
@@ -190,11 +183,7 @@ class GlueEvaluation:
         self.positive = matched[1] if matched else 1
 
     def predict(self, output: np.ndarray | tuple) -> np.ndarray:
-        """
-        Returns the predicted label ids or scores (examples,).
-
-        `output` are logits (examples, classes), or a tuple of model outputs that begins with logits.
-        """
+        """Returns label ids or scores (examples,) for logits (examples, classes), or for a tuple of all outputs."""
         logits = output[0] if isinstance(output, tuple) else output
         return logits.argmax(axis=1) if self.class_names else logits[:, 0]
 
@@ -217,10 +206,7 @@ def write_predictions(
     """
     Writes the columns `index` and `prediction` to the submission file for a GLUE task, or to predict_results.txt.
 
-    Args:
-        task: the GLUE task, or None for other data.
-        class_names: label names in the order of the label ids. Empty for regression.
-        predictions: label ids or scores (rows,).
+    `predictions` (rows,) are indices into `class_names`, or scores if `class_names` is empty.
     """
     if task == "stsb":
         predictions = predictions.clip(0, 5)

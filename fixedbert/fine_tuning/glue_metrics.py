@@ -43,10 +43,7 @@ def glue_scores(task: str, predictions: np.ndarray, labels: np.ndarray, positive
     """
     Returns the metrics for a GLUE task, for "classification" or for "regression".
 
-    Args:
-        predictions: label ids or scores (examples,).
-        labels: label ids or scores (examples,).
-        positive: label id of the positive class, for F1.
+    `predictions` and `labels` are label ids or scores (examples,). `positive` is the positive class for F1.
     """
     predictions, labels = np.asarray(predictions), np.asarray(labels)
     return {name: MEASURES[name](predictions, labels, positive) for name in METRICS[task]}

@@ -63,11 +63,7 @@ def align_labels(names: list[str] | None, config: PreTrainedConfig, train: bool)
 
 
 def assume_order(names: list[str], known: list[str]) -> dict[str, int]:
-    """
-    Returns label ids for a fine-tuned model without label names, and prints them.
-
-    If all `names` are numbers, they are the ids. Otherwise, ids are assigned in the order of the names.
-    """
+    """Returns and prints label ids for a model without label names. Ids follow `names`, which can also be numbers."""
     are_numbers = all(name.isdecimal() and int(name) < len(known) for name in names)
     label_ids = {name: int(name) if are_numbers else number for number, name in enumerate(names)}
     assumed = shorten(f"{known[number]} = {name!r}" for name, number in label_ids.items())
@@ -78,11 +74,7 @@ def assume_order(names: list[str], known: list[str]) -> dict[str, int]:
 
 
 def label_names(config: PreTrainedConfig) -> list[str] | None:
-    """
-    Returns the model's label names in the order of its logits.
-
-    The list is empty for regression. Returns None if the names are the defaults LABEL_0, LABEL_1, ...
-    """
+    """Returns the model's label names, an empty list for regression, or None for the defaults LABEL_0, LABEL_1, ..."""
     names = default_names(config)
     if config.problem_type == "regression":
         return []
@@ -102,11 +94,7 @@ def normalize_name(name: str) -> str:
 
 
 def match_names(names: list[str], known: list[str]) -> list[int] | None:
-    """
-    Returns the index of each name in `known`, or None if `known` lacks a name.
-
-    Case and separators are ignored, unless all names match exactly.
-    """
+    """Returns the index of each name in `known`, or None if one is missing. Case and separators need not match."""
     for normalize in (str, normalize_name):
         ours, theirs = ([normalize(name) for name in labels] for labels in (names, known))
         if {*ours} <= {*theirs}:

@@ -86,11 +86,7 @@ def questions_in(path: Path) -> Iterator[dict]:
 
 
 def answers_of(question: dict) -> dict[str, list]:
-    """
-    Returns the answers as one dictionary with the lists `text` and `answer_start`.
-
-    In SQuAD's files, the answers are a list of dictionaries instead. Impossible questions have no answers.
-    """
+    """Returns the lists `text` and `answer_start`. In SQuAD's files, answers are a list of dictionaries instead."""
     answers = question.get("answers")
     if not answers or question.get("is_impossible") is True:
         return {"text": [], "answer_start": []}
@@ -123,11 +119,7 @@ def questions_that_fit(
     doc_stride: int,
     skip_bad_rows: bool = False,
 ) -> datasets.Dataset:
-    """
-    Returns the questions that leave room for more than `doc_stride` context tokens in a window.
-
-    Longer questions raise InputError, or are skipped and printed with `skip_bad_rows`.
-    """
+    """Returns the questions that leave room for more than `doc_stride` context tokens, and reports all others."""
     encoded = encode(tokenizer, rows["question"][:], add_special_tokens=False, return_attention_mask=False)
     room = max_seq_length - tokenizer.num_special_tokens_to_add(pair=True) - doc_stride
     lengths = [len(ids) for ids in encoded["input_ids"]]
@@ -215,9 +207,9 @@ def make_windows(
 
 def answer_characters(offsets: np.ndarray, answers: dict[str, list]) -> list[tuple[int, int]]:
     """
-    Returns the first and end character of each answer, expanded to complete tokens.
+    Returns the first and end character of each answer, expanded to complete tokens with `offsets` (tokens, 2).
 
-    `offsets` (tokens, 2) are for the complete context. Answers that overlap no token are left out.
+    Answers without a token are omitted.
     """
     spans = []
     for start, text in zip(answers["answer_start"], answers["text"], strict=True):

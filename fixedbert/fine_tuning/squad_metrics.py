@@ -49,9 +49,7 @@ def squad_scores(predictions: Mapping[str, str], answers: Mapping[str, Iterable[
     """
     Returns exact match and F1 for SQuAD 1.1, in percent (Rajpurkar et al., 2016, section 6.1).
 
-    Args:
-        predictions: the predicted answer for each question id.
-        answers: the reference answers for each question id.
+    `predictions` and `answers` map question ids to the predicted answer and to the reference answers.
     """
     return {
         name: 100 * sum(best_score(score, predictions, *item) for item in answers.items()) / len(answers)
@@ -68,30 +66,30 @@ def squad_v2_scores(
     """
     Returns exact match and F1 for SQuAD 2.0, in percent (Rajpurkar et al., 2018).
 
-    The results are for all questions, for questions with an answer (`HasAns_`) and for questions without an answer
-    (`NoAns_`). A question without a prediction scores 0, whereas the official script ignores it.
+    There are separate scores for questions with an answer (`HasAns_`) and without one (`NoAns_`). A question without a
+    prediction scores 0, whereas the official script ignores it.
 
     Args:
         predictions: the predicted answer for each question id. An empty text means "no answer".
-        answers: the reference answers for each question id. Questions without an answer have none.
+        answers: the reference answers for each question id.
         null_scores: score of "no answer" for each question id. If given, the results also contain `best_exact` and
             `best_f1`, the best scores that any threshold achieves, and these thresholds (`..._thresh`).
         threshold: the prediction is "no answer" if the null score exceeds this threshold.
     """
-    references = {name: [text for text in texts if normalize_answer(text)] for name, texts in answers.items()}
-    has_answer = np.array([bool(texts) for texts in references.values()])
-    nulls = np.array([(null_scores or {}).get(name, 0.0) for name in references], dtype=np.float64)
+    golds = {name: [text for text in texts if normalize_answer(text)] or [""] for name, texts in answers.items()}
+    has_answer = np.array([texts != [""] for texts in golds.values()])
+    nulls = np.array([(null_scores or {}).get(name, 0.0) for name in golds], dtype=np.float64)
     results: dict[str, float] = {}
     best: dict[str, float] = {}
     for name, score in (("exact", exact_match), ("f1", f1_or_empty)):
-        raw = np.array([best_score(score, predictions, name, texts or [""]) for name, texts in references.items()])
+        raw = np.array([best_score(score, predictions, *item) for item in golds.items()])
         thresholded = np.where(nulls > threshold, ~has_answer, raw)
         for part, where in (("", slice(None)), ("HasAns_", has_answer), ("NoAns_", ~has_answer)):
             if len(thresholded[where]):
                 results[f"{part}{name}"] = 100 * float(thresholded[where].mean())
                 results[f"{part}total"] = len(thresholded[where])
         if null_scores is not None:
-            empty = np.array([not predictions.get(name) for name in references])
+            empty = np.array([not predictions.get(question) for question in golds])
             best[f"best_{name}"], best[f"best_{name}_thresh"] = best_threshold(raw, nulls, has_answer, empty)
     return results | best
 
@@ -103,13 +101,8 @@ def best_threshold(
     Returns the best average score that a threshold for null scores achieves, in percent, and this threshold.
 
     Like find_best_thresh in the official script, this starts with "no answer" for all questions, and replaces it by
-    the predicted texts in the order of their null scores.
-
-    Args:
-        scores: scores of the predicted texts (questions,).
-        null_scores: scores of "no answer" (questions,).
-        has_answer: True for questions with an answer (questions,).
-        empty: True for empty predicted texts (questions,).
+    the predicted texts in the order of their null scores. All arrays are (questions,). `scores` are the scores of the
+    predicted texts, and `empty` is True for empty predicted texts.
     """
     order = np.argsort(null_scores, kind="stable")
     gain = np.where(has_answer, scores, np.where(empty, 0.0, -1.0))[order]
@@ -179,11 +172,7 @@ class SquadEvaluation:
         return scores | {"null_score_diff_threshold": self.threshold}
 
     def predict(self, start_logits: np.ndarray, end_logits: np.ndarray) -> dict[str, str]:
-        """
-        Updates the attributes, and returns the text of the best nonempty span for each question id.
-
-        `start_logits` and `end_logits` are (windows, L).
-        """
+        """Updates the attributes from logits (windows, L). Returns the best nonempty text for each question id."""
         windows_of = np.split(np.argsort(self.questions, kind="stable"), np.cumsum(np.bincount(self.questions))[:-1])
         texts = {}
         self.n_best, self.null_odds = {}, {}
@@ -213,11 +202,7 @@ class SquadEvaluation:
         return texts
 
     def spans(self, window: int, start_logits: np.ndarray, end_logits: np.ndarray) -> tuple[np.ndarray, ...]:
-        """
-        Returns the first characters, end characters, start logits and end logits of the best spans in a window.
-
-        `start_logits` and `end_logits` are (L,), and all results are (spans,).
-        """
+        """Returns first characters, end characters, start logits and end logits (spans,) of a window's best spans."""
         size = self.lengths[window]
         offsets = self.offsets[self.ends[window] : self.ends[window + 1]].reshape(size, 2)
         starts, ends = (
@@ -231,11 +216,7 @@ class SquadEvaluation:
 
 
 def with_probabilities(candidates: list[tuple]) -> list[dict]:
-    """
-    Returns spans in the format of run_qa.py. The probabilities are a softmax over the scores.
-
-    Each candidate is a tuple of text, start logit and end logit.
-    """
+    """Returns spans, given as (text, start logit, end logit), in the format of run_qa.py, with their probabilities."""
     scores = np.array([start + end for _, start, end in candidates])
     weights = np.exp(scores - scores.max()) if candidates else scores
     return [

@@ -122,7 +122,7 @@ def run_fields(
         divisor = training_args.world_size * max(training_args.n_gpu, 1) * training_args.gradient_accumulation_steps
         if batch % divisor:
             raise InputError(
-                f"cannot divide a batch of {batch} among {divisor} devices and accumulation steps.", "grid"
+                f"needs a batch of {batch}, which is not divisible by {divisor} devices and steps.", "grid"
             )
         fields["per_device_train_batch_size"] = batch // divisor
     if run.task == "ax":  # has no training data; the MNLI model predicts it
@@ -169,13 +169,13 @@ MAIN_METRICS = ("combined_score", "matthews_correlation", "accuracy", "pearson",
 
 @dataclass
 class Summary:
-    """The values of a metric for all seeds, for one task and one choice of settings. `is_main`: the main metric."""
+    """The values of one metric for all seeds of a task, with the same settings from the grid."""
 
     task: str
     settings: dict[str, float]
     metric: str
     values: list[float]
-    is_main: bool
+    is_main: bool  # True for the metric that selects the best settings
 
     def median(self) -> float:
         return median(self.values)

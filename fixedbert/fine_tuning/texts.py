@@ -1,7 +1,6 @@
 """Functions that load texts with labels or scores from GLUE, the Hub or files, and tokenize them."""
 
 import math
-from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
@@ -44,7 +43,7 @@ class TextData:
 
 
 class RowSource:
-    """The rows of a file or of a dataset on the Hub. Messages call it `name`, and its rows "`unit` 1" and so on."""
+    """The rows of a file or dataset. Messages contain its `name`, and the `unit` of its rows: "line" or "row"."""
 
     def __init__(self, name: str, rows: Iterator[FileRow], unit: str = "row"):
         first = next(rows, None)
@@ -244,19 +243,14 @@ def read_splits(
         label = None if split == "test" else label_column
         rows = source.read(texts, label, label_names, skip_bad_rows, (max_samples or {}).get(split))
         if label and label_names is None:
-            counts = Counter(rows["label"])
-            if do_regression is None and are_floats(counts):
+            names = sorted({*rows["label"]}, key=label_sort_key)
+            if do_regression is None and are_floats(names):
                 rows, label_names = rows.cast_column("label", datasets.Value("float64")), {}
+                PartialState().print(f"{source.name}: the labels are floats; training a regression model")
             else:
-                label_names = {name: name for name in sorted(counts, key=label_sort_key)}
+                label_names = {name: name for name in names}
             if len(label_names) == 1 and split == "train":
-                raise InputError(
-                    f"{source.name}: training needs at least two different labels; all are {[*counts][0]!r}."
-                )
-            classes = [f"{name!r} ({counts[name]:,})" for name in label_names]
-            PartialState().print(
-                f"{source.name}: labels {shorten(classes) or 'are floats; training a regression model'}"
-            )
+                raise InputError(f"{source.name}: training needs at least two different labels; all are {names[0]!r}.")
         splits[split] = rows
     return TextData(None if label_names is None else [*label_names], splits)
 

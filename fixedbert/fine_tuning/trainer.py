@@ -23,9 +23,7 @@ LOGGING = 0.02  # a fraction of all steps, so that short runs have a training cu
 class FineTuningArguments(CommonArguments):
     """Arguments for Trainer, sweeps and distillation. Some defaults differ from Trainer's (docs/fine_tuning.md)."""
 
-    per_device_eval_batch_size: int = field(
-        default=64, metadata={"help": "Batch size for evaluation, per device. It does not affect the results."}
-    )
+    per_device_eval_batch_size: int = field(default=64, metadata={"help": "Does not affect the results."})
     logging_steps: float = field(
         default=LOGGING, metadata={"help": "Steps between log entries. A number below 1 is a fraction of all steps."}
     )
@@ -34,27 +32,23 @@ class FineTuningArguments(CommonArguments):
         metadata={"help": "group_by_length: batches of similar lengths; random: as in transformers' scripts."},
     )
     bf16: bool | None = field(  # type: ignore[assignment]  # set by __post_init__
-        default=None,
-        metadata={"help": "Use bf16 mixed precision. By default, it is used if the hardware supports it."},
+        default=None, metadata={"help": "Use bf16 mixed precision. By default, True if the hardware supports it."}
     )
     early_stopping_patience: int | None = field(
         default=None, metadata={"help": "Stop after this many evaluations without a better metric_for_best_model."}
     )
-    seeds: list[int] | None = field(
-        default=None, metadata={"help": "Train with each of these seeds and summarize the results."}
-    )
+    seeds: list[int] | None = field(default=None, metadata={"help": "Train with each seed and summarize the results."})
     grid: str | None = field(
         default=None, metadata={"help": "bert: batch sizes 16, 32; learning rates 5e-5, 3e-5, 2e-5; 2, 3, 4 epochs."}
     )
     teacher_model: str | None = field(
-        default=None,
-        metadata={"help": "Directory or Hub id of a model fine-tuned on the same task, for distillation."},
+        default=None, metadata={"help": "Directory or Hub id of a model fine-tuned on the task, for distillation."}
     )
     distillation_temperature: float = field(
         default=2.0, metadata={"help": "Temperature of the distillation loss. Not used for regression."}
     )
     distillation_weight: float = field(
-        default=0.5, metadata={"help": "Weight of the distillation loss. The loss on the labels has weight 1 - this."}
+        default=0.5, metadata={"help": "Weight of the distillation loss. The label loss has weight 1 - this weight."}
     )
 
     def __post_init__(self):
@@ -79,27 +73,19 @@ class FineTuningDataArguments:
     """Arguments for the source of the examples, their number, and their tokenization."""
 
     dataset_name: str | None = field(default=None, metadata={"help": "Hub id of a dataset, such as rajpurkar/squad."})
-    dataset_config_name: str | None = field(
-        default=None, metadata={"help": "Configuration of the dataset on the Hub."}
-    )
-    train_file: str | None = field(
-        default=None, metadata={"help": "Training data: a .csv, .tsv, .json, .jsonl or .parquet file."}
-    )
+    dataset_config_name: str | None = field(default=None, metadata={"help": "Configuration of the dataset."})
+    train_file: str | None = field(default=None, metadata={"help": "A .csv, .tsv, .json, .jsonl or .parquet file."})
     validation_file: str | None = field(default=None, metadata={"help": "Validation data in the same format."})
     test_file: str | None = field(default=None, metadata={"help": "Test data, with or without labels."})
     skip_bad_rows: bool = field(default=False, metadata={"help": "Skip and print invalid rows."})
-    max_seq_length: int = field(
-        default=128, metadata={"help": "Maximum number of tokens in an example. Longer examples are truncated."}
-    )
+    max_seq_length: int = field(default=128, metadata={"help": "Truncate examples to this many tokens."})
     pad_to_max_length: bool = field(
         default=False, metadata={"help": "Pad to `max_seq_length` instead of the longest example in a batch."}
     )
     max_train_samples: int | None = field(default=None, metadata={"help": "Maximum number of training examples."})
     max_eval_samples: int | None = field(default=None, metadata={"help": "Maximum number of validation examples."})
     max_predict_samples: int | None = field(default=None, metadata={"help": "Maximum number of test examples."})
-    preprocessing_num_workers: int | None = field(
-        default=None, metadata={"help": "Number of processes for tokenization."}
-    )
+    preprocessing_num_workers: int | None = field(default=None, metadata={"help": "Processes for tokenization."})
     overwrite_cache: bool = field(default=False, metadata={"help": "Tokenize again instead of using cached features."})
 
     def map_options(self) -> dict:
