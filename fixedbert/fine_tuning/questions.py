@@ -6,6 +6,7 @@ from pathlib import Path
 
 import datasets
 import numpy as np
+from accelerate import PartialState
 from transformers import PreTrainedTokenizerBase
 
 from ..data.readers import REDOWNLOAD, DataFile, json_object, text_problem
@@ -159,7 +160,15 @@ def squad_windows(
     settings = {"tokenizer": tokenizer, "for_training": for_training}
     settings |= {"max_seq_length": max_seq_length, "doc_stride": doc_stride}
     windows = make_features(rows, make_windows, settings, **options)
-    return windows.remove_columns("question") if for_training else windows
+    if for_training:
+        columns = windows.with_format("numpy")
+        labeled = {*columns["question"][:][columns["start_positions"][:] > 0].tolist()}
+        answered = {index for index, answers in enumerate(rows["answers"]) if answers["text"]}
+        if lost := len(answered - labeled):
+            message = f"{lost:,} of {len(rows):,} training questions have no window that contains an answer"
+            PartialState().print(f"{message}; training treats them as unanswerable")
+        windows = windows.remove_columns("question")
+    return windows
 
 
 def make_windows(

@@ -371,8 +371,8 @@ def test_context_without_a_token(tmp_path, tokenizer):
         ("one \u200b\u00ad two", "\u200b\u00ad", None),
     ],
 )
-def test_labels_are_the_tokens_of_the_answer(tmp_path, tokenizer, context, answer, label):
-    """Characters that the tokenizer drops do not shift the labels."""
+def test_labels_are_the_tokens_of_the_answer(tmp_path, tokenizer, capsys, context, answer, label):
+    """Characters that the tokenizer drops do not shift the labels. A warning counts questions without a label."""
     row = {"id": 7, "context": context, "question": "what ?", "answers": {"text": [answer]}}
     row["answers"]["answer_start"] = [context.index(answer)]
     (tmp_path / "a.jsonl").write_text(json.dumps(row))
@@ -380,6 +380,7 @@ def test_labels_are_the_tokens_of_the_answer(tmp_path, tokenizer, context, answe
     start, end = window["start_positions"], window["end_positions"]
     tokens = tokenizer.decode(window["input_ids"][start : end + 1]).replace(" ", "") if start else None
     assert tokens == label
+    assert ("1 of 1 training questions have no window" in capsys.readouterr().out) == (label is None)
 
 
 def test_first_answer_in_the_window_is_the_label(tmp_path, tokenizer):
