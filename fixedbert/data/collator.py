@@ -20,7 +20,7 @@ class PretrainingCollator:
 
     Args:
         objective: "mlm+nsp", "mlm" or "clm" for a FixedHeadBert, or None for other models. For a FixedHeadBert the
-            batch also contains the forward arguments `packed_batch` and `label_indices`, which specify the tokens to
+            batch also contains the forward arguments `packed_batch` and `label_indices`, which select the tokens to
             compute and to predict. To compute them itself, the model would have to synchronize the GPU in each step.
             The attention mask is omitted if the batch contains no padding.
         row_length: Number of tokens per row, for batches of a fixed shape as torch.compile requires. `packed_batch` is
@@ -53,7 +53,7 @@ class PretrainingCollator:
         return tensors if self.objective is None else self.add_indices(tensors)
 
     def add_indices(self, batch: dict[str, torch.Tensor]) -> dict[str, Any]:
-        """Returns the batch with `label_indices` and `packed_batch`, the tokens to predict and to compute."""
+        """Returns the batch with `label_indices` (tokens to predict) and `packed_batch` (tokens to compute)."""
         added: dict[str, Any] = {}
         has_label = None if self.objective == "clm" else batch["labels"].ne(-100)
         if has_label is not None:

@@ -1,4 +1,4 @@
-"""Readers for text corpora: files, Hub datasets and the built-in sample, one document at a time."""
+"""Readers that yield the documents in text corpora: files, Hub datasets and the built-in sample."""
 
 import glob
 import hashlib
@@ -18,7 +18,7 @@ DOCUMENT_BOUNDARIES = {
     "row": "the end of a row (jsonl, csv, parquet, Hub) or of a text file",
     "line": "the end of a line in a text file",
     "blank_line": "a blank line or an empty row",
-    "column": "a change of the value in the document column",
+    "column": "a change in the document column",
 }
 MAX_DOCUMENT_SIZE = 2**28  # characters; a larger document indicates that the wrong boundary was chosen
 
@@ -31,8 +31,8 @@ class Corpus:
     """
     A text source and the rule for dividing it into documents.
 
-    The end of a file always ends a document. With the document boundary "column" each row must contain one sentence;
-    otherwise `prepare_store` splits the text into sentences.
+    The end of a file always ends a document. With the document boundary "column", each row must contain one sentence.
+    With the other boundaries, `prepare_store` splits the text into sentences.
     """
 
     source: str  # a path or glob pattern, or with `on_hub` a dataset id or "sample" for the built-in text
@@ -77,7 +77,7 @@ class CorpusReader:
 
     Attributes:
         size: Number of bytes in all files, or number of rows in a Hub dataset or the sample.
-        position: Number of bytes or rows read by the current iteration.
+        position: Number of bytes or rows read in the current iteration.
 
     Raises:
         InputError: If the source or a column does not exist, or if a file cannot be read.
@@ -102,7 +102,7 @@ class CorpusReader:
                 self.size = sum(file.path.stat().st_size for file in self.files)
 
     def fingerprint(self, hash_file: Callable[[Path], str]) -> list[object]:
-        """Returns the column names, the document boundary and the content hashes. File paths do not matter."""
+        """Returns values that identify the content: column names, document boundary and hashes, but no file paths."""
         content: object
         if self.corpus.is_sample:
             content = hashlib.sha256("\0".join(self.texts).encode()).hexdigest()
@@ -148,7 +148,7 @@ class CorpusReader:
 
 def corpus_files(source: str) -> list[Path]:
     """
-    Returns the sorted paths of the files in a source.
+    Returns the sorted file paths for a source.
 
     Args:
         source: A file, a directory to search recursively, or a glob pattern for files and directories.

@@ -19,7 +19,7 @@ from ..support.errors import InputError
 from .store import Documents
 
 PLAN_FORMAT = 2  # increment it when the same documents would result in a different plan
-SHUFFLE_ROUNDS = 6
+SHUFFLE_ROUNDS = 6  # of the Feistel network in `shuffled`
 
 
 def split_documents(documents: Documents, held_out: float) -> tuple[np.ndarray, np.ndarray]:
@@ -46,7 +46,7 @@ class Examples(torch.utils.data.Dataset):
     """
     Base class for map-style datasets of pretraining examples.
 
-    `examples[epoch * len(examples) + index]` returns the example for this epoch and index.
+    `examples[epoch * len(examples) + index]` returns the example with this index in this epoch.
 
     Each epoch has a plan, an array that specifies which tokens make up each example. The store caches the plans. The
     length of the dataset is the number of examples in epoch 0, so that the number of steps is known in advance. Epochs
@@ -55,7 +55,7 @@ class Examples(torch.utils.data.Dataset):
     Args:
         document_ids: Ids of the documents to use, indices into `documents`.
         max_seq_length: Maximum number of tokens per example, including special tokens.
-        mlm_probability: Fraction of tokens to predict.
+        mlm_probability: Fraction of tokens that become prediction targets.
         inside_word: The result of `tokens_inside_words`, for whole-word masking.
         weights: For each corpus, how often an epoch uses its documents. With 0.5 an epoch uses a random half of them.
         num_proc: Number of processes that compute a plan.
@@ -119,7 +119,7 @@ class Examples(torch.utils.data.Dataset):
         return other
 
     def plan(self, epoch: int) -> np.ndarray:
-        """Returns the memory-mapped plan for an epoch. Only the last plan that was requested stays open."""
+        """Returns the memory-mapped plan for an epoch. Only the most recently requested plan stays open."""
         if epoch != self.open_epoch:
             name = f"{self.kind}-{stable_hash(*self.plan_settings())}"
             blocks: Iterator[np.ndarray] = (
@@ -186,7 +186,7 @@ class PackedExamples(Examples):
         return super().plan_settings()[:-1]  # the plan does not depend on max_seq_length
 
     def make_plan(self, epoch: int) -> Iterator[np.ndarray]:
-        """Yields the id and the start of each document, in random order. The last row is (-1, total length)."""
+        """Yields one block with each document's id and start, in random order. Its last row is (-1, total length)."""
         document_ids = np.random.default_rng((self.seed, epoch)).permutation(self.documents_in_epoch(epoch))
         ends = np.cumsum(self.documents.metadata["tokens"][document_ids].astype(np.int64) + 2)
         yield np.stack([np.append(document_ids, -1), np.insert(ends, 0, 0)], axis=1)
@@ -202,11 +202,11 @@ class PackedExamples(Examples):
         end = min(begin + self.max_seq_length - 1, int(plan[-1, 1]))
         row = int(plan[:, 1].searchsorted(begin, side="right")) - 1
         ids, positions, special = [], [], []
-        slot = begin
-        while slot < end:  # add a piece of a document
+        offset = begin
+        while offset < end:  # add a piece of a document
             document_id, start = plan[row].tolist()
             tokens = self.documents.tokens(document_id)
-            first, last = slot - start, min(end - start, len(tokens) + 2)  # slice of [CLS] tokens [SEP]
+            first, last = offset - start, min(end - start, len(tokens) + 2)  # slice of [CLS] tokens [SEP]
             closing = [self.sep] if last == len(tokens) + 2 else []
             piece = np.concatenate(([self.cls], tokens[max(first - 1, 0) : last - 1], closing)).astype(np.int64)
             ids.append(piece)
@@ -214,7 +214,7 @@ class PackedExamples(Examples):
             special.append(np.zeros(len(piece), dtype=bool))
             special[-1][0] = True
             special[-1][-1] |= bool(closing)
-            slot, row = start + last, row + 1
+            offset, row = start + last, row + 1
         input_ids = np.concatenate(ids)
         if self.objective == "mlm":
             example = self.mask_example(input_ids, np.flatnonzero(~np.concatenate(special)), rng)
@@ -264,7 +264,7 @@ def mask_tokens(
         draw = rng.random(count)
     else:
         begins = ~inside_word[input_ids[maskable]]
-        begins |= np.diff(maskable, prepend=-2) > 1  # a special token ends a word
+        begins |= np.diff(maskable, prepend=-2) > 1  # a special token, which is not maskable, ends a word
         word = np.cumsum(begins) - 1  # (maskable,)
         chosen = choose_words(np.bincount(word), count, rng)
         targets = maskable[chosen[word]]
@@ -277,7 +277,7 @@ def mask_tokens(
 
 
 def choose_words(lengths: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
-    """Chooses random words with at most `count` tokens in total, or the shortest word. Returns a mask (words,)."""
+    """Returns a mask (words,) of random words with at most `count` tokens in total, or else of the shortest word."""
     chosen = np.zeros(len(lengths), dtype=bool)
     room = count
     for word in rng.permutation(len(lengths)).tolist():
@@ -306,8 +306,8 @@ class EpochSampler(torch.utils.data.Sampler):
     """
     Sampler that yields each example once per epoch, in a different order in each epoch.
 
-    If the last step of an epoch is incomplete, it is filled up with the first examples in the same order. The indices
-    contain the epoch (epoch * len(examples) + index), so worker processes do not need to know it.
+    If the last step of an epoch is incomplete, it is filled up with the first examples in the same order. Each index
+    also encodes the epoch (epoch * len(examples) + index), so worker processes do not need to know the epoch.
     """
 
     def __init__(self, examples: Examples, step_size: int = 1):
@@ -317,7 +317,7 @@ class EpochSampler(torch.utils.data.Sampler):
 
     def set_epoch(self, epoch: int):
         self.epoch = epoch
-        self.examples.plan(epoch)  # in this process, so that its errors are reported
+        self.examples.plan(epoch)  # so that errors are raised in this process and not in a worker
 
     def __len__(self) -> int:
         return -(-len(self.examples) // self.step_size) * self.step_size
@@ -328,24 +328,25 @@ class EpochSampler(torch.utils.data.Sampler):
     def cycle(self) -> Iterator[int]:
         size, epoch = len(self.examples), self.epoch
         while True:
-            for numbers in shuffled(size, (self.examples.seed, epoch)):
-                yield from (epoch * size + numbers).tolist()
+            for indices in shuffled(size, (self.examples.seed, epoch)):
+                yield from (epoch * size + indices).tolist()
 
 
 def shuffled(size: int, seed: tuple[int, ...], chunk: int = 2**16) -> Iterator[np.ndarray]:
     """
-    Yields the integers from 0 to size - 1 in random order, in blocks, without keeping all of them in memory.
+    Yields a random permutation of the integers below `size` in blocks, without keeping all of it in memory.
 
-    A Feistel network (Luby and Rackoff, 1988) permutes all integers with a given even number of bits. Skipping those
-    that are too large leaves a permutation of the integers below `size`.
+    A Feistel network (Luby and Rackoff, 1988) permutes all integers that have at most 2 * `half` bits. Dropping the
+    integers that are too large leaves a permutation of those below `size`. Each block is computed from `chunk`
+    consecutive integers.
     """
     half = max((size - 1).bit_length() + 1, 2) // 2
     keys = np.random.default_rng(seed).integers(2**63, size=SHUFFLE_ROUNDS, dtype=np.uint64)
     for start in range(0, 4**half, chunk):
-        number = np.arange(start, min(start + chunk, 4**half), dtype=np.uint64)
-        left, right = number >> np.uint64(half), number & np.uint64(2**half - 1)
+        block = np.arange(start, min(start + chunk, 4**half), dtype=np.uint64)
+        left, right = block >> np.uint64(half), block & np.uint64(2**half - 1)
         for key in keys:
             mixed = (right ^ key) * np.uint64(0x9E3779B97F4A7C15)  # 2**64 / golden ratio; overflow is intended
-            left, right = right, left ^ mixed >> np.uint64(64 - half)  # the high bits are mixed best
-        number = (left << np.uint64(half) | right).astype(np.int64)
-        yield number[number < size]
+            left, right = right, left ^ mixed >> np.uint64(64 - half)  # high bits depend on all bits of `right`
+        permuted = (left << np.uint64(half) | right).astype(np.int64)
+        yield permuted[permuted < size]

@@ -18,7 +18,7 @@ class GlueTask:
     label: str = "label"  # label column in the .tsv files
     header: tuple[str, ...] | None = None  # column names, if the train and dev files have no header line
     numbered: bool = False  # True if files and submissions contain label ids instead of names
-    # Maps each split to its file in the download. The first validation split gives the main metrics.
+    # Maps each split to its file in the download. The main metrics are those for the first validation split.
     files: dict[str, str] = field(
         default_factory=lambda: {"train": "train.tsv", "validation": "dev.tsv", "test": "test.tsv"}
     )
@@ -78,6 +78,6 @@ TASKS = {
     "qnli": GlueTask("QNLI", texts=("question", "sentence"), labels=("entailment", "not_entailment")),
     "rte": GlueTask("RTE", texts=("sentence1", "sentence2"), labels=("entailment", "not_entailment")),
     "wnli": GlueTask("WNLI", texts=("sentence1", "sentence2"), labels=("not_entailment", "entailment"), numbered=True),
-    # The diagnostic dataset, which an MNLI model predicts.
+    # The diagnostic dataset for MNLI models.
     "ax": replace(MNLI, folder="AX", files={"test": "diagnostic.tsv"}, submissions=None),
 }

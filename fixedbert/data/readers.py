@@ -1,5 +1,5 @@
 """
-Row readers for .txt, .csv, .tsv, .json, .jsonl and .parquet files, optionally compressed, and for Hub datasets.
+Readers for .txt, .csv, .tsv, .json, .jsonl and .parquet files, which may be compressed, and for Hub datasets.
 
 To add a format, write a reader, register it in READERS and add an example to tests/data/test_readers.py. A reader
 takes a DataFile, updates its `position` and yields its rows. It raises InputError for malformed rows.
@@ -43,7 +43,7 @@ class DataFile:
     """A data file with the current reading position. Raises InputError if the format is not supported."""
 
     path: Path
-    columns: list[str] | None = None  # required columns, or None for all; rows may contain other columns too
+    columns: list[str] | None = None  # required columns; rows may contain others; None reads all
     header: tuple[str, ...] | None = None  # column names if a csv or tsv file has no header line
     unit: str = "line"  # "line" or "row", for error messages
     position: int = 0  # number of bytes read
@@ -194,13 +194,13 @@ def text_problem(value: object, name: str) -> str | None:
     try:
         value.encode()
     except UnicodeEncodeError as error:
-        return f"character {error.start + 1} in {name} is half of a surrogate pair"
+        return f"character {error.start + 1} in {name} is an unpaired surrogate"
     return None
 
 
 def load_from_hub(name: str, config: str | None = None, **options: Any):
     """Calls `datasets.load_dataset`. Raises InputError if the dataset is not found or cannot be loaded."""
-    import datasets  # imported here because it takes a second
+    import datasets  # here because importing it takes a second
 
     try:
         return datasets.load_dataset(name, config, **options)
@@ -216,4 +216,3 @@ READERS: dict[str, Callable[[DataFile], Iterator[FileRow]]] = {
     ".jsonl": read_json,
     ".parquet": read_parquet,
 }
-TABLE_FORMATS = [suffix for suffix in READERS if suffix != ".txt"]

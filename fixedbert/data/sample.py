@@ -1,17 +1,17 @@
 """
-Built-in sample texts and tasks for trying out pretraining and fine-tuning without a network.
+Built-in sample texts and tasks for trying out pretraining and fine-tuning offline.
 
     python -m fixedbert.data.sample DIRECTORY    # writes the stories and the two tasks to files
 
 `documents` returns the documentation included in CPython: pydoc topics and docstrings from the standard library. The
-stories are generated from templates and do not resemble natural language. Each story is about nouns of one subject.
-The two tasks use the same subjects:
-- sentence pairs in GLUE format: does the predicate apply to the two nouns?
-- questions in SQuAD 1.1 format: which of the four nouns is the plant?
+stories are generated from templates and do not resemble natural language. Each story uses the nouns and predicates of
+one subject. The two tasks use the same subjects:
+- Sentence pairs in GLUE format: does the predicate apply to the two nouns?
+- Questions in SQuAD 1.1 format: which of the four nouns is the plant?
 
 For each subject, 14 nouns occur in the training rows and the 6 others in the evaluation rows. The subject of those 6
-nouns can only be learned by pretraining on the stories, which contain all nouns. The label of a pair cannot be
-predicted from one of its sentences; a model has to compare both.
+nouns can only be learned by pretraining on the stories, which contain all nouns. The label of a sentence pair cannot
+be predicted from one of its sentences; a model has to compare both.
 """
 
 import ast
@@ -73,7 +73,7 @@ def documents() -> list[str]:
 
 
 def stories(count: int, seed: int, sentences: int = 12) -> list[str]:
-    """Returns `count` stories of `sentences` sentences. Each story is about the nouns of one subject."""
+    """Returns `count` stories of `sentences` sentences. Each story is about one subject."""
     rng = random.Random(seed)
     texts = []
     for _ in range(count):
@@ -134,7 +134,7 @@ def questions(count: int, split: str) -> dict:
 
 
 def write_tasks(directory: str | Path):
-    """Writes stories.txt, pairs/{train,dev}.tsv and questions/{train,dev}.json. Their content is always the same."""
+    """Writes stories.txt, pairs/{train,dev}.tsv and questions/{train,dev}.json. Their content is deterministic."""
     for task in ("pairs", "questions"):
         Path(directory, task).mkdir(parents=True, exist_ok=True)
     for split, pair_count, question_count in (("train", 6000, 8000), ("dev", 500, 500)):

@@ -20,7 +20,7 @@ IS_NEXT, NOT_NEXT = 0, 1  # values of next_sentence_label, as in transformers
 PAIR_FIELDS = ("document_a", "start_a", "end_a", "document_b", "start_b", "end_b", "next_sentence_label")
 PLAN_BLOCK = 4096  # documents per task for a worker process
 MIN_CHECKED_PAIRS = 300  # with fewer pairs, the fraction of random pairs varies too much
-MAX_DEVIATION = 0.1  # of the fraction of random pairs from one half
+MAX_DEVIATION = 0.1  # maximum difference between the fraction of random pairs and one half
 
 
 def check_documents(documents: Documents, document_ids: np.ndarray):
@@ -39,7 +39,7 @@ def check_documents(documents: Documents, document_ids: np.ndarray):
 
 
 def check_labels(labels: np.ndarray):
-    """Raises InputError if the fraction of NOT_NEXT in the labels, (pairs,), is far from one half."""
+    """Raises InputError if the fraction of NOT_NEXT in `labels`, (pairs,), is far from one half."""
     fraction = (labels == NOT_NEXT).mean() if len(labels) else 0.5
     if len(labels) >= MIN_CHECKED_PAIRS and abs(fraction - 0.5) > MAX_DEVIATION:
         raise InputError(
@@ -104,16 +104,16 @@ def plan_pairs(
 
 def split_long_sentences(ends: np.ndarray, max_tokens: int) -> np.ndarray:
     """
-    Splits each sentence of `max_tokens` or more tokens into as few shorter pieces of nearly equal length as possible.
+    Splits sentences with `max_tokens` or more tokens into pieces, as few as possible and of nearly equal length.
 
-    Takes the end offsets of the sentences, (sentences,), and returns those of the pieces, (pieces,).
+    Takes the end offsets of the sentences, (sentences,), and returns the end offsets of the pieces, (pieces,).
     """
     lengths = np.diff(ends, prepend=0)
     pieces = -(-lengths // (max_tokens - 1))
     if len(pieces) == pieces.sum():
         return ends
     last = np.cumsum(pieces)  # index of the last piece in each sentence, plus 1
-    position = np.arange(last[-1]) - np.repeat(last - pieces, pieces) + 1  # of each piece in its sentence, from 1
+    position = np.arange(last[-1]) - np.repeat(last - pieces, pieces) + 1  # 1-based, in the sentence
     return np.repeat(ends - lengths, pieces) + np.repeat(lengths, pieces) * position // np.repeat(pieces, pieces)
 
 
@@ -122,9 +122,9 @@ def random_segment(ends: np.ndarray, min_tokens: int, max_tokens: int, rng: rand
     Returns the start and end offsets of a random segment in a document.
 
     The segment starts with a random piece from `split_long_sentences`. It has at least `min_tokens` tokens unless the
-    document ends first. All pieces are equally likely, but they need not be listed: a sentence is drawn with weight
-    1 + length / (max_tokens - 1), which is between one and two times its number of pieces, and rejection sampling
-    corrects the difference.
+    document ends first. All pieces are equally likely. To avoid listing them, the function draws a sentence with
+    weight 1 + length / (max_tokens - 1), which is between one and two times its number of pieces, and corrects the
+    difference by rejection sampling.
     """
     longest = max_tokens - 1
     while True:
@@ -151,11 +151,11 @@ def sentence_at(ends: np.ndarray, index: int, longest: int) -> tuple[int, int, i
 def truncate_pair(
     a: np.ndarray, b: np.ndarray, max_tokens: int, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Shortens the longer segment, randomly at its start or end, until the total is at most `max_tokens`."""
+    """Removes tokens from the longer segment, randomly from its start or end, until `max_tokens` tokens remain."""
     surplus = len(a) + len(b) - max_tokens
     if surplus > 0:
         from_longer = min(surplus, abs(len(a) - len(b)))
-        rest = surplus - from_longer  # both are now equally long and are shortened alternately
+        rest = surplus - from_longer  # once both are equally long, they are shortened alternately
         cut_a, cut_b = rest // 2, rest - rest // 2
         if len(a) > len(b):
             cut_a += from_longer

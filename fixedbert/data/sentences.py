@@ -1,4 +1,4 @@
-"""Splitting text into sentences."""
+"""Splits text into sentences."""
 
 import re
 from collections.abc import Iterator
@@ -7,8 +7,8 @@ import sentencex
 
 from ..support.errors import InputError
 
-# The languages for which sentencex has rules, and Chinese, for which its default rules work. It treats all other
-# language codes as English.
+# The languages for which sentencex has rules, and Chinese, for which its default rules work. sentencex treats
+# all other language codes as English.
 LANGUAGES = tuple(
     "am ar bg bn ca da de el en es fi fr gu hi hy it ja kk kn ml mr my nl pa pl pt ru sk ta te uk zh".split()
 )
@@ -22,7 +22,7 @@ SENTENCE_END = re.compile(rf"[{re.escape(''.join(TERMINATORS))}]\W*\s|[。！？
 def check_language(code: str):
     """Raises InputError if the language is not supported."""
     if code not in LANGUAGES:
-        raise InputError(f"must be one of {', '.join(LANGUAGES)}, not {code!r}; use en if it is missing.", "language")
+        raise InputError(f"must be one of {', '.join(LANGUAGES)}, not {code!r}; use en for others.", "language")
 
 
 def split_document(text: str, language: str = "en") -> list[str]:
@@ -43,7 +43,7 @@ def split_document(text: str, language: str = "en") -> list[str]:
 
 
 def is_hard_wrapped(lines: list[str]) -> bool:
-    """Returns True if 95% of the lines are at most MAX_WRAPPED_LINE long and most do not end a sentence."""
+    """Returns True if 95% of the lines have at most MAX_WRAPPED_LINE characters and most do not end a sentence."""
     lines = [line.strip() for line in lines if line and not line.isspace()]
     if not lines:
         return False
@@ -53,7 +53,7 @@ def is_hard_wrapped(lines: list[str]) -> bool:
 
 
 def separate_short_lines(lines: list[str]) -> str:
-    """Joins hard-wrapped lines, with a blank line after each heading (a short line outside of a sentence)."""
+    """Joins hard-wrapped lines. Adds a blank line after each heading, which is a short line outside of a sentence."""
     width = min(max(map(len, lines)), MAX_WRAPPED_LINE)
     separated = []
     for line, following in zip(lines, [*lines[1:], ""], strict=True):

@@ -1,4 +1,4 @@
-"""Functions that load, check, train and apply tokenizers."""
+"""Loads, checks, trains and applies tokenizers."""
 
 import json
 import re
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 MAX_WORD_LENGTH = 100  # characters; WordPiece maps longer words to [UNK]
 MAX_UNREACHABLE = 0.05  # maximum fraction of unreachable tokens in a vocabulary; in BERT's it is below 0.001
-# With BERT's vocabulary at most 0.02% of the tokens in English text are unknown. A cased tokenizer with an uncased
-# vocabulary fails on 10% of the tokens in novels and 17% in news. In Thai or DNA nearly all tokens are unknown.
+# With BERT's vocabulary, at most 0.02% of the tokens in English text are unknown. If the text is not lowercased, 10% are
+# unknown in novels and 17% in news. In Thai text or DNA sequences, nearly all tokens are unknown.
 MAX_UNKNOWN = 0.08  # maximum fraction of unknown tokens
-MIN_COUNTED = 200  # tokens; the fraction is not reliable for fewer
+MIN_COUNTED = 200  # tokens; with fewer, the fraction is unreliable
 TOKENIZER_FILES = (
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.txt",
     "vocab.json", "merges.txt", "sentencepiece.bpe.model", "spiece.model",
@@ -44,7 +44,12 @@ def load_tokenizer(name_or_path: str | None, do_lower_case: bool | None = None, 
     if name_or_path is None:
         raise InputError("no tokenizer specified; set `tokenizer_name` to a directory, a Hub id or a vocab.txt file.")
     if Path(name_or_path).suffix == ".txt" and not Path(name_or_path).is_dir():
-        tokenizer: PreTrainedTokenizerBase = load_vocabulary(Path(name_or_path), do_lower_case is not False)
+        with reading(name_or_path, "use a BERT vocabulary file"):
+            tokens = Path(name_or_path).read_text(encoding="utf-8-sig").rstrip("\n").split("\n")
+            vocabulary = {token: index for index, token in enumerate(tokens)}
+            tokenizer: PreTrainedTokenizerBase = BertTokenizer(
+                vocab=vocabulary, do_lower_case=do_lower_case is not False
+            )
     else:
         if do_lower_case is not None:
             options["do_lower_case"] = do_lower_case
@@ -58,12 +63,6 @@ def load_tokenizer(name_or_path: str | None, do_lower_case: bool | None = None, 
         raise InputError(f"{name_or_path}: not a BERT tokenizer; missing special tokens: {', '.join(missing)}.")
     check_case(name_or_path, tokenizer, do_lower_case)
     return tokenizer
-
-
-def load_vocabulary(file: Path, do_lower_case: bool) -> BertTokenizer:
-    with reading(file, "use a BERT vocabulary file"):
-        tokens = file.read_text(encoding="utf-8-sig").rstrip("\n").split("\n")
-        return BertTokenizer(vocab={token: index for index, token in enumerate(tokens)}, do_lower_case=do_lower_case)
 
 
 def check_case(name: str, tokenizer: PreTrainedTokenizerBase, do_lower_case: bool | None):
@@ -94,7 +93,7 @@ def check_case(name: str, tokenizer: PreTrainedTokenizerBase, do_lower_case: boo
         raise InputError(
             f"{name}: {len(unreachable) / len(words):.0%} of the tokens (such as "
             f"{', '.join(map(repr, unreachable[:3]))}) are unreachable because the tokenizer changes case or accents; "
-            "set `do_lower_case` false (`cased`), or correct do_lower_case and strip_accents in tokenizer_config.json."
+            "set `do_lower_case` to false, or correct do_lower_case and strip_accents in tokenizer_config.json."
         )
 
 

@@ -80,7 +80,7 @@ def test_boundaries_in_tables(tmp_path):
     [
         ("a.jsonl", '{"body": "x"}', r"line 1: column 'text' not found \(available: body\); set `text_column_name`"),
         ("a.jsonl", '{"text": "x"}\n{"text": 7}', "line 2: 'text' must be text, not int"),
-        ("a.jsonl", '{"text": "x \\ud83d"}', "line 1: character 3 in 'text' is half of a surrogate pair"),
+        ("a.jsonl", '{"text": "x \\ud83d"}', "line 1: character 3 in 'text' is an unpaired surrogate"),
         ("a.csv", "id,text\n1,x\n2,y,z\n", "line 3: more fields than the header has columns"),
         ("a.parquet", {"text": [["x"]]}, "row 0: 'text' must be text, not list"),
     ],
@@ -140,7 +140,7 @@ def test_sample_and_description():
     """Guards: the sample is a corpus, and the description contains source, configuration and boundary."""
     assert len(documents("sample", on_hub=True)) > 250
     corpus = Corpus("a/b", True, "en", document_boundary="column", document_column="id")
-    assert corpus.description() == "a/b (en): a document ends at a change of the value in the document column 'id'"
+    assert corpus.description() == "a/b (en): a document ends at a change in the document column 'id'"
 
 
 def test_real_wikipedia_and_books(real_data):

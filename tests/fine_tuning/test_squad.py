@@ -291,7 +291,7 @@ def test_formats_give_the_same_rows(tmp_path, name):
         ({"question": " "}, "its question is empty"),
         ({"context": None}, "its context is empty"),
         ({"question": ["x"]}, "its question must be text, not list"),
-        ({"context": "\ud83d"}, "half of a surrogate pair"),
+        ({"context": "\ud83d"}, "unpaired surrogate"),
     ],
 )
 def test_invalid_questions(tmp_path, change, sentence):
