@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 MAX_WORD_LENGTH = 100  # characters; WordPiece maps longer words to [UNK]
 MAX_UNREACHABLE = 0.05  # maximum fraction of unreachable tokens in a vocabulary; in BERT's it is below 0.001
-# With BERT's vocabulary, at most 0.02% of the tokens in English text are unknown. If the text is not lowercased, 10% are
-# unknown in novels and 17% in news. In Thai text or DNA sequences, nearly all tokens are unknown.
+# With BERT's vocabulary, at most 0.02% of the tokens in English text are unknown. If the text is not lowercased, 10%
+# are unknown in novels and 17% in news. In Thai text or DNA sequences, nearly all tokens are unknown.
 MAX_UNKNOWN = 0.08  # maximum fraction of unknown tokens
 MIN_COUNTED = 200  # tokens; with fewer, the fraction is unreliable
 TOKENIZER_FILES = (
