@@ -1,1 +1,1 @@
-"""Comparison: measures the speed, scores and differing predictions of several models on the same rows."""
+"""Compares the speed, scores and predictions of several models on the same rows."""

@@ -1,5 +1,5 @@
 """
-Compares models on the same rows: speed, scores, and predictions that differ from those of the first model.
+Compares the speed, scores and predictions of models on the same rows.
 
 All models run on the CPU with the same number of threads. For each batch, they run in random order.
 """
@@ -39,7 +39,7 @@ from ..support.files import new_directory, reading, to_json
 from .report import CHANGED, SINGLE_ROWS, ComparedModel, Comparison
 
 RESULTS = "comparison.json"
-PAUSE = 0.003  # seconds before each call, so that threads from the previous call stop spinning
+PAUSE = 0.003  # seconds before each call, until the threads of the previous call have stopped spinning
 GRAPHS = {GRAPH: "float32", QUANTIZED: "int8"}
 WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
 Texts = list[tuple[str, ...]]  # one text or text pair per row
@@ -65,7 +65,7 @@ class Candidate:
     A PyTorch model or ONNX graph to compare, with its predictions and times for each batch.
 
     Args:
-        source: directory or Hub id, followed by the precision of an ONNX graph.
+        source: directory or Hub id, and for an ONNX graph the precision.
         name: short name for the report.
         task: description of the predictions. Only models with the same task can be compared.
         predict: function that returns the predictions for a batch, one per row.
@@ -110,7 +110,7 @@ def compare(  # noqa: PLR0913  the options of the command
     token: str | None = None,
 ) -> Comparison:
     """
-    Compares models on the same rows: speed, scores, and predictions that differ from those of the first model.
+    Compares the speed and scores of models on the same rows, and their predictions with those of the first model.
 
     Args:
         models: directories or Hub ids of classifiers, regressions or embedding models for the same task. The first is
@@ -130,6 +130,7 @@ def compare(  # noqa: PLR0913  the options of the command
     loaded = [load_candidates(str(source), cache_dir=cache_dir, token=token) for source in models]
     candidates = list(chain(*loaded))
     check_same_task(candidates)
+    make_names_unique(candidates)
     first = candidates[0]
     texts, labels = read_rows_for(first, Path(validation_file), text_column_names, label_column_name)
     available = len(texts)
@@ -198,11 +199,15 @@ def task_of(head: str, config: PreTrainedConfig, source: str, has_embeddings: bo
 
 
 def check_same_task(candidates: list[Candidate]):
-    """Raises InputError if the models have different tasks. Also replaces duplicate short names with full paths."""
+    """Raises InputError if the models have different tasks."""
     first = candidates[0]
     for model in candidates:
         if model.task != first.task:
             raise InputError(f"{model.source} predicts {model.task}, but {first.source} predicts {first.task}.")
+
+
+def make_names_unique(candidates: list[Candidate]):
+    """Replaces short names that occur more than once with full paths."""
     names = Counter(model.name for model in candidates)
     for model in candidates:
         model.name = model.source if names[model.name] > 1 else model.name
@@ -212,8 +217,8 @@ def read_rows_for(
     first: Candidate, file: Path, text_column_names: str | None, label_column_name: str | None
 ) -> tuple[Texts, np.ndarray | None]:
     """
-    Returns the texts, and their class ids or numbers, or None if the file has no labels. For embedding models, each
-    text of a pair is a separate row, without a label.
+    Returns the texts, and their class ids or numbers, or None if the file contains no labels. For embedding models,
+    each text of a pair is a separate row without a label.
     """
     if file_format(file) == ".txt":
         return list(lines_of(file)), None
@@ -233,7 +238,7 @@ def read_rows_for(
 
 @torch.inference_mode()
 def run(candidates: list[Candidate], texts: Texts, length: int, batch_size: int):
-    """Runs all models on batches and on single rows, in random order for each, and stores predictions and times."""
+    """Runs all models on each batch and on single rows, in random order, and stores their predictions and times."""
     batches = [texts[begin : begin + batch_size] for begin in range(0, len(texts), batch_size)]
     single = [[row] for row in texts[:SINGLE_ROWS]]
     for model in candidates:  # warm-up
@@ -251,6 +256,7 @@ def run(candidates: list[Candidate], texts: Texts, length: int, batch_size: int)
 
 
 def measurements(model: Candidate, first: Candidate, labels: np.ndarray | None) -> ComparedModel:
+    """Computes the scores, speed and fidelity of a model from its stored predictions and times."""
     rows, scores, lost, gained = len(model.values), {}, None, None
     if labels is not None and first.predictions[0][0].kind == "numbers":
         scores = glue_scores("regression", model.values[:, 0].numpy(), labels)
@@ -275,7 +281,7 @@ def measurements(model: Candidate, first: Candidate, labels: np.ndarray | None) 
 
 
 def changed_rows(candidates: list[Candidate], texts: Texts, labels: np.ndarray | None) -> list[list[str]]:
-    """Returns a header line, and a line with texts, label and predictions for each row on which models disagree."""
+    """Returns a header, and a line with texts, label and predictions for each row on which the models disagree."""
     names = default_names(candidates[0].config)
     classes = torch.stack([model.values.argmax(-1) for model in candidates], dim=1)  # (rows, models)
     table = [[*(f"text {n}" for n in range(1, 1 + len(texts[0]))), "label", *(model.name for model in candidates)]]

@@ -1,4 +1,4 @@
-"""The result of a comparison, with its report for the terminal."""
+"""The result of a comparison, and its report for the terminal."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -33,14 +33,14 @@ class ComparedModel:
     fidelity: Fidelity | None
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class Comparison:
     """
     The result of `fixedbert.compare`.
 
     Args:
         file: the file that contains the rows.
-        rows, available: number of rows used, which are a random sample of all rows, and number of rows in the file.
+        rows, available: number of rows in the random sample that was used, and number of rows in the file.
         batch_size: rows per batch.
         machine: the machine on which the times were measured.
         models: measurements for each model, in the order of the arguments.
@@ -54,9 +54,6 @@ class Comparison:
     machine: str
     models: list[ComparedModel]
     folder: str = ""
-
-    def __repr__(self) -> str:
-        return f"Comparison({[model.name for model in self.models]}, rows={self.rows})"
 
     def __str__(self) -> str:
         first, *others = self.models

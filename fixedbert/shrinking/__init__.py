@@ -1,1 +1,1 @@
-"""Shrinking: prunes heads, head sizes and neurons to reach a target speed or size, and preserves the predictions."""
+"""Prunes heads, head sizes and neurons to a target speed or size while preserving the predictions."""

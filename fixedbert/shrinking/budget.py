@@ -1,4 +1,4 @@
-"""Choosing heads and neurons for all layers at the lowest cost within a budget, as a multiple-choice knapsack."""
+"""Chooses heads and neurons for all layers at the lowest cost within a budget (a multiple-choice knapsack problem)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ import numpy as np
 from ..conversion.growing import Heads
 from ..support.errors import InputError
 
-UNITS = 4000  # resolution of the budget
+UNITS = 4000  # number of units into which the budget is divided
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class LayerShape:
 
 
 def head_choices(heads: Heads) -> list[Heads]:
-    """Returns the choices for a pruned layer: any number of heads, with multiples of 1/4 of the original sizes."""
+    """Returns the choices for a pruned layer: any number of heads, with 1/4, 1/2, 3/4 or all of the original sizes."""
     sizes, value_sizes = ({-(-size * quarters // 4) for quarters in (1, 2, 3, 4)} for size in heads[1:])
     choices = product(range(heads.num_heads + 1), sorted(sizes), sorted(value_sizes))
     return [Heads(*choice) for choice in choices if choice[0] or choice[1:] == heads[1:]]
@@ -35,12 +35,12 @@ def neuron_choices(neurons: int) -> list[int]:
 
 class Option(NamedTuple):
     """
-    One possible choice for a sublayer.
+    A possible size of an attention or feed-forward sublayer.
 
     Args:
         choice: the remaining heads or the number of remaining neurons.
         cost: the predicted increase in KL divergence, in nats per row.
-        price: what the sublayer takes from the budget, in the unit of the budget.
+        price: the part of the budget that the sublayer uses, for example in seconds or parameters.
     """
 
     choice: Any
@@ -50,7 +50,7 @@ class Option(NamedTuple):
 
 def solve_knapsack(sublayers: Sequence[Sequence[Option]], budget: float) -> list[Option]:
     """
-    Chooses one option per sublayer so that the total cost is lowest and the total price is within the budget. Uses
+    Returns one option per sublayer, chosen to minimize the total cost while the total price is within the budget. Uses
     dynamic programming over prices that are rounded down to multiples of 1/4000 of the budget.
 
     Raises:
@@ -62,7 +62,7 @@ def solve_knapsack(sublayers: Sequence[Sequence[Option]], budget: float) -> list
             f"the smallest possible layers need {least:.4g}, but the target leaves only {budget:.4g} for them."
         )
     units = [np.array([int(option.price / budget * UNITS + 1e-6) for option in options]) for options in sublayers]
-    best = np.zeros(UNITS + 1)  # best[u]: lowest cost of the sublayers processed, for at most u units
+    best = np.zeros(UNITS + 1)  # best[u]: lowest cost of the processed sublayers for at most u units
     chosen_by_units = []
     for options, prices in zip(sublayers, units, strict=True):
         costs = np.full((len(options), UNITS + 1), np.inf)
@@ -71,7 +71,7 @@ def solve_knapsack(sublayers: Sequence[Sequence[Option]], budget: float) -> list
                 costs[index, price:] = best[: UNITS + 1 - price] + option.cost
         chosen_by_units.append(costs.argmin(axis=0))
         best = costs.min(axis=0)
-    for spent in range(UNITS, -1, -1):  # exact prices can exceed the budget, as the units are rounded down
+    for spent in range(UNITS, -1, -1):  # exact prices can exceed the budget, because units are rounded down
         if np.isfinite(best[spent]):
             chosen, left = [], spent
             for options, prices, by_units in zip(*map(reversed, (sublayers, units, chosen_by_units)), strict=True):

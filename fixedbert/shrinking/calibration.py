@@ -22,7 +22,7 @@ from .predictions import MASKED_LM, MASKED_POSITIONS, LoadedModel, head_name
 
 MAX_LENGTH = 512  # default for the maximum number of tokens per row
 MASKED = 0.15  # fraction of the tokens that are masked for a masked LM
-HELD_OUT = 6  # one in this many rows is held out
+HELD_OUT = 6  # every sixth row is held out
 DOC_STRIDE = 128  # number of tokens by which consecutive windows of a SQuAD paragraph overlap
 
 
@@ -63,9 +63,9 @@ class CalibrationData:
         calibration, held_out_batches, distillation = (self.batches(loaded, part) for part in parts)
         return calibration, held_out_batches, distillation
 
-    def rows(self, loaded: LoadedModel, number: int, split: str = "train") -> list[dict]:
+    def rows(self, loaded: LoadedModel, count: int, split: str = "train") -> list[dict]:
         """
-        Returns at most `number` tokenized rows in random order.
+        Returns at most `count` tokenized rows in random order.
 
         Raises:
             InputError: If the model is for multiple choice, or if the rows do not suit its task head.
@@ -77,14 +77,14 @@ class CalibrationData:
         if head == "QuestionAnswering":
             features = self.questions(tokenizer, length)
         elif self.train_file and (head in MASKED_LM or not (head or loaded.pooling)):
-            features = running_text(self.train_file, tokenizer, length, self.batch_size, 4 * number)
+            features = running_text(self.train_file, tokenizer, length, self.batch_size, 4 * count)
         else:
-            one_text = bool(loaded.pooling) or head in MASKED_LM or not head  # if False, a pair is one row
-            texts = ((text,) for row in self.texts(split) for text in row) if one_text else self.texts(split)
+            separate = bool(loaded.pooling) or head in MASKED_LM or not head  # each text of a pair is a row
+            texts = ((text,) for row in self.texts(split) for text in row) if separate else self.texts(split)
             features = (dict(encode(tokenizer, *row, max_length=length, truncation=True)) for row in texts)
         rows = list(features)
         random.Random(self.seed).shuffle(rows)
-        return rows[:number]
+        return rows[:count]
 
     def texts(self, split: str = "train") -> Iterator[tuple[str, ...]]:
         """Yields the texts or text pairs from the GLUE task or the files."""
@@ -121,7 +121,7 @@ class CalibrationData:
 
 
 def row_length(max_seq_length: int | None, positions: int) -> int:
-    """Returns the number of tokens to truncate rows to, for a model with `positions` position embeddings."""
+    """Returns the maximum number of tokens per row for a model with `positions` position embeddings."""
     length = min(MAX_LENGTH, positions) if max_seq_length is None else max_seq_length
     if not 3 <= length <= positions:
         raise InputError(f"{length}: must be between 3 and {positions}, the number of positions.", "max_seq_length")
@@ -129,10 +129,10 @@ def row_length(max_seq_length: int | None, positions: int) -> int:
 
 
 def running_text(
-    files: list[str], tokenizer: PreTrainedTokenizerBase, length: int, batch_size: int, number: int
+    files: list[str], tokenizer: PreTrainedTokenizerBase, length: int, batch_size: int, count: int
 ) -> Iterator[dict]:
-    """Yields about `number` rows with `length` tokens of contiguous text each, without padding."""
-    for ids in islice(read_sequences(files, tokenizer, length, batch_size), -(-number // batch_size)):
+    """Yields `count` or slightly more rows with `length` tokens of contiguous text each, without padding."""
+    for ids in islice(read_sequences(files, tokenizer, length, batch_size), -(-count // batch_size)):
         yield from ({"input_ids": row.tolist(), "attention_mask": [1] * length} for row in ids)
 
 
@@ -149,7 +149,7 @@ def lines_of(file: str | Path) -> list[tuple[str]]:
 
 
 def mask_tokens(batch: Batch, tokenizer: PreTrainedTokenizerBase, generator: torch.Generator) -> Batch:
-    """Masks 15% of the tokens, at least one per row. Adds the mask (B, L) of masked tokens as `MASKED_POSITIONS`."""
+    """Masks 15% of the tokens, at least one per row. Adds a mask (B, L) of their positions as `MASKED_POSITIONS`."""
     ids = batch["input_ids"]
     special = torch.isin(ids, torch.tensor(tokenizer.all_special_ids))
     chances = torch.rand(ids.shape, generator=generator).masked_fill(special, 2.0)
@@ -165,7 +165,7 @@ def mean_tokens(batches: list[Batch]) -> float:
 
 
 def typical_sizes(batches: list[Batch]) -> list[tuple[int, int]]:
-    """Returns the sizes (rows, tokens per row) of a batch with short, one with medium and one with long rows."""
+    """Returns the sizes (rows, tokens per row) of up to three batches, with rows of short, medium and long length."""
     indices = (len(batches) // 6, len(batches) // 2, len(batches) - 1 - len(batches) // 6)
     shapes = [batches[index]["input_ids"].shape for index in indices]
     return sorted({(rows, tokens) for rows, tokens in shapes})

@@ -1,4 +1,4 @@
-"""Latency measurements: a table for sublayers of all sizes, and timers for entire models."""
+"""Measures the latencies of sublayers of all sizes, and of entire models."""
 
 import copy
 import operator
@@ -21,7 +21,7 @@ from ..support.files import read_json_object, reading, to_json, write_atomically
 from .budget import LayerShape, head_choices, neuron_choices
 
 CPUINFO = Path("/proc/cpuinfo")  # contains the name of the processor on Linux
-ROUNDS = 5  # number of measurements from which the median is taken
+ROUNDS = 5  # measurements per latency, which is their median
 Size = tuple[int, int]  # rows in a batch, and tokens per row
 
 
@@ -36,7 +36,7 @@ class LatencyTable:
         inputs: sizes of the batches, as (rows, tokens per row).
         heads: (number of heads, head size, value head size, seconds) for each attention block, including its residual
             connection and LayerNorm.
-        neurons: (number of neurons, seconds) for each feed-forward block, including the same.
+        neurons: (number of neurons, seconds) for each feed-forward block, also with residual connection and LayerNorm.
         rest: seconds for everything in the encoder except the layers.
     """
 
@@ -62,9 +62,7 @@ class LatencyTable:
 
     def feed_forward_times(self) -> dict[int, float]:
         """Returns the seconds for each neuron count. If a larger count was faster, its time is used instead."""
-        return {
-            number: min(seconds for other, seconds in self.neurons if other >= number) for number, _ in self.neurons
-        }
+        return {count: min(seconds for other, seconds in self.neurons if other >= count) for count, _ in self.neurons}
 
     def write(self, file: Path):
         write_atomically(file, to_json(asdict(self), indent=1) + "\n")
@@ -81,8 +79,8 @@ class LatencyTable:
             table = cls(**read_json_object(file))
             heads, neurons = table.attention_times(), table.feed_forward_times()
         choices = {choice for shape in shapes for choice in head_choices(shape.heads)}
-        numbers = {number for shape in shapes for number in neuron_choices(shape.neurons)}
-        if table.width != width or choices - {*heads} or numbers - {*neurons}:
+        counts = {count for shape in shapes for count in neuron_choices(shape.neurons)}
+        if table.width != width or choices - {*heads} or counts - {*neurons}:
             raise InputError(f"{file}: measured for a model with a different shape.", "latency_table")
         return table
 
@@ -104,17 +102,17 @@ def processor_name() -> str:
 def measure_latencies(
     model: FixedHeadBertPreTrainedModel, shapes: list[LayerShape], inputs: list[Size]
 ) -> LatencyTable:
-    """Measures every sublayer that pruning can produce from the given shapes, with random weights in model.dtype."""
+    """Measures every sublayer that pruning can produce from layers with these shapes, with random weights."""
     heads = dict.fromkeys(choice for shape in shapes for choice in head_choices(shape.heads))
     neurons = dict.fromkeys(choice for shape in shapes for choice in neuron_choices(shape.neurons))
     sublayers: dict[object, Callable] = {choice: layer_with(model, choice).attention for choice in heads}
     sublayers |= {choice: layer_with(model, Heads(1, 1, 1), choice).feed_forward_chunk for choice in neurons}
     width, rounds = model.config.hidden_size, {choice: [0.0] * ROUNDS for choice in sublayers}
     states = [torch.randn(*size, width, dtype=model.dtype, device=model.device) for size in inputs]
-    for turn in tqdm(range(ROUNDS), "measuring latencies", unit="round"):
+    for index in tqdm(range(ROUNDS), "measuring latencies", unit="round"):
         for choice, run in sublayers.items():
             run(states[0])  # warm-up
-            rounds[choice][turn] = sum(timed(partial(run, x), model.device) for x in states)
+            rounds[choice][index] = sum(timed(partial(run, x), model.device) for x in states)
     times = {choice: median(seconds) / len(inputs) for choice, seconds in rounds.items()}
     ids = [torch.full(size, 5, device=model.device) for size in inputs]
     encoder = sum(median_time(partial(model.base_model, x), model.device) for x in ids) / len(inputs)
@@ -156,7 +154,7 @@ def median_time(run: Callable[[], object], device: torch.device) -> float:
 def measure_speedup(
     before: Callable[[], object], after: Callable[[], object], device: torch.device, rounds: int = 7
 ) -> tuple[float, float, float]:
-    """Calls both functions alternately. Returns their median seconds, and the median of the ratios before / after."""
+    """Calls both functions alternately. Returns the median seconds of each, and the median ratio before / after."""
     before(), after()  # warm-up
     pairs = [(timed(before, device), timed(after, device)) for _ in range(rounds)]
     first, second = zip(*pairs, strict=True)

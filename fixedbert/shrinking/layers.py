@@ -1,5 +1,5 @@
 """
-Pruning the layers of a model: collects statistics on calibration data, computes pruned weights, and refits them.
+Prunes the layers of a model: collects statistics on calibration data, computes pruned weights, and refits them.
 
 The mathematics is in pruning.py. All statistics ignore padding.
 """
@@ -29,7 +29,7 @@ from .pruning import (
 )
 
 NEURON_STEPS = 192  # maximum number of steps for removing all neurons of a layer
-SCORE_STRIDE = 4  # errors of attention scores are measured on one in this many batches
+SCORE_STRIDE = 4  # errors of attention scores are measured on every fourth batch
 
 
 def layer_shapes(model: FixedHeadBertPreTrainedModel) -> list[LayerShape]:
@@ -63,7 +63,7 @@ class LayerStatistics:
         heads_gradient, neurons_gradient: gradients of the log-likelihood with respect to the outputs of the attention
             and feed-forward blocks, (1, D). Their second moments are the Fisher information.
         queries, keys: queries, and keys minus the mean key of their row, (H, P).
-        score_errors: for each reduced head size, the mean of |G^(1/2) W_o dz|^2 over tokens for each head, (H).
+        score_errors: for each reduced head size, the average of |G^(1/2) W_o dz|^2 per token for each head, (H).
     """
 
     def __init__(self, shape: LayerShape, width: int):
@@ -133,7 +133,7 @@ def measure_score_errors(
     head_sizes: list[set[int]],
     predict: Predict,
 ):
-    """Computes `score_errors` for each layer: the effect of smaller queries and keys on the predictions."""
+    """Sets `score_errors` in the statistics: the effect of smaller queries and keys on the outputs of each layer."""
     layers = layers_of(model)
     variants, metrics = [], []
     for layer, sums, sizes in zip(layers, statistics, head_sizes, strict=True):
@@ -164,7 +164,7 @@ def measure_score_errors(
 def reduced_scores(
     heads: FixedHeadBertSelfAttention, statistics: LayerStatistics, size: int, kept: list[int]
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Returns query weight (h, size, D), query bias (h, size), key weight and key bias for the h heads in `kept`."""
+    """Returns smaller query weights (h, size, D) and biases (h, size), and those of the keys, for the h `kept` heads."""
     number = heads.num_attention_heads
     W_q, W_k = (
         torch.cat([x.weight, x.bias[:, None]], dim=1).detach().cpu().double().unflatten(0, (number, -1))[kept]
@@ -228,7 +228,7 @@ class LayerPruner:
         self.value_costs = half * head_size_errors(self.L, self.R)
 
     def cost_of_heads(self, heads: Heads) -> float:
-        """Returns the predicted KL divergence in nats per row if only the given heads remain."""
+        """Returns the predicted KL divergence in nats per row if only these heads remain."""
         kept = self.head_order.kept(heads.num_heads)
         removed = self.shape.heads.num_heads - heads.num_heads
         cost = self.head_costs[removed] + self.value_costs[kept, heads.value_size].sum()
@@ -237,11 +237,11 @@ class LayerPruner:
         return float(cost)
 
     def cost_of_neurons(self, neurons: int) -> float:
-        """Returns the predicted KL divergence in nats per row if only the given number of neurons remains."""
+        """Returns the predicted KL divergence in nats per row if only this number of neurons remains."""
         return float(self.neuron_costs[self.shape.neurons - neurons])
 
     def parameters(self, shape: LayerShape) -> dict[str, Tensor]:
-        """Returns the new parameters of the layer for a smaller shape, in float64. Keys are names in the layer."""
+        """Returns the parameters that change for a smaller shape, by their names in the layer, in float64."""
         changed: dict[str, Tensor] = {}
         if shape.heads != self.shape.heads:
             changed |= self.attention_parameters(shape.heads)
@@ -292,7 +292,7 @@ class LayerPruner:
 
 
 def linear(weight: Tensor, bias: Tensor) -> nn.Linear:
-    """Returns a linear layer with the given weight (out, in) and bias (out)."""
+    """Returns a linear layer with this weight (out, in) and bias (out)."""
     module = nn.Linear(weight.shape[1], weight.shape[0], device="meta")
     module.weight, module.bias = nn.Parameter(weight), nn.Parameter(bias)
     return module
@@ -309,7 +309,7 @@ def attention_mask_for(model: FixedHeadBertPreTrainedModel, states: Tensor, batc
 def refit(original: FixedHeadBertPreTrainedModel, pruned: FixedHeadBertPreTrainedModel, batches: list[Batch]):
     """
     Refits W_o and the output matrix of the feed-forward block in each pruned layer, so that the hidden states match
-    the original's. Proceeds layer by layer, and uses the outputs of refitted layers as the inputs for the next one.
+    the original's. Proceeds layer by layer: the outputs of a refitted layer are the inputs for fitting the next one.
     """
     embeddings, width = original.base_model.get_submodule("embeddings"), original.config.hidden_size
     names = ("input_ids", "token_type_ids")
@@ -345,7 +345,7 @@ def refit(original: FixedHeadBertPreTrainedModel, pruned: FixedHeadBertPreTraine
 
 
 def weight_of(dense: nn.Module, width: int) -> Tensor:
-    """Returns the weight (width, inputs) of an output layer, with inputs = 0 if only its bias remains."""
+    """Returns the weight (width, inputs) of an output layer. If only its bias remains, inputs is 0."""
     return dense.weight.detach().cpu() if isinstance(dense, nn.Linear) else torch.zeros(width, 0)
 
 

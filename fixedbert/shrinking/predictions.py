@@ -1,4 +1,4 @@
-"""The predictions of a model, samples for their Fisher information, and their fidelity to an original model."""
+"""Computes the predictions of a model, samples them for the Fisher information, and measures their fidelity."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -85,8 +85,8 @@ def kind_of_logits(config: PreTrainedConfig) -> str:
 
 def sampled_nll(predictions: Predictions) -> Tensor:
     """
-    Samples a value y for each prediction from its distribution p, and returns the sum of -log p(y). The second moment
-    of the gradients is the Fisher information.
+    Samples a value y from the distribution p of each prediction and returns the sum of -log p(y). The second moment of
+    the gradients of this sum is the Fisher information.
     """
     values = predictions.values.float()
     if predictions.kind == "classes":
@@ -105,7 +105,7 @@ class Fidelity:
 
     Args:
         divergence: KL(original || model) in nats per row. For numbers, this is half the squared difference. For
-            embeddings, it is 1 - cosine similarity. For hidden states, it is the latter summed over the tokens.
+            embeddings, it is 1 - cosine similarity. For hidden states, it is 1 - cosine similarity summed over tokens.
         agreement: fraction of identical predictions; None for numbers, embeddings and states.
         kind: the `kind` of the predictions, as defined in `Predictions`.
         spread: standard deviation of the numbers that the original predicts; None for other kinds.
@@ -130,7 +130,7 @@ class Fidelity:
             return f"root mean square difference from the original {(2 * self.divergence) ** 0.5:.2g}{spread}"
         if self.kind == "embeddings":
             return f"average cosine similarity to the original {1 - self.divergence:.3f}"
-        return f"cosine distance of the hidden states from the original {self.divergence:.2g}, summed over each row"
+        return f"cosine distance to the original hidden states {self.divergence:.2g} (sum over the tokens in a row)"
 
 
 @torch.no_grad()
@@ -163,8 +163,8 @@ def fidelity(pairs: Iterable[tuple[list[Predictions], list[Predictions]]], rows:
             elif kind == "numbers":
                 numbers.append(original.values)
     spread = float(torch.cat(numbers).std(dim=0, correction=0).norm()) if numbers else None
-    agreement, number = (same / count, len(distinct)) if count else (None, None)
-    return Fidelity(max(0.0, divergence / rows), agreement, kind, spread, number, rows)
+    agreement, labels = (same / count, len(distinct)) if count else (None, None)
+    return Fidelity(max(0.0, divergence / rows), agreement, kind, spread, labels, rows)
 
 
 def predicted_labels(predictions: Predictions) -> Tensor:

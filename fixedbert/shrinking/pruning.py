@@ -101,9 +101,9 @@ class PruningOrder:
     removed: list[int]
     costs: Tensor
 
-    def kept(self, number: int) -> list[int]:
-        """Returns the sorted indices of the `number` groups to keep, those that would be removed last."""
-        return sorted(self.removed[len(self.removed) - number :])
+    def kept(self, count: int) -> list[int]:
+        """Returns the sorted indices of the `count` groups to keep: those that would be removed last."""
+        return sorted(self.removed[len(self.removed) - count :])
 
 
 def prune_inputs(weight: Tensor, moment: Tensor, size: int, at_once: int = 1) -> PruningOrder:
@@ -130,10 +130,11 @@ def prune_inputs(weight: Tensor, moment: Tensor, size: int, at_once: int = 1) ->
         pruned = left[cheapest]
         index = inputs[pruned].flatten()
         block = inverse[index[:, None], index]
-        share = torch.linalg.solve(block, inverse[index])  # (S, N)
+        coefficients = torch.linalg.solve(block, inverse[index])  # (S, N)
         lost = (columns[index] * torch.linalg.solve(block, columns[index])).sum()
-        columns.addmm_(share.T, columns[index], alpha=-1)  # in place, because copies would take most of the time
-        inverse.addmm_(inverse[:, index], share, alpha=-1)
+        # In place, because copying would take most of the time.
+        columns.addmm_(coefficients.T, columns[index], alpha=-1)
+        inverse.addmm_(inverse[:, index], coefficients, alpha=-1)
         columns[index] = 0
         stay = torch.ones(len(left), dtype=torch.bool)
         stay[cheapest] = False
@@ -237,7 +238,7 @@ def square_root(M: Tensor) -> Tensor:
 
 
 def with_ridge(M: Tensor) -> Tensor:
-    """Returns M plus a small ridge, which makes it invertible even if the inputs do not vary in some direction."""
+    """Returns M plus a small multiple of the identity, so that it is invertible even if some inputs are constant."""
     return M.double() + RIDGE * M.double().diagonal().mean() * torch.eye(len(M), dtype=torch.float64)
 
 
@@ -247,5 +248,5 @@ def condition_number(M: Tensor) -> float:
 
 
 def row_norms(rows: Tensor) -> Tensor:
-    """Returns the row norms (n, 1), clamped to the smallest positive normal number."""
+    """Returns the norms of the rows, (n, 1), clamped to a tiny positive number so that they can be divisors."""
     return rows.norm(dim=1, keepdim=True).clamp(min=torch.finfo(torch.float64).tiny)

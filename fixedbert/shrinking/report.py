@@ -1,4 +1,4 @@
-"""The result of shrinking, with output as a terminal report, JSON, a model card section, and a plot."""
+"""The result of shrinking, as a terminal report, a JSON file, a section of the model card, and a plot."""
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -61,12 +61,13 @@ class ShrinkResult:
         for index, (before, after) in enumerate(zip(self.before, self.after, strict=True)):
             neurons = f"{before.neurons:,} -> {after.neurons:,} neurons"
             lines.append(f"  layer {index}: {before.heads} -> {after.heads}; {neurons}")
-        (seconds, less), (ops, fewer), (params, left) = self.seconds, self.operations, self.parameters
+        milliseconds = [1e3 * seconds for seconds in self.seconds]
+        operations, parameters = ([count / 1e6 for count in counts] for counts in (self.operations, self.parameters))
         lines += [
             "",
-            f"time         {1000 * seconds:8.1f} -> {1000 * less:.1f} ms per batch, on average",
-            f"operations   {ops / 1e6:8,.3g} -> {fewer / 1e6:,.3g} million per row",
-            f"parameters   {params / 1e6:8,.3g} -> {left / 1e6:,.3g} million",
+            f"time         {milliseconds[0]:8.1f} -> {milliseconds[1]:.1f} ms per batch, on average",
+            f"operations   {operations[0]:8,.3g} -> {operations[1]:,.3g} million per row",
+            f"parameters   {parameters[0]:8,.3g} -> {parameters[1]:,.3g} million",
             f"predictions  on {self.fidelity.rows:,} held-out rows: {self.fidelity}",
         ]
         if self.distilled is not None:
@@ -75,7 +76,7 @@ class ShrinkResult:
 
     @property
     def speed(self) -> str:
-        """A phrase with the speedup, which comes from the latency table if a different machine measured it."""
+        """A phrase with the speedup, taken from the latency table if the table was measured on a different machine."""
         if self.table_machine:
             return (
                 f"{self.table_speedup:.2f} times as fast as the original on {self.table_machine}, according to its "
@@ -87,9 +88,9 @@ class ShrinkResult:
     @property
     def summary(self) -> str:
         """A sentence with the speed, size and fidelity of the model."""
-        (ops, fewer), (params, left) = self.operations, self.parameters
+        operations, parameters = percent(*self.operations), percent(*self.parameters)
         return (
-            f"{self.speed}, with {fewer / ops:.0%} of the operations and {left / params:.0%} of the parameters; "
+            f"{self.speed}, with {operations:.0f}% of the operations and {parameters:.0f}% of the parameters; "
             f"predictions on held-out rows: {self.fidelity}."
         )
 
@@ -101,7 +102,7 @@ class ShrinkResult:
 
     @classmethod
     def read(cls, directory: Path) -> "ShrinkResult":
-        """Reads a result that `write` wrote before the distillation."""
+        """Reads a result that was written before distillation."""
         fields = read_json_object(directory / RESULTS, "remove the directory")
         shapes = {
             name: [LayerShape(Heads(*x["heads"]), x["neurons"]) for x in fields[name]] for name in ("before", "after")
@@ -154,4 +155,5 @@ def plot(result: ShrinkResult, file: Path):
 
 
 def percent(before: float, after: float) -> float:
+    """Returns `after` as a percentage of `before`, or 0 if both are 0."""
     return 100 * after / before if before else 0.0

@@ -45,7 +45,7 @@ from .report import PLOT, ShrinkResult, plot
 
 PRUNED = "pruned"  # subdirectory that contains the pruned model during distillation
 TRIES = 6  # maximum number of attempts to meet a target time
-NEAR, ENOUGH = 0.99, 1.04  # no further attempt if measured / target speed is in this range
+NEAR, ENOUGH = 0.99, 1.04  # a measured / target speed in this range is accepted without further attempts
 LEARNING_RATE = 5e-5  # default for distillation; 2e-4 made mildly pruned models worse
 UNSUPPORTED = ("head_embedding", "qk_norm", "add_cross_attention")  # models with these fields set cannot be shrunk
 
@@ -269,8 +269,6 @@ def shrink(  # noqa: PLR0913  the options of the command
         raise InputError("requires `distil_steps`.", "learning_rate")
     if distil_steps is not None and isinstance(model, PreTrainedModel):
         raise InputError("requires a model directory or Hub id, so that the run can be resumed.", "distil_steps")
-    if PartialState().num_processes > 1:
-        raise InputError("fixedbert shrink runs in a single process: start it without accelerate launch.")
     options = {"do_lower_case": do_lower_case, "revision": revision, "cache_dir": cache_dir, "token": token}
     with model_directory(model, tokenizer) as source:
         context = ShrinkContext.load(source, data, target, (distil_steps or 0) * batch_size, **options)
@@ -326,8 +324,8 @@ def prune(context: ShrinkContext) -> tuple[FixedHeadBertPreTrainedModel, ShrinkR
 
 def prune_and_distil(context: ShrinkContext, training_args: CommonArguments, arguments: dict) -> ShrinkResult:
     """
-    Prunes a copy of the original and distills the original into it, or resumes an interrupted distillation. If the
-    distillation does not reduce the KL divergence, the model from before the distillation is written.
+    Prunes a copy of the original and distills the original into it, or resumes an interrupted distillation. If
+    distillation does not reduce the KL divergence, writes the pruned model from before distillation.
     """
     steps, name = training_args.max_steps, training_args.directory.name
     arguments = arguments | {"distil_steps": steps, "learning_rate": training_args.learning_rate}
@@ -351,7 +349,7 @@ def prune_and_distil(context: ShrinkContext, training_args: CommonArguments, arg
         if distilled.divergence < result.fidelity.divergence:
             result = replace(result, distilled=distilled)
         else:
-            PartialState().print(f"distillation did not help ({distilled}); writing the model from before it.")
+            PartialState().print(f"distillation did not help ({distilled}); writing the pruned model instead.")
             student = pruned_model(context, kept)
             student.save_pretrained(folder)
         write_accompanying_files(folder, name, context, student, result)
@@ -366,7 +364,7 @@ def pruned_model(context: ShrinkContext, directory: Path) -> FixedHeadBertPreTra
 
 
 def layer_pruners(context: ShrinkContext, fixed_shapes: list[LayerShape] | None) -> list[LayerPruner]:
-    """Returns a pruner with statistics for each layer, for fixed shapes or for all choices of heads."""
+    """Returns a pruner for each layer, with statistics for the fixed shapes or for all choices of heads."""
     if fixed_shapes is None:
         sizes = [{choice.size for choice in head_choices(shape.heads)} for shape in context.shapes]
     else:
@@ -382,7 +380,7 @@ def layer_pruners(context: ShrinkContext, fixed_shapes: list[LayerShape] | None)
 
 
 def latency_table(context: ShrinkContext) -> LatencyTable:
-    """Reads the latency table from its file. If there is none, measures the latencies and writes them to the file."""
+    """Reads the latency table from its file. If the file does not exist, measures the latencies and writes it."""
     if context.latency_file is not None and context.latency_file.exists():
         return LatencyTable.read(context.latency_file, context.original.config.hidden_size, context.shapes)
     table = measure_latencies(context.original, context.shapes, typical_sizes(context.calibration))
@@ -412,8 +410,8 @@ def choose_shapes(
     layers = sum(price_of_heads(shape.heads) + price_of_neurons(shape.neurons) for shape in context.shapes)
     least = sum(min(option.price for option in sublayer) for sublayer in options)
     wanted, rest = budget_for(context, table, layers, least)
-    budget, fast, slow = wanted, (0.0, 0.0), None  # budgets, each with measured / target time
-    tries: list[tuple] = []  # whether it is too slow, distance from the target, and the choice
+    budget, fast, slow = wanted, (0.0, 0.0), None  # `fast` and `slow`: budget, measured / target time
+    tries: list[tuple] = []  # too slow?, distance from the target, index, shapes, model, speedup in the table
     for _ in range(TRIES):
         solution = solve_knapsack(options, budget - rest)
         shapes = [LayerShape(one.choice, n.choice) for one, n in zip(solution[::2], solution[1::2], strict=True)]
@@ -439,7 +437,7 @@ def choose_shapes(
 
 
 def interpolate(fast: tuple[float, float], slow: tuple[float, float]) -> float:
-    """Returns the budget at which a line through two pairs (budget, relative time) reaches a relative time of 1."""
+    """Interpolates two pairs (budget, relative time) linearly, and returns the budget for a relative time of 1."""
     (low, less), (high, more) = fast, slow
     return low + (high - low) * min(max((1 - less) / (more - less), 0.1), 0.9)
 
@@ -447,7 +445,7 @@ def interpolate(fast: tuple[float, float], slow: tuple[float, float]) -> float:
 def prices_for(
     context: ShrinkContext, table: LatencyTable | None
 ) -> tuple[Callable[[Heads], float], Callable[[int], float]]:
-    """Returns two functions: the price of an attention block with the given heads, and of a given neuron count."""
+    """Returns two functions: one maps heads to the price of attention, one maps a neuron count to its price."""
     width, length = context.original.config.hidden_size, round(mean_tokens(context.calibration))
     if table is not None:
         return table.attention_times().__getitem__, table.feed_forward_times().__getitem__
@@ -495,7 +493,7 @@ def budget_for(context: ShrinkContext, table: LatencyTable | None, layers: float
 def prune_layers(
     original: FixedHeadBertPreTrainedModel, pruners: list[LayerPruner], shapes: list[LayerShape]
 ) -> FixedHeadBertPreTrainedModel:
-    """Returns a copy of the original with its layers pruned to the given shapes."""
+    """Returns a copy of the original with its layers pruned to `shapes`."""
     config = copy.deepcopy(original.config)
     set_heads(config, [shape.heads for shape in shapes])
     config.intermediate_size = int_or_list([shape.neurons for shape in shapes])
@@ -504,9 +502,8 @@ def prune_layers(
     for index, (pruner, shape) in enumerate(zip(pruners, shapes, strict=True)):
         for name, tensor in pruner.parameters(shape).items():
             tensors[f"{prefix}encoder.layer.{index}.{name}"] = tensor.to(original.dtype)
-    tensors = {
-        name: tensor for name, tensor in tensors.items() if tensor.numel()
-    }  # a sublayer without inputs keeps only its bias
+    # A sublayer without inputs keeps only its bias.
+    tensors = {name: tensor for name, tensor in tensors.items() if tensor.numel()}
     return build_model(type(original), config, tensors, original).eval()
 
 
