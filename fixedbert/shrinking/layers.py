@@ -164,7 +164,7 @@ def measure_score_errors(
 def reduced_scores(
     heads: FixedHeadBertSelfAttention, statistics: LayerStatistics, size: int, kept: list[int]
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Returns smaller query weights (h, size, D) and biases (h, size), and those of the keys, for the h `kept` heads."""
+    """Returns query weights (h, size, D), query biases (h, size), key weights and key biases for h smaller heads."""
     number = heads.num_attention_heads
     W_q, W_k = (
         torch.cat([x.weight, x.bias[:, None]], dim=1).detach().cpu().double().unflatten(0, (number, -1))[kept]
