@@ -130,7 +130,9 @@ def compare(  # noqa: PLR0913  the options of the command
     loaded = [load_candidates(str(source), cache_dir=cache_dir, token=token) for source in models]
     candidates = list(chain(*loaded))
     check_same_task(candidates)
-    make_names_unique(candidates)
+    names = Counter(model.name for model in candidates)
+    for model in candidates:
+        model.name = model.source if names[model.name] > 1 else model.name  # the full path replaces a duplicate name
     first = candidates[0]
     texts, labels = read_rows_for(first, Path(validation_file), text_column_names, label_column_name)
     available = len(texts)
@@ -204,13 +206,6 @@ def check_same_task(candidates: list[Candidate]):
     for model in candidates:
         if model.task != first.task:
             raise InputError(f"{model.source} predicts {model.task}, but {first.source} predicts {first.task}.")
-
-
-def make_names_unique(candidates: list[Candidate]):
-    """Replaces short names that occur more than once with full paths."""
-    names = Counter(model.name for model in candidates)
-    for model in candidates:
-        model.name = model.source if names[model.name] > 1 else model.name
 
 
 def read_rows_for(
