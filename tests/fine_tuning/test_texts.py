@@ -310,7 +310,7 @@ def test_only_the_first_rows_are_read(tmp_path):
         ("a.jsonl", '{"text": "x", "label": "a"}\n{"label": "b"}\n', r"a\.jsonl, line 2: 'text' is empty"),
         ("a.jsonl", '{"text": 7.5, "label": "a"}\n', r"a\.jsonl, line 1: 'text' must be text, not float"),
         ("a.jsonl", '{"text": "x", "label": ["a", "b"]}\n', "line 1: the label is neither a string nor a number"),
-        ("a.jsonl", '{"text": "x", "label": "\\ud83d"}\n', "half of a surrogate pair"),
+        ("a.jsonl", '{"text": "x", "label": "\\ud83d"}\n', "unpaired surrogate"),
         ("a.tsv", "text\tlabel\nx\t1\ny\t1\n", r"a\.tsv: training needs at least two different labels; all are '1'"),
         ("a.tsv", "text\tlabel\n", r"a\.tsv contains no rows"),
     ],
