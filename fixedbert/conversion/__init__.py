@@ -1,1 +1,1 @@
-"""Conversion: BERT and its relatives to FixedHeadBert and back, and exact growth of models."""
+"""Conversion between BERT-like models and FixedHeadBert, and growing models without changing their function."""

@@ -1,4 +1,4 @@
-"""Files that accompany a model's weights: tokenizer, model card and the modules of sentence-transformers."""
+"""Copies the files next to a model's weights: tokenizer, model card metadata and sentence-transformers modules."""
 
 import logging
 import shutil
@@ -9,25 +9,24 @@ from typing import Any
 from huggingface_hub import metadata_load, snapshot_download
 
 from ..data.tokenizers import TOKENIZER_FILES, check_vocab_size, load_tokenizer
-from ..support.errors import InputError
 from ..support.files import read_json_object, reading
 
 logger = logging.getLogger(__name__)
 
 CARD = "README.md"
-# sentence-transformers keeps how it pools token embeddings, and the maximum text length, in these files.
+# Files in which sentence-transformers stores the pooling mode and the maximum sequence length.
 SENTENCE_FILES = ("modules.json", "*sentence*.json", "[0-9]*_*/*")
-# Fields of a model card that also hold for converted weights.
+# Model card fields that remain valid after conversion.
 CARD_FIELDS = ("license", "license_name", "license_link", "language", "datasets", "base_model")
 
 
 def auxiliary_directory(source: str | Path, **hub_options) -> Path:
-    """Returns the local directory with the auxiliary files of a model. Downloads them from the Hub."""
+    """Returns the local directory that holds a model's auxiliary files. Downloads them if `source` is a Hub id."""
     if Path(source).is_dir():
         return Path(source)
     patterns = [*SENTENCE_FILES, *TOKENIZER_FILES, "config.json", CARD]
     remedy = "check the model's name and your connection to the Hub"
-    with reading(source, remedy, "the tokenizer and other small files cannot be downloaded"):
+    with reading(source, remedy, "the tokenizer and configuration files cannot be downloaded"):
         return Path(snapshot_download(str(source), allow_patterns=patterns, **hub_options))
 
 
@@ -35,11 +34,12 @@ def copy_auxiliary_files(
     source: str | Path, auxiliary: Path, output: Path, do_lower_case: bool | None = None
 ) -> tuple[str, dict[str, Any]]:
     """
-    Copies tokenizer and sentence-transformers modules from the directory `auxiliary` of the model `source` into
-    `output`, which already holds the new config.json.
+    Copies the tokenizer and sentence-transformers modules of `source` from the directory `auxiliary` to `output`.
+
+    `output` must already contain the new config.json. `do_lower_case` overrides the tokenizer's own setting.
 
     Returns:
-        For a model card, the name of the source without local directories, and metadata from the source's card.
+        The name of the source, without the path to a local directory, and metadata for the new model card.
     """
     copy_tokenizer(auxiliary, output, do_lower_case)
     copy_sentence_files(auxiliary, output)
@@ -50,12 +50,12 @@ def copy_auxiliary_files(
 
 
 def copy_tokenizer(source: Path, output: Path, do_lower_case: bool | None):
-    """Saves the tokenizer from `source` in `output`, if the model there has embeddings for all of its tokens."""
+    """Saves the tokenizer to `output`. Raises InputError if its vocabulary is larger than that of the new model."""
     files = [name for name in TOKENIZER_FILES if (source / name).exists()]
     if not files:
-        logger.warning("%s has no tokenizer, so the new directory has none.", source)
+        logger.warning("%s contains no tokenizer, so none was copied.", source)
         return
-    # The config.json that a bare vocab.txt belongs to can be from 2019, without a model type.
+    # Without a tokenizer configuration, transformers would read config.json, which in 2019 had no model_type.
     tokenizer_source = source / "vocab.txt" if files == ["vocab.txt"] else source
     tokenizer = load_tokenizer(str(tokenizer_source), do_lower_case, trust_remote_code=False)
     check_vocab_size(tokenizer, read_json_object(output / "config.json", "convert it again")["vocab_size"], source)
@@ -63,7 +63,7 @@ def copy_tokenizer(source: Path, output: Path, do_lower_case: bool | None):
 
 
 def copy_sentence_files(source: Path, output: Path):
-    """Copies the modules of a sentence-transformers model, such as its pooling."""
+    """Copies the configuration files of all modules if `source` is a sentence-transformers model."""
     files = source.rglob("*") if (source / "modules.json").is_file() else ()
     for file in files:
         name = file.relative_to(source).as_posix()
@@ -73,16 +73,12 @@ def copy_sentence_files(source: Path, output: Path):
 
 
 def card_metadata(source: Path) -> dict[str, Any]:
-    """Returns the fields of the source's model card that also hold for converted weights."""
+    """Returns the source's model card metadata that remains valid after conversion."""
     card = source / CARD
     if not card.exists():
         return {}
-    try:
-        with reading(card, "correct the metadata between the lines of dashes", "the card cannot be read"):
-            data = metadata_load(card) or {}
-    except InputError as error:
-        logger.warning("%s The new card lacks its license, language and datasets.", error)
-        return {}
+    with reading(card, "correct the metadata between the --- lines", "cannot read the model card"):
+        data = metadata_load(card) or {}
     metadata: dict[str, Any] = {name: data[name] for name in CARD_FIELDS if data.get(name)}
     if (source / "modules.json").is_file():
         metadata |= {"library_name": "sentence-transformers", "pipeline_tag": "sentence-similarity"}

@@ -1,4 +1,4 @@
-"""Loading of BERT and its relatives from every supported format, without running code from the checkpoint."""
+"""Loads BERT-like models from all supported checkpoint formats, without running code from the checkpoint."""
 
 import re
 from collections.abc import Iterator
@@ -19,17 +19,19 @@ from .families import FAMILIES, check_positions, fixed_head_config, task_head
 from .growing import Heads, int_or_list, set_heads
 from .weights import StoredTensor, load_body, stored_tensors
 
+# Strings in parameter names, and the task head that has these parameters.
 HEADS_BY_PART = {"seq_relationship": "ForPreTraining", "cls.": "ForMaskedLM", "lm_head": "ForMaskedLM"}
-POOLER = ("pooler.dense.weight", "pooler.dense.bias")  # saved by earlier versions even if the head does not use it
+# Earlier versions of transformers saved the pooler even if the task head does not use it.
+POOLER = ("pooler.dense.weight", "pooler.dense.bias")
 
 
 @contextmanager
 def model_directory(
     model: str | Path | PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None = None
 ) -> Iterator[str]:
-    """Yields the directory or Hub id `model`. Saves a model in memory in a temporary directory."""
+    """Context manager that yields a directory or Hub id. Saves a model in memory to a temporary directory."""
     if isinstance(model, PreTrainedModel) != (tokenizer is not None):
-        raise InputError("is required for a model in memory, and only for one.", "tokenizer")
+        raise InputError("is required for a model in memory, and not allowed for a directory or Hub id.", "tokenizer")
     if tokenizer is None:
         yield str(model)
         return
@@ -46,15 +48,16 @@ def read_config(source: str | Path, model_type: str | None = None, **options) ->
     """
     Reads a model's configuration from a directory or the Hub.
 
-    The attention implementation in config.json is ignored: it can name a kernel on the Hub, which transformers would
-    download and run.
+    Ignores the attention implementation in config.json, because it can name a kernel on the Hub that transformers
+    would download and run.
 
     Args:
-        model_type: the type for a config.json without one, as transformers wrote it in 2019.
-        options: keyword arguments of `from_pretrained`.
+        model_type: Model type to use if config.json has none, as in checkpoints from 2019.
+        options: Keyword arguments for `from_pretrained`.
 
     Raises:
-        InputError: config.json has no model type, or relative positions that transformers 5 no longer supports.
+        InputError: If config.json and the arguments contain no model type, or if the model uses relative positions,
+            which transformers 5 no longer supports.
     """
     fields, _ = PreTrainedConfig.get_config_dict(source, **options)
     if "model_type" in fields:
@@ -63,8 +66,8 @@ def read_config(source: str | Path, model_type: str | None = None, **options) ->
         config = AutoConfig.for_model(model_type, **fields)
     else:
         raise InputError(
-            f'{source}: config.json has no model_type; add it, such as "model_type": "bert", or pass the model\'s '
-            "class as `architecture` to fixedbert convert."
+            f'{source}: config.json has no model_type; add one, for example "model_type": "bert", or pass the '
+            "model's class as `architecture` to fixedbert convert."
         )
     with error_context(source):
         check_positions(config)
@@ -74,48 +77,49 @@ def read_config(source: str | Path, model_type: str | None = None, **options) ->
 
 def load_bert(source: str | Path, architecture: str | None = None, **hub_options) -> PreTrainedModel:
     """
-    Loads a model that can be converted, with its task head, from a directory or the Hub.
+    Loads a model in one of the supported families, with its task head, from a directory or the Hub.
 
-    Reads model.safetensors and pytorch_model.bin (tensors only). A BERT with pruned weights, which transformers 5
-    cannot represent, becomes a FixedHeadBert. A pooler that the task head does not use is dropped, and with
-    `architecture` all tensors that the class has no parameters for. Dropped tensors are listed on the console.
+    Reads weights from safetensors files or pytorch_model.bin. Returns a BERT with pruned weights as a FixedHeadBert,
+    because transformers 5 cannot represent it. Drops a pooler that the task head does not use, and with `architecture`
+    all tensors that are not parameters of that class. Prints the names of the dropped tensors.
 
     Args:
-        architecture: the class to load, such as BertForMaskedLM, instead of the one in config.json.
+        architecture: Class to load instead of the one in config.json, such as BertForMaskedLM.
         hub_options: `revision`, `token` and `cache_dir` for `from_pretrained`.
 
     Raises:
-        InputError: the model is not a BERT, a file is damaged, or tensors are missing, superfluous or misshapen.
+        InputError: If the model family is not supported, a file is corrupted, or tensors are missing, unexpected or
+            have an invalid shape.
     """
     if any(Path(source).glob("*.index")) or Path(f"{source}.index").is_file():
         raise InputError(
             f"{source}: TensorFlow checkpoints are not supported; convert it with transformers 4.57, in which "
-            "BertForPreTraining.from_pretrained takes from_tf=True."
+            "BertForPreTraining.from_pretrained accepts from_tf=True."
         )
-    if (Path(source) / "adapter_config.json").exists():  # transformers would load the model that it names
-        raise InputError(f"{source}: this is an adapter; first merge it with PEFT's merge_and_unload.")
-    with reading(source, "use a complete checkpoint", "no BERT can be loaded from it"):
+    if (Path(source) / "adapter_config.json").exists():  # transformers would load its base model instead
+        raise InputError(f"{source}: this is an adapter; merge it into its base model with merge_and_unload in PEFT.")
+    with reading(source, "use a complete checkpoint", "cannot load a BERT model from it"):
         config, name = resolve_class(source, architecture, **hub_options)
         model, unexpected = load_tensors(name, source, config, **hub_options)
-        # For example, google-bert/bert-base-uncased has two heads, and its config.json names one.
+        # For example, google-bert/bert-base-uncased has two task heads, but its config.json names only one.
         for part, head in HEADS_BY_PART.items():
             if architecture is None and any(part in key for key in unexpected):
                 name = f"{FAMILIES[config.model_type]}{head}"
                 model, unexpected = load_tensors(name, source, config, **hub_options)
                 break
-    superfluous = [] if architecture else [key for key in unexpected if not key.endswith(POOLER)]
-    if superfluous:
+    extra = [] if architecture else [key for key in unexpected if not key.endswith(POOLER)]
+    if extra:
         raise InputError(
-            f"{source}: {name}, the class in config.json, has no parameters {shorten(superfluous)}; to drop them, "
+            f"{source}: {name}, the class in config.json, has no parameters for {shorten(extra)}; to drop them, "
             "pass the class as `architecture` to fixedbert convert."
         )
     if unexpected:
-        PartialState().print(f"{source}: dropped tensors that {name} does not have: {', '.join(unexpected)}.")
+        PartialState().print(f"{source}: dropped tensors that are not parameters of {name}: {', '.join(unexpected)}.")
     return model
 
 
 def resolve_class(source: str | Path, architecture: str | None, **hub_options) -> tuple[PreTrainedConfig, str]:
-    """Returns a model's configuration and the name of its class: `architecture` or the one in config.json."""
+    """Returns a model's configuration and class name. `architecture` overrides the class in config.json."""
     model_type = next((kind for kind, family in FAMILIES.items() if (architecture or "").startswith(family)), None)
     config = read_config(source, model_type, **hub_options)
     with error_context(source):
@@ -124,16 +128,16 @@ def resolve_class(source: str | Path, architecture: str | None, **hub_options) -
         head = task_head(name, config.model_type)
     if config.model_type == "bert" and (pruned := pruned_config(config, stored_tensors(source, **hub_options))):
         heads, neurons = size_text(pruned.head_counts), size_text(pruned.neuron_counts)
-        PartialState().print(f"{source}: pruned to {heads} heads and {neurons} neurons, according to its weights.")
+        PartialState().print(f"{source}: the weights are pruned to {heads} heads and {neurons} neurons per layer.")
         return pruned, f"FixedHeadBert{head}"
     return config, name
 
 
 def pruned_config(config: PreTrainedConfig, tensors: dict[str, StoredTensor]) -> FixedHeadBertConfig | None:
     """
-    Returns the FixedHeadBert configuration of a BERT whose weights lack heads or neurons; None if nothing is pruned.
+    Returns a FixedHeadBert configuration for a BERT whose saved weights are pruned, or None if they are not.
 
-    Both models have the same parameter names, and the remaining heads keep their size.
+    `config` holds the sizes before pruning. Both models have the same parameter names.
     """
     size = config.hidden_size // config.num_attention_heads
     queries = rows_by_layer("attention.self.query", config.hidden_size, config, tensors)
@@ -141,7 +145,7 @@ def pruned_config(config: PreTrainedConfig, tensors: dict[str, StoredTensor]) ->
     is_full = {*queries} == {config.hidden_size} and {*neurons} == {config.intermediate_size}
     is_larger = max(queries) > config.hidden_size or max(neurons) > config.intermediate_size
     if is_full or is_larger or any(rows % size for rows in queries):
-        return None  # loading reports the wrong shapes
+        return None  # loading reports invalid shapes
     pruned = fixed_head_config(config)
     set_heads(pruned, [Heads(rows // size, size, size) for rows in queries])
     pruned.intermediate_size = int_or_list(neurons)
@@ -150,7 +154,7 @@ def pruned_config(config: PreTrainedConfig, tensors: dict[str, StoredTensor]) ->
 
 
 def rows_by_layer(part: str, default: int, config: PreTrainedConfig, tensors: dict[str, StoredTensor]) -> list[int]:
-    """Returns the number of rows of a projection's weight in each layer, `default` where the weight is missing."""
+    """Returns the output size of the projection `part` in each layer, or `default` if its weight is missing."""
     pattern = re.compile(rf"encoder\.layer\.(\d+)\.{re.escape(part)}\.weight$")
     rows = {int(match[1]): tensors[name].shape[0] for name in tensors if (match := pattern.search(name))}
     return [rows.get(layer, default) for layer in range(config.num_hidden_layers)]
@@ -159,7 +163,7 @@ def rows_by_layer(part: str, default: int, config: PreTrainedConfig, tensors: di
 def load_tensors(
     architecture: str, source: str | Path, config: PreTrainedConfig, **hub_options
 ) -> tuple[PreTrainedModel, list[str]]:
-    """Loads a model with all of its parameters. Also returns the names of tensors that it has no parameter for."""
+    """Loads a model and returns it with the names of tensors in the file that are not parameters of the model."""
     library = modeling_fixed_head_bert if config.model_type == "fixed_head_bert" else transformers
     model_class = getattr(library, architecture)
     model, info = load_body(model_class, source, config, **hub_options)
@@ -168,7 +172,7 @@ def load_tensors(
         model, info = load_body(model_class, source, config, add_pooling_layer=False, **hub_options)
         missing = []
     for key, actual, expected in sorted(info["mismatched_keys"]):
-        raise InputError(f"{source}: {key} has shape {tuple(actual)}, but config.json implies {tuple(expected)}.")
+        raise InputError(f"{source}: {key} has shape {tuple(actual)}, but config.json requires {tuple(expected)}.")
     if missing:
         raise InputError(f"{source}: weights are missing for {shorten(missing)}; the file is incomplete.")
     return model, sorted(info["unexpected_keys"])

@@ -1,4 +1,4 @@
-"""Converts a model and its auxiliary files to a larger FixedHeadBert, or back to BERT."""
+"""Converts a model and its auxiliary files to a FixedHeadBert, or a FixedHeadBert to BERT."""
 
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from .growing import to_fixed_head_bert
 from .to_bert import to_bert
 
 
-def convert(  # noqa: PLR0913  the options of the command
+def convert(  # noqa: PLR0913  one parameter per command-line option
     model: str | Path | PreTrainedModel,
     output_dir: str | Path | None = None,
     attention_head_size: int | list[int] | None = None,
@@ -37,25 +37,25 @@ def convert(  # noqa: PLR0913  the options of the command
     token: str | None = None,
 ) -> PreTrainedModel:
     """
-    Converts a BERT to a FixedHeadBert with the same function, and optionally more or larger heads or more neurons.
+    Converts a BERT to a FixedHeadBert that computes the same function. Can also add heads, head dimensions or neurons.
 
     Args:
-        model: a BERT, RoBERTa, DistilBERT, ELECTRA or FixedHeadBert: a model in memory, a directory or a Hub id.
-        output_dir: a new directory for the converted model, its tokenizer and a model card.
-        attention_head_size, num_attention_heads, num_hidden_layers, value_head_size, intermediate_size: see
+        model: A BERT, RoBERTa, DistilBERT, ELECTRA or FixedHeadBert, as a model in memory, a directory or a Hub id.
+        output_dir: New directory for the converted model, its tokenizer and a model card.
+        attention_head_size, num_attention_heads, num_hidden_layers, value_head_size, intermediate_size: See
             `fixedbert.conversion.growing.to_fixed_head_bert`.
-        bert: convert a FixedHeadBert to a BERT.
-        seed: seed for new weights.
-        tokenizer: the tokenizer of a model in memory, required for `output_dir`.
-        do_lower_case: overrides whether the tokenizer lowercases text.
-        architecture: the class of a checkpoint whose config.json names none in transformers.
-        revision, cache_dir, token: for a model on the Hub.
+        bert: Convert a FixedHeadBert to transformers' BERT instead.
+        seed: Random seed for new weights.
+        tokenizer: Tokenizer for a model in memory. Required with `output_dir`.
+        do_lower_case: Whether the tokenizer lowercases text. The default keeps the tokenizer's own setting.
+        architecture: Class of the model, for a checkpoint whose config.json does not name a transformers class.
+        revision, cache_dir, token: Options for downloading a model from the Hub.
 
     Returns:
         The converted model.
 
     Raises:
-        InputError: the model cannot be converted, a size is smaller than the model's, or `output_dir` is not empty.
+        InputError: If the model cannot be converted, a size is smaller than in `model`, or `output_dir` is not empty.
     """
     sizes: dict[str, Any] = {
         "attention_head_size": attention_head_size,
@@ -72,7 +72,7 @@ def convert(  # noqa: PLR0913  the options of the command
         old = load_bert(source, architecture, **hub_options)
         with error_context(source):
             new = resize(old, bert, seed, **sizes)
-            difference = "not the same function"
+            difference = "the function changed"
             if new.config.num_hidden_layers == old.config.num_hidden_layers:
                 difference = f"largest difference between outputs {check_equivalence(old, new):.1g}"
             summary = f"{describe_shape(old)} -> {describe_shape(new)}; {difference}"
@@ -88,16 +88,16 @@ def convert(  # noqa: PLR0913  the options of the command
 
 
 def resize(model: PreTrainedModel, bert: bool, seed: int, **sizes: Any) -> PreTrainedModel:
-    """Returns the model with larger sizes, as a FixedHeadBert or as a BERT."""
+    """Returns the model, enlarged to `sizes`, as a BERT if `bert` is True and as a FixedHeadBert otherwise."""
     if bert and not isinstance(model, FixedHeadBertPreTrainedModel):
-        raise InputError(f"`bert` converts only a FixedHeadBert, not a model of type {model.config.model_type}.")
+        raise InputError(f"`bert` requires a FixedHeadBert, but the model type is {model.config.model_type}.")
     unchanged = bert and all(size is None for size in sizes.values())
     larger = model if unchanged else to_fixed_head_bert(model, **sizes, seed=seed)
     return to_bert(larger) if bert else larger
 
 
 def describe_shape(model: PreTrainedModel) -> str:
-    """Returns the model's class, sizes and number of parameters in words."""
+    """Returns a one-line description with the model's class, sizes and parameter count."""
     config = fixed_head_config(model.config)
     sizes = config.value_head_sizes
     values = "" if sizes == config.head_sizes else f" with values of {size_text(sizes)}"
@@ -111,24 +111,23 @@ def describe_shape(model: PreTrainedModel) -> str:
 @torch.no_grad()
 def check_equivalence(old: PreTrainedModel, new: PreTrainedModel) -> float:
     """
-    Compares the outputs of two models for two sequences of random tokens.
-
-    Returns:
-        The largest absolute difference.
+    Returns the largest absolute difference between the outputs of two models on the same random tokens.
 
     Raises:
-        InputError: the difference is more than rounding explains.
+        InputError: If the difference is too large to be a rounding error.
     """
     config = old.config
     length = min(16, new.config.max_position_embeddings)
     shape = (2, 2, length) if "MultipleChoice" in type(old).__name__ else (2, length)
     ids = torch.randint(config.vocab_size - 1, shape, generator=torch.Generator().manual_seed(0))
-    ids += ids >= (config.pad_token_id or 0)  # no padding, which has no position in RoBERTa
+    ids += ids >= (config.pad_token_id or 0)  # no padding tokens, because RoBERTa gives them no position
     options = {"return_dict": True, "output_attentions": False, "output_hidden_states": False}
     outputs = (model.eval()(input_ids=ids, **options).to_tuple() for model in (old, new))
     pairs = [(a, b) for a, b in zip(*outputs, strict=True) if isinstance(a, torch.Tensor)]
     largest = max(float(a.abs().max()) for a, _ in pairs)
     difference = max(float((a - b).abs().max()) for a, b in pairs)
     if not difference <= 100 * torch.finfo(old.dtype).eps * max(1, largest):
-        raise InputError(f"the conversion changed outputs of up to {largest:.3g} by {difference:.3g}.")
+        raise InputError(
+            f"the conversion changed the model's outputs by up to {difference:.3g} (largest output: {largest:.3g})."
+        )
     return difference

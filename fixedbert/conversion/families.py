@@ -1,4 +1,4 @@
-"""Model families that differ from BERT only in names and positions, and models built from tensors."""
+"""Supported model families, their FixedHeadBert configurations, and a function that builds a model from tensors."""
 
 import copy
 from typing import Any, TypeVar
@@ -12,7 +12,7 @@ from .weights import LOADING
 
 Model = TypeVar("Model", bound=PreTrainedModel)
 
-# Prefix of the class names, by model type.
+# Class name prefix for each model type.
 FAMILIES = {
     "bert": "Bert",
     "roberta": "Roberta",
@@ -22,8 +22,8 @@ FAMILIES = {
     "electra": "Electra",
     "fixed_head_bert": "FixedHeadBert",
 }
-ROBERTAS = ("roberta", "xlm-roberta", "camembert")  # their positions start after pad_token_id
-DISTILBERT_FIELDS = {  # by BERT's names
+ROBERTAS = ("roberta", "xlm-roberta", "camembert")  # position ids start at pad_token_id + 1
+DISTILBERT_FIELDS = {  # names of configuration fields in BERT and DistilBERT
     "hidden_size": "dim",
     "num_hidden_layers": "n_layers",
     "num_attention_heads": "n_heads",
@@ -35,7 +35,7 @@ DISTILBERT_FIELDS = {  # by BERT's names
 
 
 def task_head(architecture: str, model_type: str) -> str:
-    """Returns the task head in a class name, one of HEADS: "ForMaskedLM" for "BertForMaskedLM"."""
+    """Returns the task head in a class name, such as "ForMaskedLM" for "BertForMaskedLM". It is one of HEADS."""
     head = architecture.removeprefix(FAMILIES[model_type])
     head = "LMHeadModel" if head == "ForCausalLM" else head
     if head not in HEADS or head == architecture:
@@ -47,24 +47,24 @@ def task_head(architecture: str, model_type: str) -> str:
 
 
 def shared_fields(config: PreTrainedConfig) -> dict:
-    """Returns the fields that `config` shares with BertConfig, except class names and versions."""
+    """Returns the fields that `config` shares with BertConfig, except dtype, class names and versions."""
     shared = {*BertConfig.__dataclass_fields__} - {"architectures", "model_type", "transformers_version", "dtype"}
     return {name: value for name, value in config.to_dict().items() if name in shared}
 
 
 def fixed_head_config(config: PreTrainedConfig, architecture: str | None = None) -> FixedHeadBertConfig:
     """
-    Returns the configuration of the FixedHeadBert that computes the same function as a model with `config`.
+    Returns a FixedHeadBert configuration that can represent every model with the configuration `config`.
 
     Args:
-        architecture: the name of the model's class, if known.
+        architecture: Class name of the model. If it is passed, its task head is also checked.
 
     Raises:
-        InputError: the model is in none of FAMILIES, is quantized, or has relative positions or a task head that BERT
-            lacks.
+        InputError: If the model type is not in FAMILIES, the model is quantized, it has relative positions, or BERT
+            has no equivalent task head.
     """
     if config.model_type not in FAMILIES:
-        raise InputError(f"model_type {config.model_type!r} is not supported, only {', '.join(FAMILIES)}.")
+        raise InputError(f"model_type {config.model_type!r} is not supported; supported types: {', '.join(FAMILIES)}.")
     check_positions(config)
     if getattr(config, "quantization_config", None):
         raise InputError("quantized weights cannot be converted; use the original weights.")
@@ -74,7 +74,7 @@ def fixed_head_config(config: PreTrainedConfig, architecture: str | None = None)
     fields = shared_fields(config)
     if config.model_type in ROBERTAS:
         if config.pad_token_id is None:
-            raise InputError("config.json has no pad_token_id, after which RoBERTa's positions start; add it.")
+            raise InputError("config.json has no pad_token_id, which RoBERTa needs to number positions; add it.")
         fields["max_position_embeddings"] -= config.pad_token_id + 1
     elif config.model_type == "distilbert":
         fields |= {name: getattr(config, distilbert_name) for name, distilbert_name in DISTILBERT_FIELDS.items()}
@@ -88,17 +88,21 @@ def fixed_head_config(config: PreTrainedConfig, architecture: str | None = None)
 
 
 def check_electra(config: PreTrainedConfig, head: str | None):
-    """Raises InputError if no BERT computes the same function as this ELECTRA."""
+    """Raises InputError if BERT cannot represent the ELECTRA model."""
     if head and config.embedding_size != config.hidden_size:
-        raise InputError("embedding_size and hidden_size differ; use an ELECTRA of size base or large.")
+        raise InputError("embedding_size and hidden_size differ; use a base or large ELECTRA.")
     if head in ("ForPreTraining", "ForMultipleChoice"):
-        raise InputError(f"BERT has no head like Electra{head}'s; convert it with `architecture` ElectraModel.")
+        raise InputError(
+            f"BERT has no equivalent of Electra{head}; set `architecture` to ElectraModel to convert only the encoder."
+        )
     if head in ("ForMaskedLM", "LMHeadModel") and config.hidden_act != "gelu":
-        raise InputError("the prediction head of BERT uses hidden_act, but ELECTRA's uses gelu; they must be equal.")
+        raise InputError(
+            "hidden_act must be gelu, because ELECTRA's prediction head uses gelu and BERT's uses hidden_act."
+        )
 
 
 def check_positions(config: PreTrainedConfig):
-    """Raises InputError for relative positions if transformers 5 would ignore them."""
+    """Raises InputError if the model has relative positions that transformers 5 would silently ignore."""
     kind = getattr(config, "position_embedding_type", None) or "absolute"
     supported = "position_embedding_type" in getattr(type(config), "__dataclass_fields__", ())
     if kind != "absolute" and not supported:
@@ -109,21 +113,21 @@ def build_model(
     model_class: type[Model], config: PreTrainedConfig, tensors: dict[str, torch.Tensor], like: PreTrainedModel
 ) -> Model:
     """
-    Builds a model from tensors. Dtype, device, attention implementation and generation settings come from `like`.
+    Builds a model from tensors. Copies dtype, device, attention implementation and generation settings from `like`.
 
     Raises:
-        InputError: the tensors are not the parameters of such a model.
+        InputError: If the tensors do not match the parameters of the model class.
     """
     options: dict[str, Any] = {"dtype": like.dtype, "attn_implementation": like.config._attn_implementation}
     if not any("pooler" in name for name in tensors) and model_class.__name__.endswith("BertModel"):
         options["add_pooling_layer"] = False
     options |= {"config": config, "state_dict": tensors, "output_loading_info": True}
     with LOADING:
-        result: Any = model_class.from_pretrained(None, **options)  # annotated without output_loading_info
+        result: Any = model_class.from_pretrained(None, **options)  # its annotation ignores output_loading_info
     model: Model
     model, info = result
     if info["missing_keys"] or info["unexpected_keys"] or info["mismatched_keys"]:
-        raise InputError(f"the tensors are not the parameters of a {model_class.__name__}: {info}")
+        raise InputError(f"the tensors do not match the parameters of {model_class.__name__}: {info}")
     if like.can_generate():
         model.generation_config = copy.deepcopy(like.generation_config)
-    return model.to(like.device)  # type: ignore[arg-type]  # transformers' decorator loses the method's signature
+    return model.to(like.device)  # type: ignore[arg-type]  # transformers' decorator hides the signature

@@ -1,18 +1,19 @@
 """
-Exact growth: converts a BERT to a FixedHeadBert with more or larger heads and wider feed-forward networks, without
-changing its function.
+Grows a model without changing its function: more or larger attention heads, and more feed-forward neurons.
 
-"Low-Rank Bottleneck in Multi-head Attention Models" (Bhojanapalli et al., 2020), section 3: MultiHead is a special
-case of FixedMultiHead if the head size is at least d / h. With s = sqrt(new head size / old head size):
+"Low-Rank Bottleneck in Multi-head Attention Models" (Bhojanapalli et al., 2020), section 3, shows that standard
+multi-head attention is a special case of attention with a fixed head size of at least d / h. With
+s = sqrt(new head size / old head size), new weights are initialized as follows:
 
-                  dimensions added to a head          added heads
-    W_q           zero; existing ones are scaled by s random
-    W_k, W_v      random                              random
-    W_o           zero                                zero
+                  dimensions added to a head    added heads
+    W_q           zero                          random
+    W_k, W_v      random                        random
+    W_o           zero                          zero
 
-Attention scores keep their value, because the factor 1 / sqrt(head size) shrinks by s. New dimensions and heads add
-nothing to the output, because it multiplies them by zero. The zeros receive a gradient in the first step, and the
-random weights in the second. New biases are zero. New neurons have random input weights and zero output weights.
+The existing weights of W_q are multiplied by s. This keeps the attention scores, which are divided by sqrt(head size).
+New dimensions and heads do not change the output, because W_o multiplies them by zero. The zero weights receive a
+gradient in the first training step, and the random weights in the second. New biases are zero. New neurons have random
+input weights and zero output weights.
 """
 
 import copy
@@ -33,7 +34,8 @@ from .families import ROBERTAS, build_model, fixed_head_config, task_head
 
 logger = logging.getLogger(__name__)
 
-# From parameter names in RoBERTa, DistilBERT and ELECTRA to those in BERT. Their classifiers start with BERT's pooler.
+# Patterns for parameter names in RoBERTa, DistilBERT and ELECTRA, and their replacements in BERT. The first layer of
+# these models' classification heads corresponds to BERT's pooler.
 BERT_NAMES = (
     (r"^(roberta|distilbert|electra)\.", "bert."),
     (r"^lm_head\.(bias|decoder)", r"cls.predictions.\1"),
@@ -58,7 +60,7 @@ BERT_NAMES = (
 )
 LAYER = re.compile(r"(.*encoder\.layer\.)(\d+)(\..*)")
 NEURON_AXIS = {".intermediate.dense.weight": 0, ".intermediate.dense.bias": 0, ".output.dense.weight": 1}
-# For the bias of each output projection: the field with its heads or neurons, and the projections before it.
+# For the bias of each output projection, the attribute with the head or neuron count, and the preceding projections.
 PROJECTIONS = {
     ".attention.output.dense.bias": ("head_counts", [f".attention.self.{part}" for part in ("query", "key", "value")]),
     ".output.dense.bias": ("neuron_counts", [".intermediate.dense"]),
@@ -67,7 +69,7 @@ ATTENTION = re.compile(r"attention\.(?:self\.(query|key|value)|(output)\.dense)\
 
 
 class Heads(NamedTuple):
-    """The heads of a layer: their number, the size of queries and keys, and the size of values."""
+    """Attention heads in one layer: their number, the size of their queries and keys, and the size of their values."""
 
     num_heads: int
     size: int
@@ -79,19 +81,19 @@ class Heads(NamedTuple):
 
 
 def heads_of(config: FixedHeadBertConfig) -> list[Heads]:
-    """Returns the heads of each layer."""
+    """Returns the number and sizes of the attention heads in each layer."""
     return [*map(Heads, config.head_counts, config.head_sizes, config.value_head_sizes)]
 
 
 def int_or_list(sizes: list[int]) -> int | list[int]:
-    """Returns a single number if all layers have the same one, as configurations store it."""
+    """Returns a single number if all layers have the same size, and the list otherwise, as in configurations."""
     return sizes[0] if len(set(sizes)) == 1 else sizes
 
 
 def set_heads(config: FixedHeadBertConfig, heads: list[Heads]):
-    """Sets the heads of each layer in a configuration."""
+    """Sets the number and sizes of the attention heads in each layer of a configuration."""
     counts, sizes, value_sizes = (list(numbers) for numbers in zip(*heads, strict=True))
-    config.num_attention_heads = max(1, *counts)  # even if no layer has heads
+    config.num_attention_heads = max(1, *counts)  # the field must be positive even if no layer has heads
     config.layer_attention_heads = counts if set(counts) != {config.num_attention_heads} else None
     config.attention_head_size = int_or_list(sizes)
     config.value_head_size = None if value_sizes == sizes else int_or_list(value_sizes)
@@ -104,23 +106,25 @@ def to_fixed_head_bert(
     **sizes: int | list[int] | None,
 ) -> FixedHeadBertPreTrainedModel:
     """
-    Converts a model to a FixedHeadBert with the same function up to rounding: 1e-10 in float64, 1e-5 in float32.
+    Converts a model to a FixedHeadBert that computes the same function, and enlarges it to the requested sizes.
+
+    Outputs are equal up to rounding errors of about 1e-10 in float64 and 1e-5 in float32. For RoBERTa, this holds only
+    for right-padded inputs, because RoBERTa does not count padding tokens in its positions.
 
     Args:
-        model: a BERT, RoBERTa, DistilBERT, ELECTRA or FixedHeadBert, with or without a task head. RoBERTa gives
-            padding no position, so the function stays the same only for texts padded on the right.
-        num_hidden_layers: number of layers; layer i is layer i * old // new of `model`. A different number changes the
-            function, with a warning.
-        seed: seed for the random numbers in new heads, dimensions and neurons.
-        sizes: `attention_head_size`, `num_attention_heads`, `value_head_size` and `intermediate_size`, at least those
-            of `model` (the default), as one number or one per layer. Values that have the size of queries and keys
-            grow with them.
+        model: A BERT, RoBERTa, DistilBERT, ELECTRA or FixedHeadBert, with or without a task head.
+        num_hidden_layers: New number of layers. New layer i is a copy of layer i * old // new, where old and new are
+            the numbers of layers. A different number changes the function and logs a warning.
+        seed: Seed for the random weights in new heads, dimensions and neurons.
+        sizes: `attention_head_size`, `num_attention_heads`, `value_head_size` and `intermediate_size`, each as one
+            number or one per layer. The default is the size in `model`, which is also the minimum. If values have the
+            same size as queries and keys, they grow with them.
 
     Returns:
-        The model, in evaluation mode. It has the dtype of `model`, and shares no memory with it.
+        The new model in evaluation mode. It has the same dtype as `model` and shares no memory with it.
 
     Raises:
-        InputError: `model` is not a BERT, or a size is smaller than in `model`.
+        InputError: If the model family is not supported, or a size is smaller than in `model`.
     """
     config = fixed_head_config(model.config, type(model).__name__)
     head = task_head(type(model).__name__, model.config.model_type)
@@ -128,7 +132,11 @@ def to_fixed_head_bert(
     if layers < 1:
         raise InputError(f"must be at least 1, not {layers}.", "num_hidden_layers")
     if layers != config.num_hidden_layers:
-        logger.warning("The function changes, because %d layers become %d.", config.num_hidden_layers, layers)
+        logger.warning(
+            "Changing the number of layers from %d to %d changes the model's function.",
+            config.num_hidden_layers,
+            layers,
+        )
     chosen = [layer * config.num_hidden_layers // layers for layer in range(layers)]
     old, tensors = select_layers(config, bert_tensors(model), chosen)
     new = larger_config(old, **sizes)
@@ -139,7 +147,7 @@ def to_fixed_head_bert(
 def select_layers(
     config: FixedHeadBertConfig, tensors: dict[str, torch.Tensor], chosen: list[int]
 ) -> tuple[FixedHeadBertConfig, dict[str, torch.Tensor]]:
-    """Returns configuration and parameters of a model that consists of the layers `chosen`, which may repeat."""
+    """Returns the configuration and parameters of a model with the layers whose indices are in `chosen`."""
     config = copy.deepcopy(config)
     for field in ("attention_head_size", "value_head_size", "layer_attention_heads", "intermediate_size"):
         if isinstance(sizes := getattr(config, field), list):
@@ -156,10 +164,10 @@ def select_layers(
 
 def larger_config(config: FixedHeadBertConfig, **sizes: int | list[int] | None) -> FixedHeadBertConfig:
     """
-    Returns `config` with new `sizes` (see `to_fixed_head_bert`).
+    Returns a copy of `config` with larger sizes. See `to_fixed_head_bert` for `sizes`.
 
     Raises:
-        InputError: such a model cannot represent every function of a model with `config`.
+        InputError: If a model of the new size cannot represent every model with the configuration `config`.
     """
     if sizes.get("value_head_size") is None and config.value_head_size is None:
         sizes["value_head_size"] = sizes.get("attention_head_size")
@@ -172,7 +180,9 @@ def larger_config(config: FixedHeadBertConfig, **sizes: int | list[int] | None) 
     neurons = per_layer(sizes.get("intermediate_size"), "intermediate_size", config.neuron_counts)
     for before, after in zip(config.neuron_counts, neurons, strict=True):
         if after < before:
-            raise InputError(f"must be at least {before}, not {after}; fixedbert shrink cuts it.", "intermediate_size")
+            raise InputError(
+                f"must be at least {before}, not {after}; use fixedbert shrink to reduce it.", "intermediate_size"
+            )
     larger = copy.deepcopy(config)
     set_heads(larger, new)
     larger.intermediate_size = int_or_list(neurons)
@@ -180,23 +190,29 @@ def larger_config(config: FixedHeadBertConfig, **sizes: int | list[int] | None) 
 
 
 def per_layer(value: int | list[int] | None, field: str, default: list[int]) -> list[int]:
-    """Returns one number per layer: `default` for None, and a single number repeated."""
+    """Returns `value` as a list with one number per layer. A single number is repeated, and None selects `default`."""
     if value is None:
         return default
     values = value if isinstance(value, list) else [value]
     if len(values) not in (1, len(default)):
-        raise InputError(f"has {len(values)} values for {len(default)} layers; give one, or one per layer.", field)
+        raise InputError(
+            f"has {len(values)} values for {len(default)} layers; pass one number, or one per layer.", field
+        )
     return values * (len(default) // len(values))
 
 
 def check_heads(config: FixedHeadBertConfig, old: Heads, new: Heads):
-    """Raises InputError if a layer with the heads `new` cannot compute what one with the heads `old` computes."""
+    """Raises InputError if a layer with the heads `new` cannot represent every layer with the heads `old`."""
     if min(new[1:]) < 1 or any(after < before for before, after in zip(old, new, strict=True)):
-        raise InputError(f"{new} cannot represent {old}; only fixedbert shrink makes heads fewer or smaller.")
+        raise InputError(f"{new} cannot represent {old}; use fixedbert shrink to remove heads or make them smaller.")
     if config.qk_norm and new.size != old.size:
-        raise InputError("heads cannot grow in a model with qk_norm, which normalizes over their dimensions.")
+        raise InputError(
+            "the head size of a model with qk_norm cannot change, because qk_norm normalizes over head dimensions."
+        )
     if config.head_embedding and (old.size == old.value_size) != (new.size == new.value_size):
-        raise InputError("with head_embedding, sizes of keys and values must stay equal or stay different.")
+        raise InputError(
+            "with head_embedding, equal key and value sizes must stay equal, and different ones must stay different."
+        )
 
 
 def enlarge(
@@ -206,11 +222,11 @@ def enlarge(
     generator: torch.Generator | None = None,
 ) -> dict[str, torch.Tensor]:
     """
-    Returns copies of a model's parameters, enlarged from the configuration `old` to `new`.
+    Returns copies of a model's parameters, enlarged from the sizes in the configuration `old` to those in `new`.
 
     Args:
-        tensors: the parameters, under BERT's names.
-        generator: source of random numbers for new weights. Without one, all new weights are zero.
+        tensors: Parameters by their names in BERT.
+        generator: Random number generator for new weights. If None, all new weights are zero.
     """
     heads = list(zip(heads_of(old), heads_of(new), strict=True))
     enlarged = {}
@@ -231,7 +247,7 @@ def enlarge(
 def with_empty_layers(
     tensors: dict[str, torch.Tensor], old: FixedHeadBertConfig, new: FixedHeadBertConfig
 ) -> dict[str, torch.Tensor]:
-    """Adds weights of size 0 to layers that have no heads or neurons in `old` and have some in `new`."""
+    """Returns `tensors` with empty weights added to layers that have no heads or neurons in `old` but get some."""
     extended = dict(tensors)
     for name, bias in tensors.items():
         if (match := LAYER.fullmatch(name)) is None or match[3] not in PROJECTIONS:
@@ -248,9 +264,9 @@ def with_empty_layers(
 def pad(
     values: torch.Tensor, shape: Sequence[int], deviation: float, generator: torch.Generator | None
 ) -> torch.Tensor:
-    """Pads `values` at the end of each axis with random numbers, or with zeros without a generator."""
+    """Pads `values` at the end of each axis with random numbers, or with zeros if `generator` is None."""
     padded = torch.zeros(shape, dtype=values.dtype)
-    if generator is not None:  # on the CPU, so that the numbers do not depend on the device
+    if generator is not None:  # on the CPU, so that the result does not depend on the device
         padded.normal_(0, deviation, generator=generator)
     padded = padded.to(values.device)
     padded[tuple(map(slice, values.shape))] = values
@@ -265,7 +281,7 @@ def enlarge_attention(
     new: Heads,
     generator: torch.Generator | None,
 ) -> torch.Tensor:
-    """Returns a copy of a layer's parameter, enlarged from the heads `old` to `new` if it belongs to the attention."""
+    """Returns a copy of one parameter in a layer. Attention parameters are enlarged from the heads `old` to `new`."""
     (old_heads, size, value_size), (heads, new_size, new_value_size) = old, new
     if old == new:
         return tensor.clone()
@@ -285,7 +301,7 @@ def enlarge_attention(
         parts = tensor.unflatten(1, (old_heads, value_size))  # (D, H, V)
         return fill(parts, (len(tensor), heads, new_value_size), generator=None).flatten(1)
     if config.head_embedding is not None:
-        old_heads = heads = 1  # one projection, shared by all heads
+        old_heads = heads = 1  # all heads share one projection
     if part == "value":
         size, new_size = value_size, new_value_size
     values = tensor.unflatten(0, (old_heads, size))  # weight (H, P, D), bias (H, P)
@@ -304,9 +320,13 @@ def enlarge_head_embedding(
     generator: torch.Generator | None,
     scale: float,
 ) -> torch.Tensor:
-    """Returns a copy of head embeddings (3, H, P), or (2, H, P) without values, enlarged to (H, P) = `shape`."""
+    """
+    Returns a copy of the head embeddings for queries, keys and values, enlarged from (3, H, P) to (3, *shape).
+
+    If values have a different size than keys, `tensor` contains only the embeddings for queries and keys.
+    """
     factor = tensor.new_ones(len(tensor), 1, 1)
-    factor[0] = scale if config.head_embedding == "add" else 1  # added to queries, which are scaled
+    factor[0] = scale if config.head_embedding == "add" else 1  # it is added to queries, which are scaled
     padded = pad(tensor * factor, (len(tensor), *shape), config.initializer_range, generator)
     if config.head_embedding == "add":
         padded[0, : tensor.shape[1], tensor.shape[2] :] = 0
@@ -314,14 +334,14 @@ def enlarge_head_embedding(
 
 
 def bert_tensors(model: PreTrainedModel) -> dict[str, torch.Tensor]:
-    """Returns the parameters of `model` under BERT's names."""
+    """Returns the parameters of `model` by their names in BERT."""
     tensors = model.state_dict()
     if model.config.model_type in ("bert", "fixed_head_bert"):
         return tensors
     for pattern, name in BERT_NAMES:
         tensors = {re.sub(pattern, name, old): tensor for old, tensor in tensors.items()}
     positions = next(name for name in tensors if name.endswith("position_embeddings.weight"))
-    if model.config.model_type == "distilbert":  # it has no token types, but BERT's tokenizers pass some
+    if model.config.model_type == "distilbert":  # has no token types, but BERT's tokenizers return them
         tensors[positions.replace("position", "token_type")] = torch.zeros_like(tensors[positions][:2])
     if model.config.model_type in ROBERTAS:
         tensors[positions] = tensors[positions][model.config.pad_token_id + 1 :]

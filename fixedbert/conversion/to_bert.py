@@ -1,10 +1,11 @@
 """
-Conversion of a FixedHeadBert to transformers' BERT with the same function, for tools that support no other model.
+Converts a FixedHeadBert to a transformers BERT that computes the same function, for tools that support only BERT.
 
-In a BERT of width D, every layer has n heads of size D / n. A FixedHeadBert reaches this shape in two steps:
+In a BERT of width D, each layer has n heads of size D / n. A FixedHeadBert is brought into this shape in two steps:
 
-1. Projections that all heads share (MHE) are expanded to one per head, with the head embeddings multiplied or added.
-2. Dimensions, heads and neurons are added as in growing.py, but all new weights are zero, and stay zero in training.
+1. Projections shared by all heads (multiple head embeddings) are expanded to one projection per head.
+2. Head dimensions, heads and neurons are added as in growing.py, except that all new weights are zero and remain zero
+   during training.
 """
 
 import copy
@@ -20,24 +21,24 @@ from .families import build_model, fixed_head_config, shared_fields, task_head
 from .growing import Heads, enlarge, heads_of, set_heads
 
 SHARED = re.compile(r"(.*attention\.self\.)(query|key|value)\.(weight|bias)")
-EMBEDDED = ("query", "key", "value")  # the order of head embeddings
+EMBEDDED = ("query", "key", "value")  # the order of the first axis of head embeddings
 
 
 def to_bert(model: PreTrainedModel) -> PreTrainedModel:
     """
-    Converts a FixedHeadBert to transformers' BERT with the same function, in evaluation mode.
+    Converts a FixedHeadBert to a transformers BERT that computes the same function, and returns it in evaluation mode.
 
-    The function is bit-identical if the model already has the shape of a BERT, and equal up to rounding otherwise. The
-    BERT has the dtype of `model`, and shares no memory with it.
+    Outputs are bit-identical if the model already has the shape of a BERT, and equal up to rounding error otherwise.
+    The BERT has the same dtype as `model` and shares no memory with it.
 
     Raises:
-        InputError: no BERT computes this function.
+        InputError: If no BERT can compute the same function.
     """
     config, head = fixed_head_config(model.config), task_head(type(model).__name__, model.config.model_type)
     if config.qk_norm:
-        raise InputError("a model with qk_norm cannot become a BERT, which does not normalize queries and keys.")
+        raise InputError("a model with qk_norm cannot be converted to BERT, which does not support qk_norm.")
     if config.pooler_hidden_act != "tanh" and any("pooler" in name for name in model.state_dict()):
-        raise InputError("a model with a different pooler_hidden_act than tanh cannot become a BERT.")
+        raise InputError("pooler_hidden_act must be tanh to convert a model with a pooler to BERT.")
     old, number = heads_of(config), bert_head_count(config)
     size = config.hidden_size // number
     new = [Heads(number, size, size)] * len(old)
@@ -54,9 +55,12 @@ def to_bert(model: PreTrainedModel) -> PreTrainedModel:
 
 def bert_head_count(config: FixedHeadBertConfig) -> int:
     """
-    Returns the smallest number of heads with which a BERT of this width can hold the heads of every layer.
+    Returns the smallest number of heads with which a BERT of the same width can represent every layer.
 
-    More heads would have the same number of parameters, but more attention scores.
+    More heads would not change the parameter count, but would need more attention scores.
+
+    Raises:
+        InputError: If no BERT of this width has enough heads of sufficient size.
     """
     layers, width = heads_of(config), config.hidden_size
     number, size = max(1, *(heads.num_heads for heads in layers)), max(max(heads[1:]) for heads in layers)
@@ -64,15 +68,15 @@ def bert_head_count(config: FixedHeadBertConfig) -> int:
         if width % heads == 0:
             return heads
     raise InputError(
-        f"no BERT of width {width} has at least {number} heads of size {size} or more; export the FixedHeadBert to "
-        "ONNX instead, or shrink its heads."
+        f"a BERT of width {width} cannot have {number} or more heads of size {size} or more; export the FixedHeadBert "
+        "to ONNX instead, or prune its heads."
     )
 
 
 def expand_shared_projections(
     tensors: dict[str, torch.Tensor], config: FixedHeadBertConfig
 ) -> dict[str, torch.Tensor]:
-    """Returns the parameters with one projection per head instead of shared projections and head embeddings."""
+    """Returns a model's parameters after replacing shared projections and head embeddings with one per head."""
     if config.head_embedding is None:
         return tensors
     embeddings = ("head_embedding", "value_embedding")
@@ -80,7 +84,7 @@ def expand_shared_projections(
     for name in expanded:
         if match := SHARED.fullmatch(name):
             prefix, part, kind = match.groups()
-            head_embeddings = tensors[f"{prefix}head_embedding"]  # (3, H, P), or (2, H, P) if values have a tensor
+            head_embeddings = tensors[f"{prefix}head_embedding"]  # (3, H, P), or (2, H, P) plus value_embedding
             if part == "value" and len(head_embeddings) == 2:
                 embedding = tensors[f"{prefix}value_embedding"]
             else:
@@ -90,7 +94,18 @@ def expand_shared_projections(
 
 
 def apply_head_embedding(shared: torch.Tensor, embedding: torch.Tensor, mode: str, kind: str) -> torch.Tensor:
-    """Returns the weight (H P, D) or bias (H P) of all heads, from a shared (P, D) or (P) and embeddings (H, P)."""
+    """
+    Expands a projection that all H heads of size P share to one projection per head.
+
+    Args:
+        shared: Shared weight (P, D) or bias (P).
+        embedding: Head embeddings (H, P).
+        mode: "add" or "mul", from the configuration field `head_embedding`.
+        kind: "weight" or "bias".
+
+    Returns:
+        The weight (H P, D) or bias (H P).
+    """
     if mode == "add":
         heads = shared + embedding if kind == "bias" else shared.expand(len(embedding), *shared.shape)
     else:

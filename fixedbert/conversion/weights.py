@@ -1,4 +1,4 @@
-"""Loading of weights from third parties, with checks that every weight of the base model comes from the file."""
+"""Loads weights without running code from the checkpoint, and checks that no weight of the base model is missing."""
 
 import logging
 import threading
@@ -16,18 +16,18 @@ from transformers.utils import cached_file
 from ..support.errors import InputError, shorten
 from ..support.files import read_json_object
 
-# In the order in which transformers looks for them.
+# Weight files, in the order in which transformers searches for them.
 FILES = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
 FLOATS = {"F16": torch.float16, "BF16": torch.bfloat16, "F32": torch.float32, "F64": torch.float64}
 FLOATS |= {str(dtype): dtype for dtype in FLOATS.values()}
-# While it loads, transformers replaces PreTrainedModel.tie_weights. Of two concurrent loads, one would leave it
-# replaced, and no later model would have its embeddings tied.
+# transformers replaces PreTrainedModel.tie_weights while it loads a model. Concurrent loads can leave it replaced, and
+# embeddings of models loaded later would not be tied.
 LOADING = threading.RLock()
-OPTIONAL = ("pooler", "decoder")  # parts of a base model that some task heads do without
+OPTIONAL = ("pooler", "decoder")  # parts of a base model that some task heads do not use
 
 
 class StoredTensor(NamedTuple):
-    """Dtype, as the file names it, and shape of a tensor in a file."""
+    """Shape of a stored tensor, and its dtype as the file format writes it."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -35,19 +35,20 @@ class StoredTensor(NamedTuple):
 
 def load_body(model_class: Any, source: str | Path, config: PreTrainedConfig, **options) -> tuple[Any, dict]:
     """
-    Loads a model with `model_class.from_pretrained`, and checks that every weight of its base model is in the file.
+    Loads a model with `model_class.from_pretrained` and checks that the file contains every weight of its base model.
 
-    Weights of the task head and the pooler may be missing or have a different shape: the loading info lists them. The
-    model gets the precision of the file or of the configuration, whichever is higher.
+    Weights of the task head and the pooler may be missing or have a different shape. The loading info lists them.
+    The model has the precision of the file or the configuration, whichever is higher.
 
     Args:
-        options: keyword arguments of `from_pretrained`.
+        options: Keyword arguments for `from_pretrained`.
 
     Returns:
         The model, and transformers' loading info.
 
     Raises:
-        InputError: weights of the base model are missing, superfluous, misshapen, quantized or not finite.
+        InputError: If weights of the base model are missing, unexpected or quantized, have an invalid shape, or
+            contain NaN or infinity.
     """
     stored = stored_tensors(source, **options)
     if "dtype" not in options:
@@ -55,8 +56,8 @@ def load_body(model_class: Any, source: str | Path, config: PreTrainedConfig, **
     options |= {"config": config, "output_loading_info": True, "ignore_mismatched_sizes": True}
     with LOADING, without_load_report():
         model, info = model_class.from_pretrained(source, **options)
-    empty = {name for name, tensor in stored.items() if 0 in tensor.shape}  # from layers whose heads are all pruned
-    buffers = {name.rpartition(".")[2] for name, _ in model.named_buffers()}  # earlier versions saved some
+    empty = {name for name, tensor in stored.items() if 0 in tensor.shape}  # from layers without heads
+    buffers = {name.rpartition(".")[2] for name, _ in model.named_buffers()}  # earlier versions saved some of them
     ignored = empty | {name for name in stored if name.rpartition(".")[2] in buffers}
     info["unexpected_keys"] -= ignored
     check_body(source, model, info)
@@ -65,13 +66,13 @@ def load_body(model_class: Any, source: str | Path, config: PreTrainedConfig, **
             raise InputError(f"{source}: {name} has dtype {stored[name].dtype}; use weights that are not quantized.")
     for name, weight in model.named_parameters():
         if weight.device.type != "meta" and not weight.isfinite().all():
-            raise InputError(f"{source}: {name} contains infinite values or NaN; use undamaged weights.")
+            raise InputError(f"{source}: {name} contains NaN or infinity; use a checkpoint with finite weights.")
     return model, info
 
 
 @contextmanager
 def without_load_report() -> Iterator[None]:
-    """Silences transformers' report of missing and unexpected weights."""
+    """Context manager that silences transformers' report about missing and unexpected weights."""
     logger = logging.getLogger(modeling_utils.__name__)
     level = logger.level
     logger.setLevel(logging.ERROR)
@@ -82,7 +83,7 @@ def without_load_report() -> Iterator[None]:
 
 
 def stored_tensors(source: str | Path, **options) -> dict[str, StoredTensor]:
-    """Returns the tensors that `from_pretrained` with `options` would load, by name, without running code."""
+    """Returns the dtype and shape of each tensor that `from_pretrained` would load. Does not run pickled code."""
     hub_options = {name: options[name] for name in ("revision", "token", "cache_dir") if options.get(name) is not None}
     for name in FILES:
         file = cached_file(source, name, _raise_exceptions_for_missing_entries=False, **hub_options)
@@ -90,11 +91,11 @@ def stored_tensors(source: str | Path, **options) -> dict[str, StoredTensor]:
             index = read_json_object(Path(file))["weight_map"] if file.endswith(".json") else {"": name}
             files = [Path(str(cached_file(source, shard, **hub_options))) for shard in sorted({*index.values()})]
             return {name: tensor for file in files for name, tensor in read_header(file).items()}
-    return {}  # from_pretrained reports it
+    return {}  # from_pretrained reports missing files
 
 
 def read_header(file: Path) -> dict[str, StoredTensor]:
-    """Returns the tensors in a file, by name."""
+    """Returns the dtypes and shapes of all tensors in a file, by name."""
     if file.suffix == ".safetensors":
         with safe_open(file, framework="pt") as tensors:
             slices = {name: tensors.get_slice(name) for name in tensors.keys()}  # noqa: SIM118
@@ -104,7 +105,7 @@ def read_header(file: Path) -> dict[str, StoredTensor]:
 
 
 def highest_precision(config: PreTrainedConfig, stored: dict[str, StoredTensor]) -> torch.dtype | str:
-    """Returns the smallest dtype that represents the values in the file and has the configuration's precision."""
+    """Returns the smallest dtype at least as precise as the stored tensors and the configuration's dtype."""
     dtypes = {FLOATS[tensor.dtype] for tensor in stored.values() if tensor.dtype in FLOATS}
     if not dtypes:
         return "auto"
@@ -114,30 +115,30 @@ def highest_precision(config: PreTrainedConfig, stored: dict[str, StoredTensor])
 
 
 def check_body(source: str | Path, model: PreTrainedModel, info: dict):
-    """Raises InputError if weights of the base model are missing, superfluous or misshapen, according to `info`."""
+    """Raises InputError if weights of the base model are missing, unexpected or have an invalid shape, see `info`."""
     base, prefix = model.base_model, f"{model.base_model_prefix}."
     parts = {name for name, _ in base.named_children()}
 
     def required(name: str) -> bool:
         return (base is model or name.startswith(prefix)) and "pooler" not in name
 
-    def superfluous(name: str) -> bool:
+    def in_base(name: str) -> bool:
         part = name.removeprefix(prefix).partition(".")[0]
         return (part in parts or name.startswith(prefix)) and part not in OPTIONAL
 
     if missing := sorted(filter(required, info["missing_keys"])):
         raise InputError(
-            f"{source}: weights are missing for {shorten(missing)}; the file is incomplete, its names have a "
-            "different prefix, or config.json belongs to a different model."
+            f"{source}: weights are missing for {shorten(missing)}; the file is incomplete, its tensor names "
+            "have a different prefix, or config.json belongs to a different model."
         )
     for name, actual, expected in sorted(info["mismatched_keys"]):
         if required(name):
             raise InputError(
-                f"{source}: {name} has shape {tuple(actual)}, but the configuration implies {tuple(expected)}; use "
-                "the matching config.json, or fixedbert convert for a BERT with pruned heads."
+                f"{source}: {name} has shape {tuple(actual)}, but the configuration requires {tuple(expected)}; use "
+                "the matching config.json, or run fixedbert convert if the BERT has pruned heads."
             )
-    if unexpected := sorted(filter(superfluous, info["unexpected_keys"])):
+    if unexpected := sorted(filter(in_base, info["unexpected_keys"])):
         raise InputError(
-            f"{source}: {type(model).__name__} with this configuration has no parameters {shorten(unexpected)}; use "
-            "the config.json that was saved with the weights."
+            f"{source}: {type(model).__name__} with this configuration has no parameters for {shorten(unexpected)}; "
+            "use the config.json that was saved with the weights."
         )

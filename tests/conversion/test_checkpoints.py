@@ -1,4 +1,4 @@
-"""Checkpoints other than plain BERTs: pruned models, other families, and custom heads."""
+"""Tests loading checkpoints other than plain BERTs: pruned models, other model families and custom task heads."""
 
 import json
 from pathlib import Path
@@ -19,7 +19,7 @@ from fixedbert.support.errors import InputError
 from fixedbert_cli import main
 
 TYPE = ("model_type", "architectures", "transformers_version")
-PRUNED_HEADS = {0: [1, 2], 2: [0, 1, 2, 3]}  # from 4 heads of size 8; all heads of layer 2
+PRUNED_HEADS = {0: [1, 2], 2: [0, 1, 2, 3]}  # by layer, of 4 heads of size 8
 
 
 def configure(folder: Path, **fields):
@@ -36,7 +36,7 @@ def write(folder: Path, tensors: dict[str, torch.Tensor], pickled: bool = False)
 
 
 def prune(bert: PreTrainedModel, folder: Path, neurons: dict[int, int], pickled: bool) -> PreTrainedModel:
-    """Saves `bert` without PRUNED_HEADS and with the first `neurons` of each layer only. Returns the masked model."""
+    """Saves `bert` without PRUNED_HEADS and with `neurons` neurons per layer. Returns it with zeros in their place."""
     tensors = dict(bert.state_dict())
     for number, layer in enumerate(bert.base_model.encoder.layer):
         gone = PRUNED_HEADS.get(number, [])
@@ -62,7 +62,7 @@ def prune(bert: PreTrainedModel, folder: Path, neurons: dict[int, int], pickled:
 @pytest.mark.parametrize("pickled", [False, True])
 @pytest.mark.parametrize("neurons", [{}, {0: 5, 1: 0, 2: 36}])
 def test_pruned_bert_equals_the_masked_model(tmp_path, neurons, pickled, capsys):
-    """Guards: a BERT saved without some heads and neurons (all of them in some layers) equals the masked model."""
+    """A BERT saved without pruned heads and neurons has the same outputs as the full model with zero weights."""
     labels = {0: "no", 1: "yes", 2: "maybe"}
     bert = bert_of("ForSequenceClassification", id2label=labels, initializer_range=0.1)
     masked = prune(bert, tmp_path / "pruned", neurons, pickled)
@@ -80,9 +80,9 @@ def test_pruned_bert_equals_the_masked_model(tmp_path, neurons, pickled, capsys)
 
 
 def test_pruned_weights_load_without_pruned_heads_in_the_configuration(tmp_path):
-    """Guards: the weights decide what is pruned, and a row count that does not divide into heads is refused."""
+    """The weights alone determine what is pruned, and a query size that is no multiple of the head size is refused."""
     masked = prune(bert_of("ForSequenceClassification", initializer_range=0.1), tmp_path, {}, pickled=False)
-    with pytest.raises(InputError, match="layer.0.* or fixedbert convert for a BERT with pruned heads"):
+    with pytest.raises(InputError, match="layer.0.* or run fixedbert convert if the BERT has pruned heads"):
         load_body(type(masked), tmp_path, masked.config)  # as run_glue and inspect
     configure(tmp_path, pruned_heads={})
     assert differences(load_bert(tmp_path), masked, inputs_of("ForSequenceClassification")) <= 1e-6
@@ -108,7 +108,7 @@ def model_of_family(family: str, head: str, **changes) -> PreTrainedModel:
     + [("DistilBert", "ForMultipleChoice"), ("Electra", "ForCausalLM")],
 )  # fmt: skip
 def test_distilbert_and_electra_keep_their_function(family, head, tied, tmp_path):
-    """Guards: DistilBERT and ELECTRA convert with the same outputs, including at padding, and grow like a BERT."""
+    """DistilBERT and ELECTRA convert and grow with the same outputs, including those for padding tokens."""
     fields = {"sinusoidal_pos_embds": True, "activation": "relu"} if family == "DistilBert" else {}
     model = model_of_family(family, head, tie_word_embeddings=tied, **fields)
     model.save_pretrained(tmp_path)
@@ -126,7 +126,7 @@ def test_distilbert_and_electra_keep_their_function(family, head, tied, tmp_path
 
 
 def test_dropout_of_distilbert():
-    """Guards: each dropout rate of DistilBERT applies to the same part of BERT: layers, attention or classifier."""
+    """DistilBERT's dropout rates for layers, attention and classifier apply to the same parts of the new model."""
     rates = {"dropout": 0.13, "attention_dropout": 0.17, "seq_classif_dropout": 0.19}
     for head, rate in (("ForSequenceClassification", 0.19), ("ForTokenClassification", 0.13)):
         fixed = convert(model_of_family("DistilBert", head, **rates))
@@ -136,7 +136,7 @@ def test_dropout_of_distilbert():
 
 
 def test_converted_distilbert_works_with_its_tokenizer(tmp_path, vocabulary):
-    """Guards: text pairs give DistilBERT's predictions, whether the tokenizer returns token types or not."""
+    """Text pairs give the same logits as in DistilBERT, whether or not the tokenizer returns token types."""
     model = model_of_family("DistilBert", "ForSequenceClassification")
     for name in ("DistilBertTokenizer", "BertTokenizer"):
         model.save_pretrained(tmp_path / name)
@@ -154,12 +154,12 @@ def test_converted_distilbert_works_with_its_tokenizer(tmp_path, vocabulary):
     "head, fields, message",
     [
         ("Model", {"embedding_size": 16}, "embedding_size and hidden_size differ"),
-        ("ForPreTraining", {}, "BERT has no head like ElectraForPreTraining's"),
-        ("ForMaskedLM", {"hidden_act": "relu"}, "ELECTRA's uses gelu"),
+        ("ForPreTraining", {}, "BERT has no equivalent of ElectraForPreTraining"),
+        ("ForMaskedLM", {"hidden_act": "relu"}, "hidden_act must be gelu"),
     ],
 )
 def test_electra_without_an_equal_bert_is_refused(head, fields, message, tmp_path):
-    """Guards: an ELECTRA that BERT cannot represent is refused, and its discriminator converts without its head."""
+    """An ELECTRA that BERT cannot represent is refused, but its encoder can be converted without the task head."""
     model = model_of_family("Electra", head, **fields)
     model.save_pretrained(tmp_path)
     for load in (lambda: load_bert(tmp_path), lambda: convert(model)):
@@ -173,32 +173,32 @@ def test_electra_without_an_equal_bert_is_refused(head, fields, message, tmp_pat
 
 @pytest.mark.parametrize("family, head", [("Bert", "ForMaskedLM"), ("Roberta", "ForSequenceClassification")])
 def test_an_unused_pooler_is_dropped_and_listed(family, head, tmp_path, capsys):
-    """Guards: the pooler that earlier versions saved with task heads that do not use it is dropped visibly."""
+    """A saved pooler that the task head does not use is dropped, with a message."""
     model = bert_of(head, family)
     model.save_pretrained(tmp_path)
     prefix = family.lower()
     pooler = {f"{prefix}.pooler.dense.bias": torch.ones(32), f"{prefix}.pooler.dense.weight": torch.ones(32, 32)}
     write(tmp_path, dict(model.state_dict()) | pooler, pickled=True)
     loaded = load_bert(tmp_path)
-    assert f"{family}{head} does not have: {', '.join(pooler)}." in capsys.readouterr().out
+    assert f"not parameters of {family}{head}: {', '.join(pooler)}." in capsys.readouterr().out
     assert differences(loaded, model, inputs_of(head)) == 0
 
 
 def test_architecture_selects_the_class(tmp_path, capsys):
-    """Guards: a class that transformers lacks, and weights of a custom head, need an explicit class to be dropped."""
+    """Weights of a custom task head are dropped only if `architecture` names the class to load."""
     model = bert_of("ForMaskedLM")
     model.save_pretrained(tmp_path)
     extra = {"bert.pooler.dense.weight": torch.ones(32, 32), "cls.species.bias": torch.ones(6)}
     write(tmp_path, dict(model.state_dict()) | extra, pickled=True)
     for name, message in (
         ("SpeciesBert", "SpeciesBert cannot be converted; pass Bert followed by one of Model, "),
-        ("BertForMaskedLM", "has no parameters 'cls.species.bias'; to drop them, pass"),
+        ("BertForMaskedLM", "has no parameters for 'cls.species.bias'; to drop them, pass"),
     ):
         configure(tmp_path, architectures=[name])
         with pytest.raises(InputError, match=f"{tmp_path}: .*{message}.*`architecture`"):
             load_bert(tmp_path)
     loaded = load_bert(tmp_path, "BertForMaskedLM")
-    assert f"BertForMaskedLM does not have: {', '.join(extra)}." in capsys.readouterr().out
+    assert f"not parameters of BertForMaskedLM: {', '.join(extra)}." in capsys.readouterr().out
     assert differences(loaded, model, inputs_of("ForMaskedLM")) == 0
     with pytest.raises(InputError, match="weights are missing for 'classifier.bias', 'classifier.weight'"):
         load_bert(tmp_path, "BertForTokenClassification")
@@ -207,7 +207,7 @@ def test_architecture_selects_the_class(tmp_path, capsys):
 
 
 def test_checkpoint_from_2019(tmp_path):
-    """Guards: a config.json without model type, torch's first file format and a bare cased vocab.txt convert."""
+    """A checkpoint with no model_type in config.json, torch's legacy format and only a vocab.txt converts."""
     folder, vocabulary = tmp_path / "old", ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "C", "c", "O", "N"]
     model = bert_of("Model", vocab_size=len(vocabulary))
     model.save_pretrained(folder)
@@ -218,7 +218,7 @@ def test_checkpoint_from_2019(tmp_path):
     (folder / "model.safetensors").unlink()
     torch.save(dict(model.state_dict()), folder / "pytorch_model.bin", _use_new_zipfile_serialization=False)
     (folder / "vocab.txt").write_text("\n".join(vocabulary) + "\n")
-    with pytest.raises(InputError, match="config.json has no model_type; add it"):
+    with pytest.raises(InputError, match="config.json has no model_type; add one"):
         load_bert(folder)
     arguments = ["--architecture", "BertModel", "--cased", "--intermediate_size", "37", "40", "53"]
     main(["convert", str(folder), "--output_dir", str(tmp_path / "fixed"), *arguments])

@@ -1,4 +1,4 @@
-"""The convert command: the new directory, its auxiliary files, and damaged checkpoints."""
+"""Tests fixedbert convert: the directory that it writes, auxiliary files, and corrupted checkpoints."""
 
 import json
 import pickle
@@ -21,7 +21,7 @@ from fixedbert_cli import main
 
 @pytest.fixture
 def checkpoint(tmp_path, vocabulary):
-    """A BERT for sequence classification with three labels, and its tokenizer, as transformers saves them."""
+    """Directory with a BERT for classification with three labels and its tokenizer, as transformers saves them."""
     folder = tmp_path / "bert"
     tokenizer = transformers.BertTokenizer(vocab=vocabulary)
     bert = bert_of("ForSequenceClassification", vocab_size=len(tokenizer), id2label={0: "no", 1: "yes", 2: "maybe"})
@@ -31,7 +31,7 @@ def checkpoint(tmp_path, vocabulary):
 
 
 def test_command_writes_a_model_directory(checkpoint, tmp_path, capsys):
-    """Guards: the Auto classes open the directory with labels and tokenizer, and the command prints the difference."""
+    """The Auto classes load the new directory with labels and tokenizer. Converting back restores the weights."""
     sizes = "--attention_head_size 16 --num_attention_heads 6 --intermediate_size 53".split()
     main(["convert", str(checkpoint), "--output_dir", str(tmp_path / "fixed"), *sizes])
     printed = capsys.readouterr().out
@@ -53,13 +53,13 @@ def test_command_writes_a_model_directory(checkpoint, tmp_path, capsys):
 @pytest.mark.parametrize(
     "saved, named, expected",
     [
-        ("ForPreTraining", ["BertForMaskedLM"], "ForPreTraining"),  # as bert-base has it
+        ("ForPreTraining", ["BertForMaskedLM"], "ForPreTraining"),  # as in bert-base
         ("ForPreTraining", None, "ForPreTraining"),
         ("ForMaskedLM", None, "ForMaskedLM"),
     ],
 )
 def test_heads_missing_from_config_json_are_kept(saved, named, expected, tmp_path):
-    """Guards: bert-base names BertForMaskedLM, but also holds the next-sentence head and pooler, which must stay."""
+    """All pretraining heads in the file are kept, even if config.json names a class with fewer or none."""
     bert_of(saved).save_pretrained(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps(config | {"architectures": named}))
@@ -67,7 +67,7 @@ def test_heads_missing_from_config_json_are_kept(saved, named, expected, tmp_pat
 
 
 class Malicious:
-    """Writes a file when it is unpickled."""
+    """Object that creates a file when it is unpickled."""
 
     def __init__(self, file):
         self.file = file
@@ -76,15 +76,15 @@ class Malicious:
         return open, (str(self.file), "w")
 
 
-def test_damaged_tokenizer_is_not_ignored(checkpoint, tmp_path, caplog):
-    """Guards: a directory without a tokenizer converts with a warning, and one with a damaged tokenizer does not."""
+def test_corrupted_tokenizer_is_not_ignored(checkpoint, tmp_path, caplog):
+    """A corrupted tokenizer raises an error, and a missing one only logs a warning."""
     (checkpoint / "tokenizer.json").write_text("{}")
     with pytest.raises(InputError, match="could not load a tokenizer"):
         main(["convert", str(checkpoint), "--output_dir", str(tmp_path / "fixed")])
     for file in checkpoint.glob("tokenizer*"):
         file.unlink()
     main(["convert", str(checkpoint), "--output_dir", str(tmp_path / "fixed")])
-    assert "has no tokenizer" in caplog.text and not list((tmp_path / "fixed").glob("tokenizer*"))
+    assert "contains no tokenizer" in caplog.text and not list((tmp_path / "fixed").glob("tokenizer*"))
 
 
 def truncate(checkpoint: Path):
@@ -115,15 +115,15 @@ def tensorflow(checkpoint: Path):
 @pytest.mark.parametrize(
     "damage, message",
     [
-        (truncate, "no BERT can be loaded"),
-        (pickle_with_code, "no BERT can be loaded"),
+        (truncate, "cannot load a BERT model"),
+        (pickle_with_code, "cannot load a BERT model"),
         (tensorflow, "TensorFlow checkpoints are not supported; convert it with transformers 4.57"),
         (change_config(model_type="gpt2"), "model_type 'gpt2' is not supported"),
         (change_config(quantization_config={"quant_method": "bitsandbytes", "load_in_4bit": True}), "quantized"),
     ],
 )
-def test_damaged_checkpoints_are_refused(checkpoint, tmp_path, damage, message):
-    """Guards: a checkpoint that cannot be converted ends in an error that names it, and leaves no output behind."""
+def test_invalid_checkpoints_are_refused(checkpoint, tmp_path, damage, message):
+    """An invalid checkpoint raises an error that names it, runs no pickled code, and leaves no output."""
     damage(checkpoint)
     with pytest.raises(InputError, match=message) as error:
         main(["convert", str(checkpoint), "--output_dir", str(tmp_path / "fixed")])
@@ -132,21 +132,17 @@ def test_damaged_checkpoints_are_refused(checkpoint, tmp_path, damage, message):
     assert not list(tmp_path.glob("fixed*"))
 
 
-def test_card_metadata_is_kept(checkpoint, tmp_path, caplog):
-    """Guards: license, language and datasets of the source appear in the new card, and a damaged card is reported."""
+def test_card_metadata_is_kept(checkpoint, tmp_path):
+    """The new model card contains the license, languages and datasets from the source's card."""
     card = "---\nlicense: mit\nlanguage: [en, de]\ndatasets: [glue]\nmodel_name: x\n---\n# A model\n"
     (checkpoint / "README.md").write_text(card)
     convert(checkpoint, tmp_path / "good")
     data = ModelCard.load(tmp_path / "good" / "README.md").data
     assert (data.license, data.language, data.datasets, data.model_name) == ("mit", ["en", "de"], ["glue"], None)
-    (checkpoint / "README.md").write_bytes(b"---\nlicense: mit\n---\n\xff\n")
-    convert(checkpoint, tmp_path / "bad")
-    assert f"{checkpoint}/README.md: the card cannot be read" in caplog.text
-    assert "license: mit" not in (tmp_path / "bad" / "README.md").read_text()
 
 
 def test_model_in_memory_is_written_with_its_tokenizer(checkpoint, tmp_path):
-    """Guards: a model in memory converts like its directory, and needs its tokenizer."""
+    """A model in memory can be written to a directory, but only with its tokenizer."""
     model, tokenizer = load_bert(checkpoint), transformers.AutoTokenizer.from_pretrained(checkpoint)
     convert(model, tmp_path / "fixed", tokenizer=tokenizer)
     assert "Converted from `bert`" in (tmp_path / "fixed" / "README.md").read_text()
@@ -156,7 +152,7 @@ def test_model_in_memory_is_written_with_its_tokenizer(checkpoint, tmp_path):
 
 
 def test_commands_of_the_page_run(tmp_path, vocabulary, monkeypatch):
-    """Guards: all commands and the Python code in docs/converting.md work in order, on small models."""
+    """All commands and the Python code in docs/converting.md run in order, with small models."""
     page = (Path(__file__).parents[2] / "docs" / "converting.md").read_text(encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     tokenizer = transformers.BertTokenizer(vocab=vocabulary)

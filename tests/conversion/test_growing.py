@@ -1,4 +1,4 @@
-"""Exact growth: the function stays the same up to rounding, and all new weights learn."""
+"""Tests that growing a model keeps its function up to rounding, and that all new weights learn."""
 
 import pytest
 import torch
@@ -9,7 +9,7 @@ from fixedbert import convert
 from fixedbert.conversion.checkpoints import load_bert
 from fixedbert.support.errors import InputError
 
-# (heads, size) from 4 heads of 8 in width 32: larger, more, both, neither; no size a square number times the old one
+# (number of heads, head size) to which 4 heads of size 8 grow. No new size is a square number times the old one.
 GROWN = [(4, 8), (4, 13), (9, 8), (5, 64)]
 
 
@@ -17,7 +17,7 @@ GROWN = [(4, 8), (4, 13), (9, 8), (5, 64)]
 @pytest.mark.parametrize("heads, size", GROWN)
 @pytest.mark.parametrize("head", BERT_HEADS)
 def test_bert_keeps_its_function(head, heads, size, dtype, tolerance):
-    """Guards: with larger heads, more heads or both, every head class computes the same outputs as BERT."""
+    """With larger heads, more heads or both, every model class computes the same outputs as BERT."""
     scale = {} if dtype == torch.float64 else {"initializer_range": 0.1}
     bert = bert_of(head, **scale).to(dtype)
     model = convert(bert, attention_head_size=size, num_attention_heads=heads)
@@ -35,7 +35,7 @@ SHARED = [{"head_embedding": how, **sizes} for how in ("add", "mul") for sizes i
 @pytest.mark.parametrize("changes", [{}, *SHARED, {"qk_norm": True}])
 @pytest.mark.parametrize("heads, size", [(5, 13), (7, 6), (8, 9)])
 def test_fixed_heads_grow(changes, heads, size):
-    """Guards: every kind of attention grows, also from head counts that do not divide the width."""
+    """All types of attention grow, also from head counts that do not divide the width."""
     model = model_of("ForMaskedLM", **changes).double().eval()
     size = 6 if changes.get("qk_norm") else size
     values = 11 if "value_head_size" in changes else None
@@ -45,7 +45,7 @@ def test_fixed_heads_grow(changes, heads, size):
 
 @pytest.mark.parametrize("changes", [{}, {"head_embedding": "add"}, {"head_embedding": "mul"}])
 def test_layers_grow_separately(changes):
-    """Guards: a list of sizes, one per layer, grows only the layers whose size changes."""
+    """A list with one size per layer changes only the layers whose size differs."""
     model = model_of("ForMaskedLM", **changes).double().eval()
     first = convert(model, attention_head_size=[6, 13, 6])
     then = convert(first, attention_head_size=[7, 13, 9], num_attention_heads=7)
@@ -70,7 +70,7 @@ UNEQUAL = {"value_head_size": [9, 4, 6], "layer_attention_heads": [2, 5, 3]}
     ],
 )
 def test_values_and_head_counts_grow_separately(sizes, shape):
-    """Guards: value sizes and head counts of each layer stay unless they are passed."""
+    """Value sizes and head counts of each layer change only if they are passed."""
     model = model_of("ForMaskedLM", **UNEQUAL).double().eval()
     larger = convert(model, **sizes)
     config = larger.config
@@ -83,7 +83,7 @@ def test_values_and_head_counts_grow_separately(sizes, shape):
 @pytest.mark.parametrize("changes", [{}, {"head_embedding": "add", "hidden_act": "silu"}, {"qk_norm": True}, UNEQUAL])
 @pytest.mark.parametrize("head", HEADS)
 def test_neurons_are_added(head, changes):
-    """Guards: every head class and kind of attention keeps its function with more neurons, and with more heads too."""
+    """Adding neurons, with or without heads, keeps the outputs for every model class and type of attention."""
     model = model_of(head, **changes).double().eval()
     for parameter in model.parameters():  # zero biases would hide mistakes
         torch.nn.init.normal_(parameter, std=0.5)
@@ -97,7 +97,7 @@ def test_neurons_are_added(head, changes):
     "sizes", [{"intermediate_size": [4, 41, 37]}, {"intermediate_size": 39, "num_attention_heads": 7}]
 )
 def test_layers_without_heads_or_neurons_grow(sizes):
-    """Guards: layers with different numbers of neurons and heads, or without any, grow with the same function."""
+    """Layers with different numbers of heads and neurons, or with none, grow without changing the outputs."""
     changes = {"layer_attention_heads": [5, 0, 3], "intermediate_size": [0, 11, 37]}
     model = model_of("ForMaskedLM", **changes).double().eval()
     new = convert(model, **sizes)
@@ -111,13 +111,13 @@ def test_layers_without_heads_or_neurons_grow(sizes):
                                   "ForTokenClassification", "ForQuestionAnswering", "ForMultipleChoice"])  # fmt: skip
 @pytest.mark.parametrize("family", ["Roberta", "XLMRoberta", "Camembert"])
 def test_roberta_keeps_its_function(family, head):
-    """Guards: RoBERTa's parameter names, position offset and classifier convert."""
+    """RoBERTa models keep their outputs, despite different parameter names, position ids and classifiers."""
     bert = bert_of(head, family, type_vocab_size=1).double()
     model = convert(bert, attention_head_size=13, intermediate_size=53)
     ours = "LMHeadModel" if head == "ForCausalLM" else head
     inputs = inputs_of(ours)
     ids = inputs["input_ids"]
-    ids[ids == 1] = 2  # no padding among real tokens
+    ids[ids == 1] = 2  # no padding within the text
     ids[inputs["attention_mask"] == 0] = 1
     inputs["token_type_ids"] = torch.zeros_like(ids)
     one, other = (network(**inputs, return_dict=True).to_tuple() for network in (bert, model))
@@ -134,7 +134,7 @@ def test_roberta_keeps_its_function(family, head):
 
 @pytest.mark.parametrize("changes", [{}, {"head_embedding": "add"}, {"head_embedding": "mul"}])
 def test_new_weights_learn(changes):
-    """Guards: new weights next to zeros get a gradient in the first step, and all new weights within three steps."""
+    """Zero weights get a gradient in the first step, and all new weights change within three steps."""
     model = model_of("ForMaskedLM", initializer_range=0.1, **changes).double()
     larger = convert(model, attention_head_size=13, num_attention_heads=7, intermediate_size=53).train()
     for module in larger.modules():
@@ -172,7 +172,7 @@ def test_new_weights_learn(changes):
 
 
 def test_seed_determines_new_heads():
-    """Guards: new heads are not copies of each other, and the same seed gives the same numbers."""
+    """New heads differ from each other, and the same seed gives the same weights."""
     model = model_of("Model")
     one, same, other = (convert(model, num_attention_heads=8, seed=seed) for seed in (1, 1, 2))
     names = [name for name, _ in one.named_parameters()]
@@ -184,7 +184,7 @@ def test_seed_determines_new_heads():
 
 
 def test_no_memory_is_shared():
-    """Guards: training the new model leaves the old one unchanged."""
+    """The new model shares no memory with the old one, and its embeddings are tied."""
     bert = bert_of("ForPreTraining")
     addresses = {parameter.data_ptr() for parameter in bert.parameters()}
     for size in (8, 13):
@@ -196,7 +196,7 @@ def test_no_memory_is_shared():
 
 @pytest.mark.parametrize("family", ["Bert", "Roberta"])
 def test_model_without_a_pooler_gets_none(family, tmp_path):
-    """Guards: encoders saved without a pooler convert, from memory and from disk, and get no new pooler."""
+    """Encoders without a pooler convert from memory and from disk, and get no new pooler."""
     config = getattr(transformers, f"{family}Config")(**SHAPE, num_attention_heads=4, pad_token_id=1)
     bert = getattr(transformers, f"{family}Model")(config, add_pooling_layer=False).eval()
     bert.save_pretrained(tmp_path)
@@ -208,12 +208,12 @@ def test_model_without_a_pooler_gets_none(family, tmp_path):
 
 
 def test_depth_changes_with_a_warning(caplog):
-    """Guards: layers are repeated or left out evenly, with a warning."""
+    """Changing the number of layers repeats or drops layers evenly and logs a warning."""
     bert = bert_of("Model")  # 3 layers
     for count, expected in ((6, [0, 0, 1, 1, 2, 2]), (2, [0, 1]), (5, [0, 0, 1, 1, 2])):
         caplog.clear()
         model = convert(bert, num_hidden_layers=count)
-        assert "The function changes" in caplog.text
+        assert "changes the model's function" in caplog.text
         for layer, source in zip(model.encoder.layer, expected, strict=True):
             for name, tensor in bert.encoder.layer[source].state_dict().items():
                 assert torch.equal(layer.state_dict()[name], tensor)
@@ -231,12 +231,16 @@ def test_depth_changes_with_a_warning(caplog):
         ({}, {"attention_head_size": [6, 13]}, "`attention_head_size` has 2 values for 3 layers"),
         ({}, {"intermediate_size": 36}, "`intermediate_size` must be at least 37, not 36"),
         ({}, {"num_hidden_layers": 0}, "`num_hidden_layers` must be at least 1"),
-        ({"qk_norm": True}, {"attention_head_size": 13}, "cannot grow in a model with qk_norm"),
-        ({"head_embedding": "add", "value_head_size": 9}, {"attention_head_size": 9}, "must stay equal or"),
-        ({"qk_norm": True, "layer_attention_heads": [5, 0, 3]}, {"num_attention_heads": 5}, "not the parameters"),
+        ({"qk_norm": True}, {"attention_head_size": 13}, "a model with qk_norm cannot change"),
+        (
+            {"head_embedding": "add", "value_head_size": 9},
+            {"attention_head_size": 9},
+            "key and value sizes must stay equal",
+        ),
+        ({"qk_norm": True, "layer_attention_heads": [5, 0, 3]}, {"num_attention_heads": 5}, "do not match"),
     ],
 )
 def test_sizes_that_cannot_keep_the_function_are_refused(changes, sizes, message):
-    """Guards: a conversion never returns a model that cannot compute the original function."""
+    """Sizes with which the new model could not represent the old one raise an error."""
     with pytest.raises(InputError, match=message):
         convert(model_of("Model", **changes), **sizes)

@@ -1,4 +1,4 @@
-"""Conversion to a BERT of transformers that computes the same function."""
+"""Tests the conversion of a FixedHeadBert to a transformers BERT with the same outputs."""
 
 import json
 
@@ -28,7 +28,7 @@ SAME_WIDTH = {
 
 
 def random_model(head: str, **changes):
-    """A float64 model in which no parameter is zero or one, which would hide mistakes."""
+    """Returns a float64 model with random values for all parameters, because zeros and ones would hide mistakes."""
     model = model_of(head, **changes).double().eval()
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.5)
@@ -37,7 +37,7 @@ def random_model(head: str, **changes):
 
 @torch.no_grad()
 def assert_equal_outputs(model, bert, inputs: dict):
-    """Checks that a BERT of transformers has the outputs of the model."""
+    """Asserts that `bert` is a transformers BERT with the same outputs as `model`."""
     assert type(bert).__module__.startswith("transformers.models.bert")
     outputs = (network(**inputs, return_dict=True).to_tuple() for network in (model, bert))
     pairs = [(a, b) for a, b in zip(*outputs, strict=True) if isinstance(a, torch.Tensor)]
@@ -47,20 +47,20 @@ def assert_equal_outputs(model, bert, inputs: dict):
 
 @pytest.mark.parametrize("changes", SAME_WIDTH.values(), ids=SAME_WIDTH)
 def test_every_kind_of_attention_becomes_bert(changes):
-    """Guards: smaller and larger heads, unequal layers and values, and shared projections all become BERT's heads."""
+    """Smaller and larger heads, unequal layers, value sizes and shared projections all convert to BERT's heads."""
     model = random_model("ForPreTraining", **changes)
     assert_equal_outputs(model, to_bert(model), inputs_of("ForPreTraining"))
 
 
 @pytest.mark.parametrize("head", HEADS)
 def test_every_task_head_becomes_bert(head):
-    """Guards: every head class converts."""
+    """Models with every task head convert."""
     model = random_model(head, attention_head_size=4)
     assert_equal_outputs(model, to_bert(model), inputs_of(head))
 
 
 def test_hidden_states_and_attentions_are_equal():
-    """Guards: hidden states of every layer and attention probabilities of every head stay the same."""
+    """Hidden states of all layers and attention probabilities of all heads stay the same."""
     model = random_model("Model", attention_head_size=4).eval()
     bert = to_bert(model)
     for network in (model, bert):
@@ -75,7 +75,7 @@ def test_hidden_states_and_attentions_are_equal():
 
 
 def test_model_without_a_pooler_gets_none():
-    """Guards: a model without a pooler gets none."""
+    """A model without a pooler converts to a BERT without one."""
     config = config_of("Model", attention_head_size=4)
     model = type(model_of("Model"))(config, add_pooling_layer=False).double().eval()
     bert = to_bert(model)
@@ -87,27 +87,27 @@ def test_model_without_a_pooler_gets_none():
     ("heads", "size", "expected"), [(4, 8, 4), (3, 8, 4), (5, 4, 8), (3, 2, 4), (1, 32, 1), (1, 9, 1)]
 )
 def test_fewest_heads(heads, size, expected):
-    """Guards: of all BERTs with this function, the one with the fewest heads is used, which has the fewest scores."""
+    """The BERT has the smallest possible number of heads, and so computes the fewest attention scores."""
     assert bert_head_count(config_of("Model", num_attention_heads=heads, attention_head_size=size)) == expected
 
 
 @pytest.mark.parametrize(
     "changes, message",
     [
-        ({"num_attention_heads": 5}, "no BERT of width 32 has at least 5 heads of size 6"),
+        ({"num_attention_heads": 5}, "a BERT of width 32 cannot have 5 or more heads of size 6"),
         ({"num_attention_heads": 4, "qk_norm": True}, "qk_norm"),
         ({"num_attention_heads": 4, "pooler_hidden_act": "relu"}, "pooler_hidden_act"),
     ],
 )
 def test_models_without_an_equal_bert_are_refused(changes, message):
-    """Guards: heads that no BERT of this width can hold, qk_norm and a different pooler raise an error."""
+    """Too many heads for the width, qk_norm and an unsupported pooler activation raise an error."""
     with pytest.raises(InputError, match=message):
         to_bert(model_of("Model", **changes))
 
 
 @pytest.mark.parametrize("changes", [{}, {"num_attention_heads": 3}], ids=["heads", "dimensions"])
 def test_added_weights_stay_zero_in_training(changes):
-    """Guards: the BERT trains like the model, because added weights get no gradient."""
+    """Added weights get no gradient, so the BERT trains like the original model."""
     model = random_model("ForSequenceClassification", attention_head_size=4, **changes)
     bert = to_bert(model)
     inputs = inputs_of("ForSequenceClassification", labels=True)
@@ -115,7 +115,7 @@ def test_added_weights_stay_zero_in_training(changes):
         network(**inputs).loss.backward()
     heads, size = model.config.num_attention_heads, 4
     new_heads = bert.config.num_attention_heads
-    scale = (32 / new_heads / size) ** 0.5  # the gradient of queries is divided by it
+    scale = (32 / new_heads / size) ** 0.5  # query gradients are divided by it
     for one, other in zip(model.bert.encoder.layer, bert.bert.encoder.layer, strict=True):
         for part, divisor in (("query.weight", scale), ("query.bias", scale), ("key.weight", 1), ("value.weight", 1)):
             old = one.attention.self.get_parameter(part).grad.view(heads, size, -1) / divisor
@@ -130,7 +130,7 @@ def test_added_weights_stay_zero_in_training(changes):
 
 @pytest.mark.parametrize("head", ["Model", "ForPreTraining", "ForSequenceClassification"])
 def test_round_trip_is_exact(head):
-    """Guards: BERT to FixedHeadBert and back gives bit-identical weights and the same configuration."""
+    """Converting BERT to FixedHeadBert and back gives bit-identical weights and the same configuration."""
     bert = bert_of(head)
     back = to_bert(convert(bert))
     assert type(back) is type(bert)
@@ -141,7 +141,7 @@ def test_round_trip_is_exact(head):
 
 
 def test_command_converts_a_sentence_transformers_model(tmp_path, vocabulary, capsys):
-    """Guards: a sentence-transformers model keeps its modules and its embeddings."""
+    """A sentence-transformers model keeps its modules and its embeddings."""
     source, bert = tmp_path / "model", tmp_path / "bert"
     tokenizer = transformers.BertTokenizer(vocab=vocabulary)
     model_of("Model", vocab_size=len(tokenizer), attention_head_size=4).save_pretrained(source)

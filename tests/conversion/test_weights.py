@@ -1,4 +1,4 @@
-"""Weights from third parties: the file contains every weight of the base model, or an error names the missing ones."""
+"""Tests that every command refuses checkpoints with missing, unexpected or invalid weights in the base model."""
 
 import json
 import logging
@@ -28,12 +28,11 @@ from fixedbert.training.loading import load_config, load_model
 
 LAYER = "bert.encoder.layer.1."
 QUERY = LAYER + "attention.self.query.weight"
-POINTER = f"version https://git-lfs.github.com/spec/v1\noid sha256:{'a' * 64}\nsize 440473133\n"
 
 
 @pytest.fixture
 def folder(tmp_path, vocabulary):
-    """A BERT with pretraining heads, and its tokenizer."""
+    """Directory with a BERT for pretraining and its tokenizer."""
     tokenizer = BertTokenizer(vocab=vocabulary)
     bert_of("ForPreTraining", vocab_size=len(tokenizer)).save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
@@ -59,7 +58,7 @@ def configure(folder: Path, **fields):
 
 
 def to_train(folder: Path, auto_class=AutoModelForSequenceClassification, train=True, **arguments) -> PreTrainedModel:
-    """Loads a model as run_glue, run_squad and run_pretraining do."""
+    """Loads a model in the same way as run_glue, run_squad and run_pretraining."""
     options = ModelArguments(model_name_or_path=str(folder), **arguments)
     tokenizer = BertTokenizer.from_pretrained(folder)
     return load_model(auto_class, options, load_config(options), tokenizer, train)
@@ -75,7 +74,7 @@ FLOWS = {
 
 
 def check_refused(folder: Path, *parts: str, flows=FLOWS):
-    """Checks that every command that loads the model raises an error that starts with its path and has these parts."""
+    """Asserts that each of `flows` raises an error whose message starts with `folder` and contains all `parts`."""
     for name in flows:
         with pytest.raises(InputError) as error:
             FLOWS[name](folder)
@@ -85,13 +84,13 @@ def check_refused(folder: Path, *parts: str, flows=FLOWS):
 
 
 def test_names_with_a_foreign_prefix(folder):
-    """Guards: weights saved from a wrapper are refused."""
+    """Weights with an additional name prefix, such as those saved from a wrapper, are refused."""
     write(folder, {f"module.{name}": tensor for name, tensor in tensors_in(folder).items()})
     check_refused(folder, "weights are missing for ", "different prefix")
 
 
 def test_incomplete_base_model(folder):
-    """Guards: a missing layer, or one bias missing from every layer, is reported, whatever task head is loaded."""
+    """A missing layer or bias is reported for every task head."""
     tensors = tensors_in(folder)
     for part in (LAYER, "query.bias"):
         write(folder, {name: tensor for name, tensor in tensors.items() if part not in name})
@@ -101,24 +100,24 @@ def test_incomplete_base_model(folder):
     check_refused(folder, "encoder.layer.3.attention.output.LayerNorm.bias'")
 
 
-def test_superfluous_base_model_weights(folder):
-    """Guards: layers that config.json does not have, relative positions and adapters are not dropped."""
+def test_unexpected_base_model_weights(folder):
+    """Additional layers, relative positions and adapter weights raise an error instead of being dropped."""
     tensors = tensors_in(folder)
     configure(folder, num_hidden_layers=2)
-    check_refused(folder, "has no parameters 'bert.encoder.layer.2.attention.output.LayerNorm.bias'")
+    check_refused(folder, "has no parameters for 'bert.encoder.layer.2.attention.output.LayerNorm.bias'")
     write(folder, {name.removeprefix("bert."): tensor for name, tensor in tensors.items()})
-    check_refused(folder, "has no parameters 'encoder.layer.2.attention.output.LayerNorm.bias'")
+    check_refused(folder, "has no parameters for 'encoder.layer.2.attention.output.LayerNorm.bias'")
     configure(folder, num_hidden_layers=3)
     for extra in (LAYER + "attention.self.distance_embedding.weight", "bert.adapters.0.weight"):
         write(folder, tensors | {extra: torch.ones(3, 3)})
-        check_refused(folder, f"has no parameters {extra!r}")
+        check_refused(folder, f"has no parameters for {extra!r}")
     write(folder, tensors)
     configure(folder, position_embedding_type="relative_key")
     check_refused(folder, "position_embedding_type 'relative_key' is no longer supported")
 
 
-def test_task_heads_may_be_missing_or_superfluous(folder):
-    """Guards: pretraining from a base model, fine-tuning from any head, old names and saved buffers all work."""
+def test_task_heads_may_be_missing_or_unused(folder):
+    """Models load without a task head or pooler, with a different task head, old parameter names or saved buffers."""
     tensors = tensors_in(folder)
     old = {name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): tensor
            for name, tensor in tensors.items()}  # fmt: skip
@@ -136,7 +135,7 @@ def test_task_heads_may_be_missing_or_superfluous(folder):
 
 
 def test_models_of_other_families_are_fine_tuned(folder):
-    """Guards: the check of the base model knows other families, such as DistilBERT without a pooler."""
+    """Weights of other model families are checked too, such as DistilBERT, which has no pooler."""
     config = DistilBertConfig(vocab_size=99, dim=32, n_layers=2, n_heads=4, hidden_dim=37)
     DistilBertForMaskedLM(config).save_pretrained(folder)
     tensors = tensors_in(folder)
@@ -148,7 +147,7 @@ def test_models_of_other_families_are_fine_tuned(folder):
 
 
 def test_base_model_is_never_reinitialized(folder):
-    """Guards: --ignore_mismatched_sizes and a head for other labels never draw new weights for the base model."""
+    """--ignore_mismatched_sizes initializes a new classifier, but never weights of the base model."""
     bert_of("ForSequenceClassification", num_labels=3).save_pretrained(folder)
     arguments = {"auto_class": AutoModelForSequenceClassification, "ignore_mismatched_sizes": True}
     with pytest.raises(InputError, match="classifier.bias has shape .3,. instead of .2,.; .*`ignore_mismatc"):
@@ -162,7 +161,7 @@ def test_base_model_is_never_reinitialized(folder):
 
 
 def test_precision_of_the_file_is_kept(folder):
-    """Guards: a configuration with a lower precision than the file rounds nothing; a higher precision is used."""
+    """The model has the precision of the file or the configuration, whichever is higher."""
     tensors = tensors_in(folder)
     half = {name: tensor.half() for name, tensor in tensors.items()}
     for dtype, weights, expected in (
@@ -170,7 +169,7 @@ def test_precision_of_the_file_is_kept(folder):
         ("float16", half, torch.float16),
         ("float32", half, torch.float32),
         ("float16", half | {QUERY: tensors[QUERY]}, torch.float32),
-        ("bfloat16", half, torch.float32),  # either would lose bits of the other
+        ("bfloat16", half, torch.float32),  # neither can represent all values of the other
     ):
         configure(folder, dtype=dtype)
         write(folder, weights)
@@ -179,24 +178,24 @@ def test_precision_of_the_file_is_kept(folder):
 
 
 def test_weights_are_finite_floating_point_numbers(folder):
-    """Guards: quantized weights, which mean nothing without their scales, and NaN are refused by every command."""
+    """Every command refuses quantized weights, which are meaningless without their scales, and NaN."""
     tensors = tensors_in(folder)
     for dtype in (torch.int8, torch.float8_e4m3fn):
         write(folder, tensors | {QUERY: tensors[QUERY].to(dtype)})
         check_refused(folder, f"{QUERY} has dtype ", "not quantized")
     tensors[QUERY][3, 5] = float("nan")
     write(folder, tensors)
-    check_refused(folder, "encoder.layer.1.attention.self.query.weight contains infinite values or NaN")
+    check_refused(folder, "encoder.layer.1.attention.self.query.weight contains NaN or infinity")
 
 
 def test_pickled_models_are_not_read(folder):
-    """Guards: a pickled model is refused without running the pickle."""
+    """A pickled model object is refused."""
     write_pickle(folder, load_bert(folder))
     check_refused(folder, flows=["run_glue", "convert, shrink, export", "inspect"])
 
 
 def test_shards_are_checked_like_one_file(folder):
-    """Guards: sharded weights pass the same checks."""
+    """Sharded weights load, and pass the same checks as a single file."""
     model = load_bert(folder)
     (folder / "model.safetensors").unlink()
     model.save_pretrained(folder, max_shard_size="20KB")
@@ -208,7 +207,7 @@ def test_shards_are_checked_like_one_file(folder):
 
 
 def test_concurrent_loads_leave_transformers_unchanged(folder):
-    """Guards: loading in several threads restores transformers' log level and its method that ties embeddings."""
+    """Loading in several threads restores transformers' log level and its method for tying embeddings."""
     logger, tie_weights = logging.getLogger("transformers.modeling_utils"), PreTrainedModel.tie_weights
     level = logger.level
     with ThreadPoolExecutor(4) as pool:
