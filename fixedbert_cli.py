@@ -20,137 +20,127 @@ from typing import Any
 
 def limit_openmp_spinning():
     """
-    Limits how long OpenMP threads spin while they wait for each other. Must be called before importing torch.
+    Limits how long an OpenMP thread spins while it waits for other threads. Must be called before importing torch.
 
-    By default, they spin for several milliseconds. On a busy machine, this can take CPU time away from the thread that
-    they are waiting for. On an idle machine, the limit has almost no cost.
+    By default, threads spin for several milliseconds. On a busy machine, this takes CPU time away from the threads
+    that they are waiting for. On an idle machine, the limit has almost no effect.
     """
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "100000")
 
 
-def hub_arguments(parser: ArgumentParser):
+def add_hub_arguments(parser: ArgumentParser):
+    parser.add_argument("--cache_dir", help="directory for files downloaded from the Hub")
+    parser.add_argument("--token", help="Hub token; default: the token of hf auth login")
+
+
+def add_source_arguments(parser: ArgumentParser):
     parser.add_argument("--model_revision", dest="revision", default="main", help="branch, tag or commit on the Hub")
-    parser.add_argument("--cache_dir", help="directory for downloads from the Hub")
-    parser.add_argument("--token", help="Hub token; default: the one saved by hf auth login")
+    add_hub_arguments(parser)
 
 
-def size_arguments(parser: ArgumentParser):
+def add_new_model_arguments(parser: ArgumentParser):
+    parser.add_argument("--output_dir", required=True, help="new directory for the result")
     sizes = {
-        "attention_head_size": "size of queries and keys",
-        "value_head_size": "size of values, if different from queries and keys",
         "num_attention_heads": "number of attention heads",
+        "attention_head_size": "size of queries and keys in each head",
+        "value_head_size": "size of values in each head, by default the size of queries and keys",
         "intermediate_size": "number of feed-forward neurons",
     }
-    for name, meaning in sizes.items():
-        parser.add_argument(f"--{name}", type=int, nargs="+", help=f"{meaning}: one number, or one per layer")
-
-
-def cased_argument(parser: ArgumentParser):
+    for name, text in sizes.items():
+        parser.add_argument(f"--{name}", type=int, nargs="+", help=f"{text}; one number or one per layer")
     parser.add_argument(
-        "--cased", dest="do_lower_case", action="store_const", const=False, help="do not lowercase text"
+        "--cased", dest="do_lower_case", action="store_const", const=False, help="do not convert text to lowercase"
     )
+    add_source_arguments(parser)
+
+
+def add_row_arguments(parser: ArgumentParser, max_samples: int):
+    add = parser.add_argument
+    add("--text_column_names", help="name of the text column, or two names separated by a comma")
+    add("--max_seq_length", type=int, help="maximum number of tokens per row; default: the model's, at most 512")
+    add("--max_samples", type=int, default=max_samples, help="maximum number of rows; default: %(default)s")
+    add("--batch_size", type=int, default=32, help="rows per batch, also for measuring speed; default: 32")
 
 
 def convert_arguments(parser: ArgumentParser):
-    parser.add_argument(
-        "model", help="directory or Hub id of a BERT, RoBERTa-like, DistilBERT, ELECTRA or FixedHeadBert model"
-    )
-    parser.add_argument("--output_dir", required=True, help="new directory for the result")
-    size_arguments(parser)
-    parser.add_argument("--num_hidden_layers", type=int, help="number of layers; layers are repeated or dropped")
-    parser.add_argument(
-        "--architecture",
-        help="model class, such as BertForMaskedLM, if config.json does not specify one; drops all other weights",
-    )
-    parser.add_argument("--bert", action="store_true", help="convert a FixedHeadBert back to a transformers BERT")
-    parser.add_argument("--seed", type=int, default=0, help="seed for initializing new weights; default: 0")
-    cased_argument(parser)
-    hub_arguments(parser)
+    add = parser.add_argument
+    add("model", help="directory or Hub id of a BERT, RoBERTa, DistilBERT, ELECTRA or FixedHeadBert model")
+    add("--num_hidden_layers", type=int, help="number of layers; repeats or drops existing layers")
+    add("--architecture", help="class such as BertForMaskedLM, if missing in config.json; drops all other weights")
+    add("--bert", action="store_true", help="convert a FixedHeadBert back to a transformers BERT")
+    add("--seed", type=int, default=0, help="seed for initializing new weights; default: 0")
+    add_new_model_arguments(parser)
 
 
 def shrink_arguments(parser: ArgumentParser):
-    parser.add_argument("model", help="directory or Hub id of any model that fixedbert convert supports")
-    parser.add_argument("--output_dir", required=True, help="new directory for the result")
+    add = parser.add_argument
+    add("model", help="directory or Hub id of any model that fixedbert convert supports")
     target = parser.add_mutually_exclusive_group()
     target.add_argument("--speedup", type=float, help="target speedup on this machine, such as 2")
     target.add_argument("--milliseconds", type=float, help="target time per batch on this machine")
     target.add_argument("--params", type=float, help="target number of parameters, such as 15e6")
-    target.add_argument("--flops", type=float, help="target FLOPs for a forward pass on a row of average length")
-    size_arguments(parser)
-    parser.add_argument("--task_name", help="GLUE task whose training rows serve as calibration data")
-    parser.add_argument("--data_dir", help="directory with the task's files in GLUE format; default: the Hub")
-    parser.add_argument(
+    target.add_argument("--flops", type=float, help="target FLOPs of a forward pass for a row of average length")
+    add("--task_name", help="GLUE task whose training rows serve as calibration data")
+    add("--data_dir", help="directory with the task's files in GLUE format; default: download from the Hub")
+    add(
         "--train_file",
         nargs="+",
-        help="files with calibration data for the model's task, instead of --task_name: texts or text pairs "
-        "(.csv, .tsv, .jsonl, .parquet, .txt), questions (.json), or plain text for a masked LM; labels are ignored",
+        help="calibration data instead of a GLUE task: texts or text pairs (.csv, .tsv, .jsonl, .parquet, .txt), "
+        "questions (.json), or any text for a masked LM; labels are ignored",
     )
-    parser.add_argument("--text_column_names", help="one text column, or two separated by a comma")
-    parser.add_argument("--latency_table", help="file with measured latencies; created if it does not exist")
-    parser.add_argument("--max_seq_length", type=int, help="maximum tokens per row; default: the model's, at most 512")
-    parser.add_argument(
-        "--max_samples", type=int, default=1500, help="maximum number of calibration rows; default: 1500"
-    )
-    parser.add_argument("--batch_size", type=int, default=32, help="rows per batch, also when timing; default: 32")
-    parser.add_argument(
+    add_row_arguments(parser, max_samples=1500)
+    add("--latency_table", help="file with measured latencies; created if it does not exist")
+    add(
         "--distil_steps",
         type=int,
         nargs="?",
         const=600,
-        help="number of distillation steps with the original model as the teacher; 600 if the flag has no value",
+        help="number of distillation steps with the original model as the teacher; 600 if no number follows",
     )
-    parser.add_argument("--learning_rate", type=float, help="learning rate for the distillation; default: 5e-5")
-    parser.add_argument("--seed", type=int, default=0, help="seed for the order of the rows; default: 0")
-    cased_argument(parser)
-    hub_arguments(parser)
+    add("--learning_rate", type=float, help="learning rate for distillation; default: 5e-5")
+    add("--seed", type=int, default=0, help="seed for shuffling the rows; default: 0")
+    add_new_model_arguments(parser)
 
 
 def compare_arguments(parser: ArgumentParser):
-    parser.add_argument("models", nargs="+", help="model or ONNX directories or Hub ids, starting with the original")
-    parser.add_argument(
-        "--validation_file", required=True, help="rows for the task, with or without labels: .csv, .tsv, .jsonl, .txt"
-    )
-    parser.add_argument("--text_column_names", help="one text column, or two separated by a comma")
-    parser.add_argument("--label_column_name", help="label column; default: label, if it exists")
-    parser.add_argument("--max_seq_length", type=int, help="maximum tokens per row; default: the model's, at most 512")
-    parser.add_argument("--max_samples", type=int, default=1000, help="maximum number of rows; default: 1000")
-    parser.add_argument("--batch_size", type=int, default=32, help="rows per batch; default: 32")
-    parser.add_argument("--output_dir", help="new directory for the measurements and rows with different predictions")
-    parser.add_argument("--cache_dir", help="directory for downloads from the Hub")
-    parser.add_argument("--token", help="Hub token; default: the one saved by hf auth login")
+    add = parser.add_argument
+    add("models", nargs="+", help="directories (models or ONNX exports) or Hub ids; the first is the reference")
+    add("--validation_file", required=True, help="rows with or without labels (.csv, .tsv, .jsonl, .txt)")
+    add("--label_column_name", help="name of the label column; default: label, if it exists")
+    add("--output_dir", help="new directory for the measurements and the rows with different predictions")
+    add_row_arguments(parser, max_samples=1000)
+    add_hub_arguments(parser)
 
 
 def export_arguments(parser: ArgumentParser):
     parser.add_argument("model", help="directory or Hub id of a FixedHeadBert, BERT or RoBERTa-like model")
     parser.add_argument("--output_dir", required=True, help="new directory for the result")
     parser.add_argument("--int8", action="store_true", help="also write a graph with int8 weights")
-    hub_arguments(parser)
+    add_source_arguments(parser)
 
 
 def push_arguments(parser: ArgumentParser):
-    parser.add_argument("folder", help="model directory")
-    parser.add_argument("repo_id", help="user/name or organization/name; created if it does not exist")
-    parser.add_argument("--license", help="license for the weights, such as apache-2.0, if the model card has none")
-    parser.add_argument("--private", action="store_true", default=None, help="create a private repository")
-    parser.add_argument("--commit_message", help="commit message")
-    parser.add_argument("--token", help="Hub token; default: the one saved by hf auth login")
+    add = parser.add_argument
+    add("folder", help="model directory")
+    add("repo_id", help="user/name or organization/name; created if it does not exist")
+    add("--license", help="license for the weights, such as apache-2.0, if the model card does not specify one")
+    add("--private", action="store_true", default=None, help="create a private repository")
+    add("--commit_message", help="commit message")
+    add("--token", help="Hub token; default: the token of hf auth login")
 
 
 def inspect_arguments(parser: ArgumentParser):
-    parser.add_argument("model", help="directory or Hub id of a BERT-like encoder")
-    parser.add_argument("--output_dir", required=True, help="new directory for the result")
-    parser.add_argument(
-        "--validation_file", required=True, help="text file, directory or glob pattern: .txt, .jsonl, .csv, .parquet"
-    )
-    parser.add_argument("--max_seq_length", type=int, default=128, help="tokens per sequence; default: 128")
-    parser.add_argument("--max_samples", type=int, default=1000, help="maximum number of sequences; default: 1000")
-    parser.add_argument(
-        "--importance_samples", type=int, default=8, help="number of sequences for measuring importance; default: 8"
-    )
-    parser.add_argument("--batch_size", type=int, default=16, help="sequences per batch; default: 16")
-    parser.add_argument("--compare", help="directory or Hub id of a second encoder to show next to the first")
-    hub_arguments(parser)
+    add = parser.add_argument
+    add("model", help="directory or Hub id of a BERT-like encoder")
+    add("--output_dir", required=True, help="new directory for the result")
+    add("--validation_file", required=True, help="text file (.txt, .jsonl, .csv, .parquet), directory or glob pattern")
+    add("--max_seq_length", type=int, default=128, help="tokens per sequence; default: 128")
+    add("--max_samples", type=int, default=1000, help="maximum number of sequences; default: 1000")
+    add("--importance_samples", type=int, default=8, help="number of sequences for measuring importance; default: 8")
+    add("--batch_size", type=int, default=16, help="sequences per batch; default: 16")
+    add("--compare", help="directory or Hub id of a second encoder to compare with the first")
+    add_source_arguments(parser)
 
 
 def plan_arguments(parser: ArgumentParser):
@@ -160,7 +150,7 @@ def plan_arguments(parser: ArgumentParser):
 
 
 def import_experiment(name: str) -> ModuleType | None:
-    """Imports experiments.NAME from the checkout that contains this file. Returns None outside a checkout."""
+    """Imports experiments.NAME from the repository that contains this file. Returns None in an installed package."""
     directory = Path(__file__).parent / "experiments"
     if not directory.is_dir():
         return None
@@ -171,11 +161,6 @@ def import_experiment(name: str) -> ModuleType | None:
         assert spec is not None
         sys.modules["experiments"] = module_from_spec(spec)
     return import_module(f"experiments.{name}")
-
-
-def run_task(name: str, argv: list[str]):
-    module, _ = TASKS[name]
-    import_module(f"fixedbert.{module}").main(argv, prog=f"fixedbert {name}")
 
 
 def run_command(name: str, **options: Any):
@@ -197,9 +182,9 @@ COMMANDS = {
     "convert": ("give a BERT more or larger heads without changing its outputs", convert_arguments),
     "shrink": ("make a model faster or smaller with nearly the same predictions", shrink_arguments),
     "compare": ("compare the speed, accuracy and predictions of models on your own rows", compare_arguments),
-    "export": ("export a model to ONNX and compare the graph with the model", export_arguments),
+    "export": ("export a model to ONNX and compare the outputs with the original's", export_arguments),
     "push": ("upload a model to the Hub with its code and model card", push_arguments),
-    "inspect": ("show what each head does and how much of its size it uses", inspect_arguments),
+    "inspect": ("show what each attention head does and how much of its size it uses", inspect_arguments),
     "plan": ("list model shapes within a budget, with exact parameter and FLOP counts", plan_arguments),
 }
 
@@ -207,7 +192,8 @@ COMMANDS = {
 def parse(argv: list[str]) -> Callable[[], None]:
     """Parses the command line and returns a function that runs the command."""
     if argv and argv[0] in TASKS:
-        return partial(run_task, argv[0], argv[1:])
+        name, *options = argv
+        return lambda: import_module(f"fixedbert.{TASKS[name][0]}").main(options, prog=f"fixedbert {name}")
     parser = ArgumentParser(prog="fixedbert", description="BERT with a free attention head size.", allow_abbrev=False)
     packages = ("fixedbert", "torch", "transformers", "accelerate", "datasets")
     versions = ", ".join(f"{package} {version(package)}" for package in packages)
@@ -215,20 +201,18 @@ def parse(argv: list[str]) -> Callable[[], None]:
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, (_, text) in TASKS.items():
         subparsers.add_parser(name, help=text)
-    commands: dict[str, tuple] = {
-        name: (text, add_arguments, partial(run_command, name)) for name, (text, add_arguments) in COMMANDS.items()
-    }
+    commands: dict[str, tuple] = {name: (*command, partial(run_command, name)) for name, command in COMMANDS.items()}
     if experiments := import_experiment("commands"):
         commands |= experiments.COMMANDS
     for name, (text, add_arguments, _) in commands.items():
         add_arguments(subparsers.add_parser(name, help=text, description=text, allow_abbrev=False))
-    options = vars(parser.parse_args(argv or ["--help"]))
-    return partial(commands[options.pop("command")][2], **options)
+    parsed = vars(parser.parse_args(argv or ["--help"]))
+    return partial(commands[parsed.pop("command")][2], **parsed)
 
 
 def main(argv: list[str] | None = None):
     """
-    Runs the command specified by `argv`, which defaults to the arguments of the process.
+    Runs the command in `argv`, by default the arguments of this process.
 
     Raises:
         SystemExit: If the arguments cannot be parsed.
@@ -238,7 +222,7 @@ def main(argv: list[str] | None = None):
 
 
 def entry_point():
-    """Entry point for the installed command. Reports user errors in one line."""
+    """Runs the installed command. Prints errors in the user's input as a single line."""
     limit_openmp_spinning()
     run = parse(sys.argv[1:])
     from fixedbert.support.errors import exit_on_input_error

@@ -1,11 +1,11 @@
 """
-Pretrain a FixedHeadBert: masked-LM with next-sentence prediction (BERT, the paper), masked-LM alone, or causal LM.
+Pretrains a BERT: masked LM with next-sentence prediction (as in BERT and the paper), masked LM only, or causal LM.
 
     python run_pretraining.py recipes/sample.yaml
     python run_pretraining.py --config_name mini --train_file corpus/ --do_train --do_eval --output_dir runs/mini
     accelerate launch --num_processes 4 run_pretraining.py recipe.yaml
 
-docs/pretraining.md says how to name a corpus, how a run is spread over many devices, and what it costs.
+See docs/pretraining.md for corpus formats, training on many devices, and costs.
 """
 
 import fixedbert_cli

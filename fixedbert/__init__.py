@@ -1,8 +1,8 @@
 """
 BERT with a free attention head size, as a plugin for Hugging Face transformers.
 
-Importing this package registers the model with transformers' Auto classes. Each command of `fixedbert` is also a
-function with the command's options as keyword arguments: `fixedbert.shrink("runs/reviews", "lighter", speedup=2)`.
+Importing this package registers the model with transformers' Auto classes. Each `fixedbert` command is also a function
+that takes the command's options as keyword arguments: `fixedbert.shrink("runs/reviews", "lighter", speedup=2)`.
 """
 
 from importlib import import_module
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-# Functions and result classes, and their modules. Importing these takes seconds, so it happens on first use.
+# Modules of functions and result classes. They are imported on first use, because importing them takes seconds.
 LAZY = {
     "pretrain": "pretraining.pretrain",
     "fine_tune_glue": "fine_tuning.glue",
@@ -56,7 +56,7 @@ LAZY = {
     "Plan": "planning",
 }
 
-# Without LAZY: `from fixedbert import *` stays fast and does not shadow the standard library's `inspect`.
+# Excludes LAZY, so that `from fixedbert import *` is fast and does not shadow the standard library's `inspect`.
 __all__ = ["PRESETS", "FixedHeadBertConfig", "InputError", "preset_config", "to_bert"]
 __all__ += modeling_fixed_head_bert.__all__
 
@@ -74,7 +74,7 @@ def __dir__() -> list[str]:
 
 def register():
     """Registers the model classes with transformers' Auto classes."""
-    # exist_ok: the package can be imported twice, and remote code registers the same model type.
+    # exist_ok, because the package can be imported twice, and remote code registers the same model type.
     AutoConfig.register(FixedHeadBertConfig.model_type, FixedHeadBertConfig, exist_ok=True)
     AutoTokenizer.register(FixedHeadBertConfig, BertTokenizer, exist_ok=True)
     for head, auto_classes in HEADS.items():

@@ -1,4 +1,4 @@
-"""`python -m fixedbert`: the `fixedbert` command, also for `accelerate launch -m fixedbert`."""
+"""Runs the `fixedbert` command for `python -m fixedbert` and `accelerate launch -m fixedbert`."""
 
 from fixedbert_cli import entry_point
 

@@ -1,8 +1,8 @@
 """
-Exact numbers of parameters and floating-point operations (FLOPs) of a BERT or FixedHeadBert.
+Exact numbers of parameters and floating-point operations (FLOPs) for a BERT or FixedHeadBert.
 
-In the papers' symbols: width d, L layers, h heads of size p, feed-forward width F, sequences of n tokens. FLOPs count
-matrix products, two for each multiply-accumulate (MAC).
+The symbols are those of the papers: width d, L layers, h heads of size p, feed-forward width F, sequence length n.
+FLOPs count matrix products only, with two FLOPs per multiply-accumulate (MAC).
 """
 
 from dataclasses import dataclass
@@ -12,12 +12,12 @@ from transformers import AutoModelForCausalLM, AutoModelForPreTraining, PreTrain
 
 from .model.configuration_fixed_head_bert import FixedHeadBertConfig
 
-PREDICTED = 0.15  # share of tokens that BERT's recipe predicts
+PREDICTED = 0.15  # fraction of tokens that BERT predicts in pretraining
 
 
 @dataclass(frozen=True)
 class LayerShape:
-    """Sizes of one layer, with values of size v. `shared_projection`: all heads share one projection (MHE)."""
+    """Sizes of one layer, whose values have size v. `shared_projection` is True if all heads share one projection."""
 
     d: int
     h: int
@@ -28,18 +28,18 @@ class LayerShape:
 
     @property
     def weights(self) -> int:
-        """Number of weights in the layer's matrices, without biases: Q, K and V, W_o, and the feed-forward network."""
+        """Number of weights in the projections of the attention and in the feed-forward network, without biases."""
         projections = 1 if self.shared_projection else self.h
         return self.d * (projections * (2 * self.p + self.v) + self.h * self.v + 2 * self.F)
 
     def macs_per_token(self, length: int) -> int:
-        """MACs for each token of a sequence of `length`: one per weight, and n h (p + v) for scores and mixing."""
+        """Returns the MACs per token: one per weight, and n h (p + v) for attention scores and weighted sums."""
         return self.weights + length * self.h * (self.p + self.v)
 
 
 @dataclass(frozen=True)
 class Shape:
-    """Sizes of BERT's pretraining model: embeddings, equal layers, pooler, masked-LM and next-sentence heads."""
+    """Sizes of BERT's pretraining model: embeddings, L identical layers, pooler, masked-LM and next-sentence heads."""
 
     d: int
     L: int
@@ -50,7 +50,7 @@ class Shape:
     positions: int = 512
 
     def __str__(self) -> str:
-        return f"{self.L} layers of width {self.d}, {self.h} heads of {self.p}, feed-forward {self.F}"
+        return f"{self.L} layers of width {self.d}, {self.h} heads of size {self.p}, feed-forward {self.F}"
 
     @property
     def layer(self) -> LayerShape:
@@ -58,7 +58,7 @@ class Shape:
 
     @property
     def parameters(self) -> int:
-        """Number of parameters, equal to that of FixedHeadBertForPreTraining."""
+        """Number of parameters in a FixedHeadBertForPreTraining with this shape."""
         layer = self.layer.weights + 3 * self.h * self.p + self.F + 6 * self.d  # with biases and LayerNorms
         embeddings = (self.vocabulary + self.positions + 2) * self.d + 2 * self.d
         pooler = self.d**2 + self.d
@@ -66,12 +66,12 @@ class Shape:
         return embeddings + self.L * layer + pooler + predictions + 2 * self.d + 2
 
     def forward_flops(self, length: int, predicted: float) -> float:
-        """Forward FLOPs for a row of `length` tokens, `predicted` of which pass through the masked-LM head."""
+        """Returns the forward FLOPs for a row of `length` tokens, `predicted` of which enter the masked-LM head."""
         layers = 2 * self.L * self.layer.macs_per_token(length) * length
         return layers + heads_flops(self.d, self.vocabulary, predicted)
 
     def training_flops(self, length: int, predicted: float) -> float:
-        """Forward and backward FLOPs: the backward pass computes a gradient for both factors of each product."""
+        """Returns forward and backward FLOPs. The backward pass differentiates each product by both factors."""
         return 3 * self.forward_flops(length, predicted)
 
     def config(self) -> FixedHeadBertConfig:
@@ -92,7 +92,7 @@ def size_text(sizes: list[int]) -> str:
 
 
 def layer_shapes(config: PreTrainedConfig) -> list[LayerShape]:
-    """Sizes of each layer, also for models whose head size follows from the width."""
+    """Returns the shape of each layer, also for models whose head size is width / number of heads."""
     d, L, shared = config.hidden_size, config.num_hidden_layers, bool(getattr(config, "head_embedding", None))
     heads = getattr(config, "head_counts", [config.num_attention_heads] * L)
     sizes = getattr(config, "head_sizes", [d // config.num_attention_heads] * L)
@@ -102,25 +102,26 @@ def layer_shapes(config: PreTrainedConfig) -> list[LayerShape]:
 
 
 def forward_flops(config: PreTrainedConfig, length: int) -> int:
-    """Forward FLOPs of the layers per token of a sequence of `length`; a training step takes three times as many."""
+    """Returns the forward FLOPs of the layers per token, in a sequence of `length` tokens."""
     return 2 * sum(layer.macs_per_token(length) for layer in layer_shapes(config))
 
 
 def heads_flops(width: int, vocabulary: int, predicted: float) -> float:
-    """Forward FLOPs of pooler, masked-LM and next-sentence head for a row with `predicted` tokens to predict."""
+    """Returns the forward FLOPs of the pooler and both task heads per row, with `predicted` tokens to predict."""
     return 2 * (predicted * (width**2 + width * vocabulary) + width**2 + 2 * width)
 
 
 def training_flops(config: PreTrainedConfig, length: int, predicted: float) -> float:
-    """Training FLOPs of BERT's pretraining model for a row of `length` tokens, `predicted` of which it predicts."""
+    """Returns the training FLOPs of BERT's pretraining model for a row of `length` tokens with `predicted` labels."""
     heads = heads_flops(config.hidden_size, config.vocab_size, predicted)
     return 3 * (length * forward_flops(config, length) + heads)
 
 
 def parameters(config: PreTrainedConfig) -> tuple[int, int]:
     """
-    Returns the number of parameters with the pretraining heads, as in the paper's tables (with the language-model head
-    for a decoder), and of the layers alone.
+    Returns the number of parameters in the complete model and in its layers.
+
+    The complete model has BERT's pretraining heads, as in the paper's tables, or a language-model head for a decoder.
     """
     auto_class = AutoModelForCausalLM if config.is_decoder else AutoModelForPreTraining
     with torch.device("meta"):

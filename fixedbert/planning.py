@@ -1,5 +1,5 @@
 """
-Finds model shapes that fit a budget, and tells which of the papers' bounds they reach.
+Finds model shapes that fit a budget, and reports which of the papers' bounds they satisfy.
 
 All counts are exact, for BERT's pretraining model: embeddings, layers, pooler, masked-LM and next-sentence heads.
 """
@@ -17,7 +17,7 @@ LAYERS = (2, 3, 4, 5, 6, 8, 10, 12, 14, 16, 18, 20, 24, 28, 32, 36, 48)
 HEADS = (1, 2, 4, 6, 8, 12, 16, 20, 24, 32)
 HEAD_SIZES = (16, 32, 64, 96, 128, 256)
 FEED_FORWARD = (4, 8)  # multiples of the width, as in BERT and in the paper's narrow models
-MINIMUM_SHARE = 0.85  # of the budget
+MINIMUM_FRACTION = 0.85  # minimum fraction of the budget that a shape must use
 SHOWN = 10
 KNOWN = {
     "BERT-base": Shape(768, 12, 12, 64, 3072),
@@ -36,20 +36,20 @@ ROW = "{:<20} {:>5} {:>6} {:>5} {:>9} {:>6} {:>8} {:>9} {:>7} {:>7}".format
 HEADER = ROW("", *"width layers heads head_size ffn params MFLOP_trn p>=n-1 h*p>=d".split())
 LEGEND = """
 MFLOP_trn: training MFLOPs per token, three times those of the forward pass. p>=n-1: a head can express every attention
-pattern over n tokens. h*p>=d: every standard layer with this width and number of heads is included. See
-docs/planning.md for the evidence; no shape in the table is known to be better than another."""
+pattern over n tokens. h*p>=d: every standard layer with this width and number of heads can be represented. See
+docs/planning.md for the evidence. Nothing shows that one shape in the table is better than another."""
 
 
 @dataclass(frozen=True)
 class PlannedShape:
-    """A shape with its exact costs, and the papers' bounds for rows of n tokens."""
+    """A shape with its exact costs and the papers' bounds for rows of n tokens."""
 
-    name: str  # of a known model, or ""
+    name: str  # name of a preset or known model, or empty
     shape: Shape
-    parameters: int  # of the pretraining model
-    training_flops: float  # per token
+    parameters: int  # parameters of the pretraining model
+    training_flops: float  # training FLOPs per token
     reaches_length: bool  # p >= n - 1: a head can express every attention pattern over n tokens
-    reaches_width: bool  # h p >= d: every standard layer with this width and number of heads is included
+    reaches_width: bool  # h p >= d: every standard layer with this width and number of heads can be represented
 
     @classmethod
     def from_shape(cls, name: str, shape: Shape, length: int) -> "PlannedShape":
@@ -64,12 +64,12 @@ class PlannedShape:
 
 @dataclass(frozen=True)
 class Plan:
-    """The result of `plan`; `str` is the table that the command prints."""
+    """The result of `plan`. `str(plan)` is the table that the command prints."""
 
     max_seq_length: int
     budgets: dict[str, str]
-    shapes: tuple[PlannedShape, ...]  # fit the budgets; the one that uses most comes first
-    known: tuple[PlannedShape, ...]  # BERT-base, BERT-large and the presets that take rows of this length
+    shapes: tuple[PlannedShape, ...]  # shapes within the budgets, sorted by the fraction used, largest first
+    known: tuple[PlannedShape, ...]  # BERT-base, BERT-large and the presets that support this sequence length
 
     def __str__(self) -> str:
         budget = ", ".join(f"{name} {value}" for name, value in self.budgets.items())
@@ -79,21 +79,21 @@ class Plan:
 
 def plan(max_seq_length: int = 128, params: str | float | None = None, flops: str | float | None = None) -> Plan:
     """
-    Returns ten shapes that fit the budgets and use most of them, no two with the same width and depth.
+    Returns up to ten shapes that use as much of the budgets as possible, at most one per width and depth.
 
     Args:
-        max_seq_length: tokens per training row, n.
-        params: parameters of the pretraining model, such as "110M" or 110e6.
-        flops: training FLOPs per token.
+        max_seq_length: Tokens per training row.
+        params: Maximum number of parameters in the pretraining model, such as "110M" or 110e6.
+        flops: Maximum training FLOPs per token.
 
     Raises:
-        InputError: there is no budget, or no shape fits it; the message describes the nearest shape.
+        InputError: If no budget is set, or no shape fits. The message then describes the nearest shape.
     """
     if not 8 <= max_seq_length <= 512:
         raise InputError(f"{max_seq_length}: must be between 8 and 512.", "max_seq_length")
     budgets = {name: str(value) for name, value in (("params", params), ("flops", flops)) if value is not None}
     if not budgets:
-        raise InputError("no budget: pass params or flops.")
+        raise InputError("no budget: set `params` or `flops`.")
     limits = {name: parse_number(name, text) for name, text in budgets.items()}
     length = max_seq_length
     shapes = tuple(PlannedShape.from_shape("", shape, length) for shape in fitting_shapes(limits, length))
@@ -102,7 +102,7 @@ def plan(max_seq_length: int = 128, params: str | float | None = None, flops: st
 
 
 def parse_number(name: str, text: str) -> float:
-    """Parses 110M, 2.5e9 or 64k."""
+    """Parses numbers such as 110M, 2.5e9 or 64k."""
     factor = {"k": 1e3, "m": 1e6, "g": 1e9, "b": 1e9, "t": 1e12}.get(text[-1:].lower())
     try:
         value = float(text[:-1]) * factor if factor else float(text)
@@ -114,22 +114,22 @@ def parse_number(name: str, text: str) -> float:
 
 
 def costs(shape: Shape, length: int) -> dict[str, float]:
+    """Returns the number of parameters and the training FLOPs per token."""
     return {"params": shape.parameters, "flops": shape.training_flops(length, PREDICTED * length) / length}
 
 
 def fitting_shapes(limits: dict[str, float], length: int) -> list[Shape]:
-    """Returns the SHOWN candidates that use most of the limits, at most one for each width and depth."""
+    """Returns up to SHOWN candidates that use most of the limits, at most one per width and depth."""
     sizes = product(WIDTHS, LAYERS, HEADS, HEAD_SIZES, FEED_FORWARD)
     candidates = [Shape(d, L, h, p, factor * d) for d, L, h, p, factor in sizes if d / 4 <= h * p <= 8 * d]
-    shares = {
+    used = {
         shape: max(cost / limits[name] for name, cost in costs(shape, length).items() if name in limits)
         for shape in candidates
     }
     fitting: dict[tuple[int, int], Shape] = {}
-    for shape in sorted((x for x in shares if MINIMUM_SHARE <= shares[x] <= 1), key=shares.__getitem__, reverse=True):
+    for shape in sorted((x for x in used if MINIMUM_FRACTION <= used[x] <= 1), key=used.__getitem__, reverse=True):
         fitting.setdefault((shape.d, shape.L), shape)
     if not fitting:
-        nearest = min(shares, key=lambda shape: abs(math.log(shares[shape])))
-        near = ", ".join(f"{name} {cost:.3g}" for name, cost in costs(nearest, length).items() if name in limits)
-        raise InputError(f"no shape fits; the nearest is {nearest} with {near}.")
+        nearest = min(used, key=lambda shape: abs(math.log(used[shape])))
+        raise InputError(f"no shape fits; the nearest is {nearest}, with {used[nearest]:.3g} times the budget.")
     return list(fitting.values())[:SHOWN]

@@ -1,9 +1,9 @@
 """
-Named shapes: all models in the paper's tables, its language models on LM1B, and small ones for two CPU cores.
+Named model shapes: all models in the paper's tables, its language models on LM1B, and small models for two CPU cores.
 
-Source: Bhojanapalli et al., 2020 (arXiv 2002.07028), Tables 1, 2A, 2B and 3, Figures 1 and 4, appendix C. The paper
-does not state the feed-forward width of Tables 2 and 3. With 8 d at d=512 and 4 d at d=768, BERT's pretraining model
-with 30,522 tokens has the printed numbers of parameters, to the million.
+Source: Bhojanapalli et al., 2020 (arXiv 2002.07028), Tables 1, 2A, 2B and 3, Figures 1 and 4, Appendix C. The paper
+does not state the feed-forward width for Tables 2 and 3. With widths of 8 d at d=512 and 4 d at d=768, and BERT's
+vocabulary of 30,522 tokens, the pretraining models match the printed parameter counts when rounded to the million.
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ SHAPE_FIELDS = (
 
 @dataclass(frozen=True)
 class Preset:
-    """A shape and the paper's results: parameters in millions, SQuAD 1.1 F1 and exact match, MNLI accuracy."""
+    """A model shape with the paper's results: millions of parameters, SQuAD 1.1 F1 and exact match, MNLI accuracy."""
 
     hidden_size: int
     num_hidden_layers: int
@@ -36,7 +36,11 @@ class Preset:
 
 
 def paper_table(source: str, width: int, feed_forward: int, *rows: tuple) -> dict[str, Preset]:
-    """A table of 24-layer models. Rows: heads, head size, parameters, F1, exact match, MNLI."""
+    """
+    Returns the presets for a table of 24-layer models.
+
+    Each row contains heads, head size, millions of parameters, SQuAD F1, SQuAD exact match and MNLI accuracy.
+    """
     return {
         f"{'fixed' if source != 'Table 1' else 'standard'}-{width}-{heads}x{size}": Preset(
             width, 24, heads, None if source == "Table 1" else size, feed_forward, source,
@@ -47,7 +51,7 @@ def paper_table(source: str, width: int, feed_forward: int, *rows: tuple) -> dic
 
 
 def lm1b(width: int, heads: int, size: int | None, source: str) -> Preset:
-    """A language model of appendix C: 6 layers, feed-forward 1024, 32k sub-words, length 256."""
+    """Returns a language model from Appendix C: 6 layers, feed-forward 1024, 32,000 tokens, sequence length 256."""
     return Preset(width, 6, heads, size, 1024, source, vocab_size=32000, max_position_embeddings=256, is_decoder=True)
 
 
@@ -65,7 +69,7 @@ PRESETS: dict[str, Preset] = {
         (8, 256, 218, 90.33, 83.36, 83.9),
     ),
     **paper_table(
-        "Table 2A", 512, 4096,  # its first row, 8 heads of 128, is also in Table 2B
+        "Table 2A", 512, 4096,  # the row with 8 heads of size 128 is also in Table 2B
         (8, 128, 168, 89.6, 82.73, 83.5),
         (12, 128, 193, 90.25, 83.18, 84.2),
         (16, 128, 218, 90.43, 83.59, 83.9),
@@ -78,7 +82,7 @@ PRESETS: dict[str, Preset] = {
         (16, 128, 290, 90.92, 84.16, 84.7),
         (20, 128, 327, 90.89, 84.29, 85.1),
     ),
-    # Figure 1 varies the heads of the fixed model from 4 to 70; Figure 4 keeps d / h = 32 in the standard model.
+    # Figure 1 varies the number of heads in the fixed model. Figure 4 keeps d / h = 32 in the standard model.
     **{f"lm1b-fixed-256-{h}x32": lm1b(256, h, 32, "Figure 1") for h in (4, 8, 16, 32, 70)},
     **{f"lm1b-standard-{32 * h}-{h}x32": lm1b(32 * h, h, None, "Figure 4") for h in (8, 16)},
     "mini": Preset(192, 6, 4, 128, 768, "ours"),
@@ -88,12 +92,12 @@ PRESETS: dict[str, Preset] = {
 
 def preset_config(name: str, **changes) -> FixedHeadBertConfig:
     """
-    Returns the configuration of the preset `name`, with any field changed by keyword.
+    Returns the configuration for a preset. Keyword arguments replace fields of the configuration.
 
     Raises:
-        KeyError: there is no such preset; the message lists all presets.
+        KeyError: If the preset does not exist. The message lists all presets.
     """
     if name not in PRESETS:
-        raise KeyError(f"no preset {name!r}; there are {', '.join(PRESETS)}")
+        raise KeyError(f"preset {name!r} not found; available presets: {', '.join(PRESETS)}")
     shape = {field: getattr(PRESETS[name], field) for field in SHAPE_FIELDS}
     return FixedHeadBertConfig(**shape | changes)

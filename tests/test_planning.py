@@ -41,7 +41,7 @@ def test_bounds_of_the_papers(monkeypatch):
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        ([], "no budget: pass params or flops"),
+        ([], "no budget: set `params` or `flops`"),
         (["--params", "1k"], "no shape fits; the nearest is 2 layers of width 64"),
         (["--params", "many"], "many: must be a positive number such as 110M"),
         (["--params", "110M", "--max_seq_length", "513"], "between 8 and 512"),

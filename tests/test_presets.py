@@ -47,7 +47,7 @@ def test_small_presets():
 def test_preset_takes_changes_and_lists_the_known_ones():
     """Guards: any field can be changed, and a misspelt preset is answered with the list."""
     assert preset_config("tiny", attention_head_size=32).attention_head_size == 32
-    with pytest.raises(KeyError, match="no preset 'tinny'.*tiny"):
+    with pytest.raises(KeyError, match="preset 'tinny' not found.*tiny"):
         preset_config("tinny")
 
 
