@@ -1,4 +1,4 @@
-"""The `fixedbert` command: its arguments, and a help text that does not wait for imports."""
+"""Tests of the `fixedbert` command."""
 
 import subprocess
 import sys
@@ -24,8 +24,8 @@ except SystemExit as end:
     [([], 0), (["--version"], 0), (["shrnk"], 2), *(([name, "--help"], 0) for name in (*COMMANDS, "study", "theory"))],
     ids=lambda x: " ".join(x) if isinstance(x, list) else str(x),
 )
-def test_help_and_wrong_arguments_need_no_imports(argv, code):
-    """Guards: help, version and errors about arguments need neither torch nor transformers nor fixedbert."""
+def test_help_needs_no_imports(argv, code):
+    """Help, version and errors about arguments appear without importing torch, transformers or fixedbert."""
     done = subprocess.run([sys.executable, "-c", IMPORTED, *argv], cwd=ROOT, capture_output=True, text=True)
     assert done.stdout.endswith(f"{code} set()\n"), done.stderr
 
@@ -40,15 +40,15 @@ def test_help_and_wrong_arguments_need_no_imports(argv, code):
         "study heads --scale",
     ],
 )
-def test_wrong_arguments(argv, capsys):
-    """Guards: missing, unknown, abbreviated and contradictory arguments end the command before it runs."""
+def test_invalid_arguments(argv, capsys):
+    """Missing, unknown, abbreviated and contradictory arguments are reported before the command runs."""
     with pytest.raises(SystemExit, match="2"):
         main(argv.split())
     assert "error: " in capsys.readouterr().err
 
 
 def test_options_reach_the_function(monkeypatch, capsys):
-    """Guards: a command calls the function of its name with its options, and prints the result."""
+    """A command passes its options to the function with the same name and prints the result."""
     monkeypatch.setattr(fixedbert, "push", lambda **options: options, raising=False)
     main("push runs/mini me/mini --private".split())
     expected = {"folder": "runs/mini", "repo_id": "me/mini", "license": None, "private": True}
@@ -56,10 +56,10 @@ def test_options_reach_the_function(monkeypatch, capsys):
 
 
 def test_tasks_are_commands(tmp_path, tmp_path_factory):
-    """Guards: `python -m fixedbert glue` has the arguments of run_glue.py, and user errors are printed in one line."""
+    """`python -m fixedbert glue` works like run_glue.py, and prints errors in the user's input as a single line."""
 
-    def run(*words: str) -> subprocess.CompletedProcess:
-        return fork_server.run(ROOT / "fixedbert/__main__.py", [*words], tmp_path, tmp_path_factory.mktemp("output"))
+    def run(*argv: str) -> subprocess.CompletedProcess:
+        return fork_server.run(ROOT / "fixedbert/__main__.py", [*argv], tmp_path, tmp_path_factory.mktemp("output"))
 
     for name in TASKS:
         done = run(name, "--help")

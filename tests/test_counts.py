@@ -1,4 +1,4 @@
-"""Parameters and FLOPs are counted exactly."""
+"""Tests that parameters and FLOPs are counted exactly."""
 
 import random
 
@@ -23,10 +23,10 @@ STOCK = BertConfig(vocab_size=99, hidden_size=32, num_hidden_layers=3, num_atten
         (config_of("Model", value_head_size=[9, 4, 6], layer_attention_heads=[2, 5, 3]), FixedHeadBertModel),
         (STOCK, BertModel),
     ],
-    ids=["fixed", "shared", "by layer", "stock"],
+    ids=["fixed", "shared", "unequal", "stock"],
 )
-def test_flops_are_those_of_the_profiler(config, model_class):
-    """Guards: the formula counts what torch's counter sees, with heads * head size in place of the width."""
+def test_forward_flops(config, model_class):
+    """The forward FLOPs of the layers equal those that torch counts."""
     model = model_class(config, add_pooling_layer=False).eval()
     model.set_attn_implementation("eager")
     with FlopCounterMode(display=False) as counter:
@@ -34,8 +34,8 @@ def test_flops_are_those_of_the_profiler(config, model_class):
     assert counter.get_total_flops() == B * L * forward_flops(config, L)
 
 
-def test_parameters_of_a_preset_by_hand():
-    """Guards: the count with both pretraining heads is the paper's; the layers alone are counted by hand."""
+def test_parameters_of_a_preset():
+    """The parameter count with both pretraining heads is the paper's, and the count for the layers is correct."""
     total, layers = parameters(preset_config("fixed-512-8x128"))
     assert total == 167_690_044
     assert layers == 24 * (4 * 512 * 1024 + 3 * 1024 + 512 + 2 * 512 * 4096 + 4096 + 512 + 4 * 512)
@@ -44,9 +44,9 @@ def test_parameters_of_a_preset_by_hand():
 EMPTY = {"layer_attention_heads": [0, 5, 3], "intermediate_size": [11, 37, 0]}
 
 
-@pytest.mark.parametrize("changes", [{}, EMPTY | {"head_embedding": "mul"}], ids=["own", "empty"])
+@pytest.mark.parametrize("changes", [{}, EMPTY | {"head_embedding": "mul"}], ids=["unequal", "empty"])
 def test_training_with_unequal_layers(changes):
-    """Guards: weights are those of the model, and training takes three times the forward FLOPs, in unequal layers."""
+    """In models with unequal layers, weights are counted exactly, and training takes 3 times the forward FLOPs."""
     config = config_of("ForPreTraining", **UNEQUAL | changes, attn_implementation="eager")
     model = FixedHeadBertModel(config, add_pooling_layer=False)
     matrices = [p for name, p in model.encoder.named_parameters() if p.ndim == 2 and "embedding" not in name]
@@ -60,9 +60,9 @@ def test_training_with_unequal_layers(changes):
     assert counter.get_total_flops() == 3 * B * L * forward_flops(config, L)
 
 
-@pytest.mark.parametrize("config", [config_of("ForPreTraining", **UNEQUAL), STOCK], ids=["ours", "stock"])
-def test_flops_of_pretraining(config):
-    """Guards: forward and backward through layers, pooler and both heads, for FixedHeadBert and stock BERT."""
+@pytest.mark.parametrize("config", [config_of("ForPreTraining", **UNEQUAL), STOCK], ids=["unequal", "stock"])
+def test_training_flops(config):
+    """Training FLOPs of the pretraining model equal those that torch counts, for FixedHeadBert and stock BERT."""
     model = AutoModelForPreTraining.from_config(config, attn_implementation="eager")
     embeddings = torch.randn(B, L, config.hidden_size, requires_grad=True)
     with FlopCounterMode(display=False) as counter:
@@ -72,6 +72,7 @@ def test_flops_of_pretraining(config):
 
 
 def random_shapes(count: int, maximum: int) -> list[Shape]:
+    """Returns random shapes with a width and head size of at most `maximum`."""
     rng = random.Random(0)
     limits = {"d": (3, maximum), "L": (1, 5), "h": (1, 9), "p": (1, maximum), "F": (1, 3 * maximum)}
     limits |= {"vocabulary": (10, 99), "positions": (16, 40)}
@@ -80,7 +81,7 @@ def random_shapes(count: int, maximum: int) -> list[Shape]:
 
 @pytest.mark.parametrize("shape", [*KNOWN.values(), *random_shapes(20, 300)], ids=str)
 def test_parameters_of_a_shape(shape):
-    """Guards: the formula is sum(p.numel()) for every preset, BERT-base and -large, and random shapes."""
+    """Parameter counts equal those of the models, for all presets, BERT-base, BERT-large and random shapes."""
     with torch.device("meta"):
         model = FixedHeadBertForPreTraining(shape.config())
     assert shape.parameters == sum(parameter.numel() for parameter in model.parameters())
@@ -89,7 +90,7 @@ def test_parameters_of_a_shape(shape):
 @pytest.mark.parametrize("sparse", [False, True])
 @pytest.mark.parametrize("shape", random_shapes(10, 40), ids=str)
 def test_flops_of_a_shape(shape, sparse):
-    """Guards: forward and training FLOPs are those that torch counts, with a dense and a sparse prediction head."""
+    """FLOPs of a shape equal those that torch counts, with predictions for all tokens or for labelled tokens only."""
     model = FixedHeadBertForPreTraining(shape.config())
     model.set_attn_implementation("eager")
     model.sparse_prediction = sparse

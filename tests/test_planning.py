@@ -1,4 +1,4 @@
-"""Planning: shapes fit their budget and show the papers' bounds."""
+"""Tests of `plan`."""
 
 import re
 from pathlib import Path
@@ -15,22 +15,22 @@ PAGE = (Path(__file__).parents[1] / "docs" / "planning.md").read_text(encoding="
 
 @pytest.mark.parametrize("budgets", [{"params": "110M"}, {"params": 10e6}, {"flops": "700M", "params": "300M"}])
 def test_shapes_fit_the_budget(budgets):
-    """Guards: every shape is within all budgets, uses at least 85 % of one, and has a width and depth of its own."""
-    planned = plan(**budgets)
-    shares = []
-    for one in planned.shapes:
-        shape = one.shape
+    """All shapes are within the budgets, use at least 85% of one budget, and differ in width or depth."""
+    result = plan(**budgets)
+    used = []
+    for planned in result.shapes:
+        shape = planned.shape
         costs = {"params": shape.parameters, "flops": shape.training_flops(128, 0.15 * 128) / 128}
-        assert (one.parameters, one.training_flops) == (costs["params"], costs["flops"])
-        shares.append(max(costs[name] / parse_number(name, str(limit)) for name, limit in budgets.items()))
-    assert all(0.85 <= share <= 1 for share in shares) and shares == sorted(shares, reverse=True)
-    assert len({(one.shape.d, one.shape.L) for one in planned.shapes}) == 10
-    assert {"BERT-base", "mini"} <= {one.name for one in planned.known}
-    assert "tiny" not in str(plan(max_seq_length=512, **budgets))  # it has 128 positions
+        assert (planned.parameters, planned.training_flops) == (costs["params"], costs["flops"])
+        used.append(max(costs[name] / parse_number(name, str(limit)) for name, limit in budgets.items()))
+    assert all(0.85 <= fraction <= 1 for fraction in used) and used == sorted(used, reverse=True)
+    assert len({(planned.shape.d, planned.shape.L) for planned in result.shapes}) == 10
+    assert {"BERT-base", "mini"} <= {planned.name for planned in result.known}
+    assert "tiny" not in str(plan(max_seq_length=512, **budgets))  # tiny has 128 positions
 
 
 def test_bounds_of_the_papers(monkeypatch):
-    """Guards: a head size of exactly n - 1 reaches the length, heads x size of exactly the width reaches that."""
+    """A head size of n - 1 satisfies the bound on the length, and heads * head size = width the bound on the width."""
     monkeypatch.setattr("fixedbert.planning.KNOWN", {"a": Shape(35, 2, 5, 7, 99), "b": Shape(36, 2, 5, 7, 99)})
     (a, _), (longer, b) = (plan(params="110M", max_seq_length=length).known for length in (8, 9))
     assert a.reaches_length and a.reaches_width
@@ -47,14 +47,14 @@ def test_bounds_of_the_papers(monkeypatch):
         (["--params", "110M", "--max_seq_length", "513"], "between 8 and 512"),
     ],
 )
-def test_bad_input(arguments, message):
-    """Guards: an impossible budget is answered with the nearest shape."""
+def test_invalid_budgets(arguments, message):
+    """Invalid budgets are errors. If no shape fits, the error describes the nearest shape."""
     with pytest.raises(InputError, match=message):
         main(["plan", *arguments])
 
 
 def test_page(capsys):
-    """Guards: the commands and the Python of docs/planning.md run."""
+    """The commands and the Python block in docs/planning.md run."""
     commands = [line.split() for line in re.findall(r"^    fixedbert (.*)$", PAGE, re.MULTILINE)]
     assert len(commands) == 2
     for command in commands:

@@ -1,4 +1,4 @@
-"""Presets: the paper's numbers of parameters, to the printed million."""
+"""Tests of the presets, against the paper's parameter counts and scores."""
 
 import re
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 from fixedbert import PRESETS, preset_config
 from fixedbert.counts import parameters
 
-# Millions of parameters in Tables 1, 2A, 2B and 3.
+# Millions of parameters, as printed in Tables 1, 2A, 2B and 3.
 PRINTED = {
     "standard-1024-8x128": 336,
     "standard-1024-16x64": 336,
@@ -28,7 +28,7 @@ PRINTED = {
 
 
 def test_parameters_round_to_the_printed_million():
-    """Guards: the presets of the tables are the paper's models, counted with both heads and 30,522 tokens."""
+    """Presets from the tables have the printed parameter counts, with both pretraining heads and BERT's vocabulary."""
     tables = {name: preset for name, preset in PRESETS.items() if preset.source.startswith("Table")}
     assert tables.keys() == PRINTED.keys()
     for name, preset in tables.items():
@@ -37,22 +37,22 @@ def test_parameters_round_to_the_printed_million():
 
 
 def test_small_presets():
-    """Guards: nothing is added to the model unnoticed, and a decoder is counted too."""
+    """The small presets have known parameter counts. Decoders are counted with their language-model head."""
     assert parameters(preset_config("mini"))[0] == 10_214_204
     assert parameters(preset_config("tiny"))[0] == 1_107_202
     assert preset_config("lm1b-standard-256-8x32").is_decoder
     assert parameters(preset_config("lm1b-standard-256-8x32"))[0] > 8_000_000
 
 
-def test_preset_takes_changes_and_lists_the_known_ones():
-    """Guards: any field can be changed, and a misspelt preset is answered with the list."""
+def test_preset_config():
+    """Keyword arguments replace fields, and the error for an unknown preset lists the available presets."""
     assert preset_config("tiny", attention_head_size=32).attention_head_size == 32
     with pytest.raises(KeyError, match="preset 'tinny' not found.*tiny"):
         preset_config("tinny")
 
 
-def test_rows_of_the_page_are_the_presets():
-    """Guards: docs/paper.md has every preset of a table, with its feed-forward width and the printed scores."""
+def test_table_in_the_documentation():
+    """docs/paper.md lists all presets from the tables, with their sizes and the printed scores."""
     page = (Path(__file__).parents[1] / "docs" / "paper.md").read_text(encoding="utf-8")
     number = r"([\d.]+)"
     shape = rf"\| [\dAB, ]+ \| {number} of {number} in {number}[^|]* \| {number} \| `(\S+)`[^|]*"

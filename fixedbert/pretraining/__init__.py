@@ -1,1 +1,1 @@
-"""Pretraining: masked LM with next-sentence prediction (BERT, the paper), masked LM alone, or causal LM."""
+"""Pretraining with masked LM and next-sentence prediction (as in BERT), masked LM only, or causal LM."""

@@ -1,4 +1,4 @@
-"""Arguments of pretraining: model, corpus and training."""
+"""Arguments for the model, the corpus and the training in pretraining."""
 
 import os
 from dataclasses import dataclass, field, fields
@@ -29,22 +29,26 @@ def corpus_option(default: str | None, help: str):
 
 @dataclass
 class NewModelArguments(ModelArguments):
-    """The model. Sizes describe a new model, as changes to `config_name` or to BERT-base with a head size of 128."""
+    """
+    Arguments for the model.
+
+    The sizes describe a new model. They replace the sizes in `config_name`, or in BERT-base with a head size of 128.
+    """
 
     can_be_new: ClassVar[bool] = True
 
-    num_attention_heads: int | None = option(None, "For a new model: number of heads.")
-    attention_head_size: list[int] | None = list_option("For a new model: head size, or one per layer.")
-    value_head_size: list[int] | None = list_option("For a new model: size of values, if it differs from head size.")
+    num_attention_heads: int | None = option(None, "For a new model: number of attention heads.")
+    attention_head_size: list[int] | None = list_option("For a new model: head size, one number or one per layer.")
+    value_head_size: list[int] | None = list_option("For a new model: size of values. Default: the head size.")
     hidden_size: int | None = option(None, "For a new model: width.")
     num_hidden_layers: int | None = option(None, "For a new model: number of layers.")
-    intermediate_size: list[int] | None = list_option("For a new model: feed-forward neurons, or one per layer.")
+    intermediate_size: list[int] | None = list_option("For a new model: number of feed-forward neurons.")
 
     def __post_init__(self):
         names = {member.name for member in fields(self)} - {member.name for member in fields(ModelArguments)}
         sizes = {name: value for name in sorted(names) if (value := getattr(self, name)) is not None}
         if sizes and self.model_name_or_path is not None:
-            raise InputError("is for a new model; use fixedbert convert for `model_name_or_path`.", min(sizes))
+            raise InputError("is for a new model; change a pretrained model with fixedbert convert.", min(sizes))
         for name, value in sizes.items():
             size = value[0] if isinstance(value, list) and len(value) == 1 else value
             self.config_overrides = (self.config_overrides or {}) | {name: size}
@@ -52,53 +56,53 @@ class NewModelArguments(ModelArguments):
 
 @dataclass
 class PretrainingDataArguments:
-    """The corpora, those of `dataset_name` before those of `train_file`, and the examples made from them."""
+    """Arguments for the corpora and the examples built from them. Corpora in `dataset_name` come first."""
 
     objective: Objective = option(
         "mlm+nsp",
-        "mlm+nsp: segment pairs with masked tokens; mlm: packed rows with masked tokens; clm: packed rows, in which "
-        "the next token is predicted.",
+        "mlm+nsp: segment pairs with masked tokens and a next-sentence label. mlm: packed rows with masked tokens. "
+        "clm: packed rows for causal LM.",
     )
-    dataset_name: list[str] | None = list_option("Datasets on the Hub, or `sample` for the built-in text.")
-    dataset_config_name: list[str] = corpus_option(None, "Configuration of the Hub dataset, or none.")
+    dataset_name: list[str] | None = list_option("Hub datasets, or `sample` for the text shipped with the package.")
+    dataset_config_name: list[str] = corpus_option(None, "Configuration of the Hub dataset, or `none`.")
     train_file: list[str] | None = list_option(
-        "Files (.txt, .jsonl, .csv, .tsv, .parquet, also compressed), directories and globs."
+        "Files (.txt, .jsonl, .csv, .tsv, .parquet, optionally compressed), directories or glob patterns."
     )
     validation_file: list[str] | None = list_option("Held-out files, read with the settings of the first corpus.")
-    validation_split_percentage: float = option(5, "Percentage of documents to hold out without --validation_file.")
-    text_column_name: list[str] = corpus_option("text", "Column with the text.")
+    validation_split_percentage: float = option(5, "Percentage of documents to hold out, without --validation_file.")
+    text_column_name: list[str] = corpus_option("text", "Name of the text column.")
     document_boundary: list[str] = corpus_option("row", f"Where a document ends. {BOUNDARIES}.")
-    document_column_name: list[str] = corpus_option(None, "Column for --document_boundary column, or none.")
-    corpus_weights: list[float] | None = list_option("How often an epoch uses the documents of each corpus.")
+    document_column_name: list[str] = corpus_option(None, "Document column, for --document_boundary column.")
+    corpus_weights: list[float] | None = list_option("Number of times that an epoch uses each corpus, such as 1 2.5.")
     language: str = option("en", f"Language for sentence splitting: {', '.join(LANGUAGES)}.")
-    vocab_size: int | None = option(None, "Size of a new vocabulary; default: the configuration's.")
-    tokenizer_train_share: float = option(1.0, "Share of the documents from which a new vocabulary is trained.")
-    store_dir: str | None = option(None, "Directory for prepared corpora; default: fixedbert/ in HF_HOME.")
+    vocab_size: int | None = option(None, "Size of a new vocabulary. Default: the configuration's.")
+    tokenizer_train_share: float = option(1.0, "Fraction of documents for training a new tokenizer.")
+    store_dir: str | None = option(None, "Directory for prepared corpora. Default: fixedbert/ in HF_HOME.")
     max_seq_length: int = option(128, "Maximum number of tokens in an example, including special tokens.")
-    short_seq_prob: float = option(0.1, "Share of segment pairs that are shortened.")
+    short_seq_prob: float = option(0.1, "Fraction of segment pairs with a random shorter length.")
     separate_documents: bool = option(False, "In packed rows, restrict attention to tokens of the same document.")
-    mlm_probability: float = option(0.15, "Share of tokens to predict.")
-    whole_word_mask: bool = option(False, "Mask whole words.")
+    mlm_probability: float = option(0.15, "Fraction of tokens to predict.")
+    whole_word_mask: bool = option(False, "Mask all tokens of a word together.")
     max_eval_samples: int | None = option(None, "Maximum number of examples for evaluation.")
     preprocessing_num_workers: int | None = option(
-        None, "Processes that prepare the corpus; default: the number of cores."
+        None, "Number of processes that prepare the corpus. Default: the number of cores."
     )
 
     def __post_init__(self):
         check_language(self.language)
         if self.separate_documents and self.objective == "mlm+nsp":
-            raise InputError("requires packed rows, that is, `objective` mlm or clm.", "separate_documents")
+            raise InputError("requires `objective` mlm or clm.", "separate_documents")
         if self.whole_word_mask and self.objective == "clm":
             raise InputError("requires `objective` mlm+nsp or mlm.", "whole_word_mask")
         for name in ("mlm_probability", "tokenizer_train_share"):
             if not 0 < getattr(self, name) <= 1:
                 raise InputError("must be greater than 0 and at most 1.", name)
         if not 0 <= self.short_seq_prob <= 1:
-            raise InputError("must be from 0 to 1.", "short_seq_prob")
+            raise InputError("must be between 0 and 1.", "short_seq_prob")
         if not 0 < self.validation_split_percentage < 100:
-            raise InputError("must be between 0 and 100.", "validation_split_percentage")
+            raise InputError("must be greater than 0 and less than 100.", "validation_split_percentage")
         if self.corpus_weights and (min(self.corpus_weights) < 0 or not any(self.corpus_weights)):
-            raise InputError("must not be negative, and must not all be 0.", "corpus_weights")
+            raise InputError("needs a positive number, and must not contain negative numbers.", "corpus_weights")
 
     @property
     def processes(self) -> int:
@@ -110,7 +114,7 @@ class PretrainingDataArguments:
         sources = [(name, True) for name in self.dataset_name or []]
         sources += [(file, False) for file in self.train_file or []]
         if not sources:
-            raise InputError("no corpus: set `train_file` or `dataset_name` (`sample` is a built-in text).")
+            raise InputError("no corpus: set `train_file`, or `dataset_name` to a Hub dataset or to `sample`.")
         if self.corpus_weights:
             self.corpus_weights = self.per_corpus("corpus_weights", len(sources))
         names = ("dataset_config_name", "text_column_name", "document_boundary", "document_column_name")
@@ -124,40 +128,40 @@ class PretrainingDataArguments:
         ]
 
     def per_corpus(self, name: str, count: int) -> list:
-        """Returns one value of an argument per corpus, with None for "none"."""
+        """Returns the values of an argument, one per corpus. Replaces "none" with None."""
         values = [None if value == "none" else value for value in getattr(self, name)]
         if len(values) not in (1, count):
-            raise InputError(f"has {len(values)} values for {count} corpora; give one, or one per corpus.", name)
+            raise InputError(f"has {len(values)} values for {count} corpora; set one value, or one per corpus.", name)
         return values * count if len(values) == 1 else values
 
 
 @dataclass
 class PretrainingArguments(CommonArguments):
-    """transformers' TrainingArguments with the defaults of BERT's pretraining."""
+    """Arguments for training: transformers' TrainingArguments with the defaults of BERT's pretraining."""
 
     learning_rate: float = 1e-4
     weight_decay: float = 0.01
     report_to: str | list[str] = field(
         default_factory=lambda: ["tensorboard"] if is_tensorboard_available() else ["none"],
-        metadata={"help": "Integrations to report to; default: tensorboard, if it is installed."},
+        metadata={"help": "Integrations that receive the logs. Default: tensorboard, if it is installed."},
     )
     total_train_batch_size: int | None = option(
         None,
-        "Examples per step on all devices, reached by gradient accumulation from at most "
-        "--per_device_train_batch_size examples per device.",
+        "Examples per step on all devices. Sets gradient accumulation so that a device processes at most "
+        "--per_device_train_batch_size examples at once.",
     )
     stages: list[dict] | None = list_option(
-        "In a recipe, a list of mappings: the number of `steps` of each stage, and changes to the sizes of the model, "
-        "max_seq_length, per_device_train_batch_size and total_train_batch_size from this stage on."
+        "Only in recipes: a list with one mapping per stage. `steps` is the number of steps. All other entries change "
+        "model sizes, max_seq_length, per_device_train_batch_size or total_train_batch_size from this stage on."
     )
 
     refused: ClassVar[dict[str, tuple[object, str]]] = CommonArguments.refused | {
-        "label_smoothing_factor": (0.0, "the losses of pretraining are those of BERT"),
+        "label_smoothing_factor": (0.0, "pretraining uses the same losses as BERT"),
         "label_names": (None, "`objective` determines the labels"),
-        "train_sampling_strategy": ("random", "`seed` and epoch determine the order of examples"),
+        "train_sampling_strategy": ("random", "`seed` and the epoch determine the order of the examples"),
         "data_seed": (None, "`seed` determines the examples"),
-        "include_num_input_tokens_seen": ("no", "tokens without padding are always counted"),
-        "accelerator_config.dispatch_batches": (None, "batches contain token indices and cannot be divided"),
+        "include_num_input_tokens_seen": ("no", "non-padding tokens are always counted"),
+        "accelerator_config.dispatch_batches": (None, "batches contain token indices and cannot be split"),
         "do_predict": (False, "use `do_eval`"),
     }
 
@@ -167,7 +171,7 @@ class PretrainingArguments(CommonArguments):
             self.set_batch_size(self.total_train_batch_size)
 
     def set_batch_size(self, total: int):
-        """Sets the batch size per device and the gradient accumulation so that a step has `total` examples."""
+        """Sets batch size per device and gradient accumulation steps, so that a step contains `total` examples."""
         devices = self.world_size * max(self.n_gpu, 1)
         if self.gradient_accumulation_steps != 1:
             raise InputError("cannot be combined with `gradient_accumulation_steps`.", "total_train_batch_size")

@@ -1,4 +1,4 @@
-"""Examples for pretraining: from the arguments to tokenizer, data sets and collator."""
+"""Builds the tokenizer, the datasets and the collator that the arguments describe."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -29,38 +29,38 @@ def make_examples(
     checkpoint: str | None,
 ) -> tuple[PreTrainedTokenizerBase, Examples, Dataset, dict]:
     """
-    Prepares the corpus.
+    Prepares the corpora and returns the examples.
 
     Args:
-        checkpoint: the checkpoint that the run resumes from, which has its tokenizer.
+        checkpoint: Checkpoint from which the run resumes. It contains the tokenizer of the run.
 
     Returns:
         The tokenizer, the training examples, the held-out examples, and a description of the corpora for summary.json.
 
     Raises:
-        InputError: the corpus or tokenizer cannot be used, or differs between processes.
+        InputError: If a corpus or the tokenizer is invalid, or if machines have different corpora or tokenizers.
     """
     corpora = data_args.corpora(model_args)
     tokenizer = make_tokenizer(corpora, model_args, data_args, config, checkpoint)
-    (documents, numbers), (held_out_documents, held_out_numbers) = prepare_documents(corpora, tokenizer, data_args)
+    (documents, document_ids), (held_out_documents, held_out_ids) = prepare_documents(corpora, tokenizer, data_args)
     kind, settings = example_settings(data_args, tokenizer)
     weights = data_args.corpus_weights
-    examples = kind(documents, numbers, tokenizer, seed=training_args.seed, weights=weights, **settings)
-    held_out = kind(held_out_documents, held_out_numbers, tokenizer, seed=0, **settings)
-    if training_args.world_size > 1:  # machines without a shared `store_dir` each train a tokenizer
+    examples = kind(documents, document_ids, tokenizer, seed=training_args.seed, weights=weights, **settings)
+    held_out = kind(held_out_documents, held_out_ids, tokenizer, seed=0, **settings)
+    if training_args.world_size > 1:  # without a shared `store_dir`, each machine prepares its own
         states = gather_object([(tokenizer_state(tokenizer), documents.description["counts"], len(examples))])
         if any(state != states[0] for state in states):
             raise InputError(
-                "tokenizer or texts differ between machines; use the same `tokenizer_name` and files everywhere, or a "
-                "shared `store_dir`."
+                "machines have different tokenizers or texts; use the same `tokenizer_name` and files on all of them, "
+                "or a shared `store_dir`."
             )
     corpus = {
         **documents.description,
         "store": str(documents.directory),
         "fingerprint": stable_hash(documents.directory.name, held_out_documents.directory.name),
         "weights": weights,
-        "training": {"documents": len(numbers), "examples": len(examples)},
-        "held_out": {"documents": len(held_out_numbers), "examples": len(held_out)},
+        "training": {"documents": len(document_ids), "examples": len(examples)},
+        "held_out": {"documents": len(held_out_ids), "examples": len(held_out)},
     }
     return tokenizer, examples, held_out.subset(data_args.max_eval_samples), corpus
 
@@ -72,13 +72,17 @@ def make_tokenizer(
     config: PreTrainedConfig,
     checkpoint: str | None,
 ) -> PreTrainedTokenizerBase:
-    """Loads the tokenizer that the arguments name, or the checkpoint's; without either, trains one on the corpora."""
+    """
+    Loads the tokenizer that the arguments specify, or the checkpoint's tokenizer.
+
+    If the run has neither, trains a new tokenizer on the corpora.
+    """
     if model_args.tokenizer:
         tokenizer = load_tokenizer(model_args.tokenizer, model_args.do_lower_case, **model_args.hub_options())
-        others = {"do_lower_case": model_args.do_lower_case} | model_args.hub_options()
-        check_same_vocabulary(tokenizer, model_args.tokenizer, model_args.model_name_or_path, **others)
+        options = {"do_lower_case": model_args.do_lower_case} | model_args.hub_options()
+        check_same_vocabulary(tokenizer, model_args.tokenizer, model_args.model_name_or_path, **options)
     elif checkpoint and Path(checkpoint, "tokenizer.json").exists():
-        tokenizer = load_tokenizer(checkpoint)  # training numbers tokens differently each time
+        tokenizer = load_tokenizer(checkpoint)  # training again could assign different token ids
     else:
         tokenizer = prepare_tokenizer(
             corpora,
@@ -95,13 +99,14 @@ def prepare_documents(
     corpora: list[Corpus], tokenizer: PreTrainedTokenizerBase, data_args: PretrainingDataArguments
 ) -> tuple[tuple[Documents, np.ndarray], tuple[Documents, np.ndarray]]:
     """
-    Prepares the stores for training and for held-out data, and selects the documents in each.
+    Prepares the stores with the training documents and the held-out documents.
 
     Returns:
-        For training and for held-out data, the store and the numbers of its documents.
+        Two pairs (store, document ids), for training and for held-out data. Both can use the same store.
 
     Raises:
-        InputError: a corpus cannot be read or has no segment pairs, or a file is used for training and held out.
+        InputError: If a corpus cannot be read or is unsuitable for segment pairs, or if a file is both a training
+            file and a held-out file.
     """
 
     def prepare(sources: list[Corpus]) -> Documents:
@@ -111,12 +116,12 @@ def prepare_documents(
     if data_args.objective == "mlm+nsp":
         check_documents(documents, np.arange(len(documents)))
     if not data_args.validation_file:
-        numbers, held_out_numbers = split_documents(documents, data_args.validation_split_percentage / 100)
-        return (documents, numbers), (documents, held_out_numbers)
-    trained_on = {file.resolve() for name in data_args.train_file or [] for file in corpus_files(name)}
+        document_ids, held_out_ids = split_documents(documents, data_args.validation_split_percentage / 100)
+        return (documents, document_ids), (documents, held_out_ids)
+    training_files = {file.resolve() for name in data_args.train_file or [] for file in corpus_files(name)}
     for name in data_args.validation_file:
         for file in corpus_files(name):
-            if file.resolve() in trained_on:
+            if file.resolve() in training_files:
                 raise InputError(f"{file} is in both `train_file` and `validation_file`.")
     settings = replace(corpora[0], on_hub=False, config_name=None)
     held_out = prepare([replace(settings, source=file) for file in data_args.validation_file])
@@ -126,7 +131,7 @@ def prepare_documents(
 def example_settings(
     data_args: PretrainingDataArguments, tokenizer: PreTrainedTokenizerBase
 ) -> tuple[type[Examples], dict]:
-    """Returns the class of the objective's examples, and its keyword arguments."""
+    """Returns the class of the examples for the objective, and keyword arguments for its constructor."""
     settings: dict = {
         "max_seq_length": data_args.max_seq_length,
         "mlm_probability": data_args.mlm_probability,
@@ -150,9 +155,9 @@ def make_collator(
     data_args: PretrainingDataArguments,
     training_args: PretrainingArguments,
 ) -> PretrainingCollator:
-    """Returns a collator with a fixed shape for `torch_compile`, and with token indices for a FixedHeadBert."""
+    """Returns a collator that produces token indices for a FixedHeadBert and fixed shapes for `torch_compile`."""
     collator = PretrainingCollator(tokenizer.pad_token_id)
-    # DataParallel, on several GPUs in one process, splits every tensor by rows, so it cannot use token indices.
+    # DataParallel splits all tensors by rows, which would separate token indices from their tokens.
     if isinstance(model, FixedHeadBertPreTrainedModel) and training_args.n_gpu < 2:
         collator.objective = data_args.objective
     if training_args.torch_compile:

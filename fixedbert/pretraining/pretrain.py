@@ -46,7 +46,7 @@ MODELS = {"mlm+nsp": AutoModelForPreTraining, "mlm": AutoModelForMaskedLM, "clm"
 
 
 def main(argv: list[str] | None = None, prog: str | None = None, callbacks: Sequence[TrainerCallback] = ()):
-    """Pretrains with the arguments of the command line (see `read_arguments`), and prints the results."""
+    """Pretrains a model with command-line arguments (see `read_arguments`) and prints the results."""
     PartialState().print(pretrain(callbacks=callbacks, **read_arguments(argv, *ARGUMENTS, prog=prog)))
 
 
@@ -54,22 +54,22 @@ def pretrain(
     recipe: str | Path | None = None, *, callbacks: Sequence[TrainerCallback] = (), **arguments: Any
 ) -> Trained:
     """
-    Pretrains a model on a corpus, and saves weights, metrics and a plot in the output directory.
+    Pretrains a model on a corpus and saves weights, metrics and a plot to the output directory.
 
     Args:
-        recipe: a YAML file with arguments, such as recipes/mini.yaml. Keyword arguments take precedence.
-        callbacks: additional callbacks for Trainer, in every stage.
-        arguments: the flags of run_pretraining.py, listed by `fixedbert pretrain --help`. The most common ones are
+        recipe: YAML file with arguments, such as recipes/mini.yaml. Keyword arguments take precedence.
+        callbacks: Additional callbacks for Trainer, used in every stage.
+        arguments: The flags of run_pretraining.py, listed by `fixedbert pretrain --help`. The most common ones are
             `train_file`, `do_train=True`, `do_eval=True`, `output_dir`, `max_steps` or `num_train_epochs`,
-            `learning_rate`, `per_device_train_batch_size`, `logging_steps`, and the sizes of a new model,
-            `hidden_size`, `num_hidden_layers`, `num_attention_heads`, `attention_head_size`, `intermediate_size`.
+            `learning_rate`, `per_device_train_batch_size` and `logging_steps`. The sizes of a new model are
+            `hidden_size`, `num_hidden_layers`, `num_attention_heads`, `attention_head_size` and `intermediate_size`.
 
     Returns:
         The output directory and the metrics.
 
     Raises:
-        InputError: arguments or files cannot be used.
-        KeyboardInterrupt: after Ctrl-C. The run has saved a checkpoint, from which the same call resumes.
+        InputError: If an argument or file is invalid.
+        KeyboardInterrupt: After Ctrl-C. The run first saves a checkpoint, from which the same call resumes.
     """
     arguments = with_recipe(recipe, arguments)
     *earlier, last = plan_stages(arguments)
@@ -80,7 +80,7 @@ def pretrain(
             check_same_command(directory, arguments)
         else:
             run_stage(stage, arguments, callbacks)
-            gc.collect()  # a trainer and its callbacks refer to each other
+            gc.collect()  # frees the trainer and its callbacks, which refer to each other
     return run_stage(last, arguments, callbacks)
 
 
@@ -89,7 +89,7 @@ def run_stage(stage: Stage, arguments: dict[str, Any], callbacks: Sequence[Train
     Trains one stage in its own output directory.
 
     Args:
-        arguments: the arguments of the command, for command.json.
+        arguments: Arguments of the command, which are saved in command.json.
     """
     model_args, data_args, training_args = make_arguments(stage.arguments, *ARGUMENTS)
     if not (training_args.do_train or training_args.do_eval):
@@ -139,7 +139,7 @@ def run_stage(stage: Stage, arguments: dict[str, Any], callbacks: Sequence[Train
 
 
 def write_summary(trainer: PretrainingTrainer, corpus: dict, arguments: dict[str, Any]):
-    """Writes summary.json and, after training, pretraining.png into the output directory."""
+    """Writes summary.json to the output directory, and pretraining.png if the run has trained."""
     output, args, model = trainer.args.directory, trainer.args, trainer.model
     counts = {"all": model.num_parameters(), "besides embeddings": model.num_parameters(exclude_embeddings=True)}
     batch = args.train_batch_size * args.gradient_accumulation_steps * args.world_size

@@ -1,8 +1,8 @@
 """
-Stages of pretraining, which can differ in sequence length, batch size and model size.
+Pretraining stages, which can differ in sequence length, batch size and model size.
 
-Each stage is a run with its own directory. It starts from the model of the previous stage, which can grow without
-changing its function, and from a fresh optimizer state. One learning-rate schedule spans all stages.
+Each stage is a run with its own output directory. It starts with a new optimizer state from the model of the previous
+stage. The model can grow between stages without changing its outputs. One learning-rate schedule spans all stages.
 """
 
 from dataclasses import dataclass, fields
@@ -28,14 +28,14 @@ NEW_MODEL |= {"config_name", "config_overrides"}
 @dataclass(frozen=True)
 class Stage:
     """
-    One run of a pretraining.
+    One run in a sequence of pretraining runs.
 
     Args:
-        arguments: the run's arguments, by name.
-        config: configuration of the model after it has grown.
-        growth: new sizes of the model, as keyword arguments for `to_fixed_head_bert`.
-        first_step: step of the learning-rate schedule at which the run starts.
-        schedule_steps: number of steps in the schedule; None for that of the run.
+        arguments: Arguments for the run.
+        config: Configuration of the model that the run trains.
+        growth: Keyword arguments for `to_fixed_head_bert`: the sizes to which the model grows before training.
+        first_step: First step of the run in the learning-rate schedule.
+        schedule_steps: Number of steps in the learning-rate schedule. None if the schedule ends with the run.
     """
 
     arguments: dict[str, Any]
@@ -47,10 +47,10 @@ class Stage:
 
 def plan_stages(arguments: dict[str, Any]) -> list[Stage]:
     """
-    Returns the runs that the argument `stages` describes, or a single run without it.
+    Returns one run per stage, or a single run if `stages` is not set.
 
     Raises:
-        InputError: the arguments of a stage are invalid, or its model cannot represent the previous stage's model.
+        InputError: If the arguments of a stage are invalid, or its model cannot represent the previous stage's model.
     """
     run = {name: value for name, value in arguments.items() if name != "stages"}
     if not arguments.get("stages"):
@@ -83,24 +83,27 @@ def plan_stages(arguments: dict[str, Any]) -> list[Stage]:
 
 def check_changes(number: int, changes: dict[str, Any]) -> int:
     """
-    Returns the number of steps in a stage.
+    Checks the entries of a stage and returns its number of steps.
 
     Raises:
-        InputError: the stage has no steps, or changes an argument that it cannot change.
+        InputError: If `steps` is missing or not positive, or the stage changes an argument that must stay the same.
     """
     allowed = CHANGES if number == 1 else CHANGES + SIZES
     steps = changes.get("steps")
     if type(steps) is not int or steps < 1 or changes.keys() - {"steps", *allowed}:
-        raise InputError(f"stage {number} of `stages` needs `steps`, and can change only {', '.join(allowed)}.")
+        raise InputError(f"stage {number} of `stages` needs `steps` and can change only {', '.join(allowed)}.")
     return steps
 
 
 def check_run(arguments: dict[str, Any], config: PreTrainedConfig | None = None) -> PreTrainedConfig:
     """
-    Returns the configuration of a run's model, by default the one that the arguments describe.
+    Checks the arguments of a run and returns the configuration of its model.
+
+    Args:
+        config: Configuration of the model. By default, loads the configuration that the arguments specify.
 
     Raises:
-        InputError: the arguments are invalid, or the model does not support them.
+        InputError: If the arguments are invalid, or the model does not support them.
     """
     model_args, data_args, _ = make_arguments(arguments, *ARGUMENTS)
     config = config or load_config(model_args, is_decoder=data_args.objective == "clm")

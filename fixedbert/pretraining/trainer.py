@@ -1,4 +1,4 @@
-"""Trainer for pretraining: token-correct losses, and metrics on held-out documents."""
+"""The Trainer for pretraining, and its metrics."""
 
 import time
 import warnings
@@ -15,7 +15,7 @@ from ..model.fast_fixed_head_bert import find_label_indices
 from ..training.trainer import CommonTrainer
 from .arguments import PretrainingArguments
 
-# Sums over the tokens of each example, from which `pretraining_metrics` computes means independent of the batch size.
+# Sums per example. `pretraining_metrics` computes averages from them, which do not depend on the batch size.
 SUMS = {
     "mlm+nsp": ("mlm_loss", "mlm_correct", "mlm_tokens", "nsp_loss", "nsp_correct"),
     "mlm": ("mlm_loss", "mlm_correct", "mlm_tokens"),
@@ -25,21 +25,22 @@ SUMS = {
 
 class PretrainingTrainer(CommonTrainer):
     """
-    Trainer with new examples in every epoch.
+    Trainer that generates new examples in every epoch.
 
-    The loss of a step is the mean over all its labelled tokens plus the mean over all its segment pairs, regardless of
-    how they are distributed over accumulated batches and processes. (A mean of batch means would give more weight to
-    tokens in batches with few labels.) The log also contains the accuracy on labelled tokens (of a sample of the
-    batches), the throughput in real tokens per second, and the fill ratio: the share of real tokens in the batches.
+    The loss of a step is the average over all labelled tokens plus the average over all segment pairs. It does not
+    depend on how the examples are split into accumulated batches and processes. (An average of batch averages would
+    give more weight to tokens in batches with few labels.) The log also contains the accuracy on labelled tokens in a
+    sample of the batches, the throughput in non-padding tokens per second, and the fraction of non-padding tokens
+    (`fill_ratio`).
 
     Args:
-        objective: one of the values of `Objective`.
-        inside_word: mask over the vocabulary from `tokens_inside_words`, for the perplexity per word.
-        first_step: step of the learning-rate schedule with which training starts.
-        schedule_steps: number of steps in the schedule, if it spans several stages.
+        objective: Objective of the pretraining: mlm+nsp, mlm or clm.
+        inside_word: Mask (V,) from `tokens_inside_words`, for computing the perplexity per word.
+        first_step: First step of the run in the learning-rate schedule.
+        schedule_steps: Number of steps in the learning-rate schedule, if it spans several stages.
     """
 
-    counts = 4  # labelled tokens, correct predictions among them, real tokens, all tokens
+    counts = 4  # labelled tokens, correct predictions for them, non-padding tokens, all tokens
     args: PretrainingArguments
     objective: str
 
@@ -61,7 +62,7 @@ class PretrainingTrainer(CommonTrainer):
         )
         self.objective = objective
         self.first_step, self.schedule_steps = first_step, schedule_steps
-        self.model_accepts_loss_kwargs = True  # Trainer then passes `num_items_in_batch` to `compute_loss`
+        self.model_accepts_loss_kwargs = True  # so that Trainer passes `num_items_in_batch` to `compute_loss`
 
     def create_scheduler(self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None):
         scheduler = super().create_scheduler(self.schedule_steps or num_training_steps, optimizer)
@@ -75,7 +76,7 @@ class PretrainingTrainer(CommonTrainer):
         outputs = model(**inputs)
         loss = outputs.loss
         if num_items_in_batch is not None and model.training:
-            # DDP averages gradients over processes; `num_items_in_batch` counts the tokens of all of them, or of one.
+            # `num_items_in_batch` counts the labels of all processes or of one, and DDP averages the gradients.
             processes = self.accelerator.num_processes if self.args.average_tokens_across_devices else 1
             token_loss, pair_loss = separate_losses(outputs, inputs)
             loss = token_loss * inputs["labels"].ne(-100).sum() * processes / num_items_in_batch
@@ -86,7 +87,7 @@ class PretrainingTrainer(CommonTrainer):
 
     @torch.no_grad()
     def count_tokens(self, inputs, outputs):
-        """Adds a batch to the counts for the next log. Counts correct predictions in about ten batches per log."""
+        """Adds a batch to the counts for the next log. Counts correct predictions only in about 10 batches per log."""
         labels = inputs["labels"]
         mask = inputs.get("attention_mask")
         total = labels.new_full((), labels.numel(), dtype=torch.float)
@@ -121,7 +122,7 @@ class PretrainingTrainer(CommonTrainer):
     def evaluation_loop(self, *args, metric_key_prefix="eval", **kwargs):
         start = time.monotonic()
         output = super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)
-        # Trainer reports the mean over batches, which depends on the batch size.
+        # Replaces Trainer's average over batches, which depends on the batch size.
         losses = [f"{metric_key_prefix}_{name}" for name in SUMS[self.objective] if name.endswith("_loss")]
         output.metrics[f"{metric_key_prefix}_loss"] = sum(output.metrics[name] for name in losses)
         self.window_began += time.monotonic() - start
@@ -135,25 +136,25 @@ class PretrainingTrainer(CommonTrainer):
 
 
 def separate_losses(outputs: ModelOutput, inputs: dict[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Returns the mean losses over labelled tokens and, with next-sentence prediction, over segment pairs."""
+    """Returns the average loss over labelled tokens, and over segment pairs or None without next-sentence labels."""
     if "next_sentence_label" not in inputs:
         return outputs["loss"], None
     if "masked_lm_loss" in outputs:
         return outputs["masked_lm_loss"], outputs["next_sentence_loss"]
     pair_loss = cross_entropy(outputs["seq_relationship_logits"].float(), inputs["next_sentence_label"])
-    return outputs["loss"] - pair_loss, pair_loss  # transformers' BERT returns only the sum
+    return outputs["loss"] - pair_loss, pair_loss  # transformers' BERT returns only the sum of both losses
 
 
 def logits_and_targets(
     logits: torch.Tensor, labels: torch.Tensor, objective: str, label_indices: torch.Tensor | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """
-    Returns the logits (N, V) and targets (N) of the N labelled tokens.
+    Returns the logits (N, V) and targets (N,) for the N labelled tokens.
 
     Args:
-        logits: (B, L, V), or (N, V) from a model that predicts labelled tokens only.
-        labels: (B, L), -100 for tokens without a label. A causal model predicts each label one token earlier.
-        label_indices: indices of the labelled tokens in the flattened labels, if known.
+        logits: Tensor (B, L, V), or (N, V) from a model that predicts only labelled tokens.
+        labels: Tensor (B, L) with -100 for tokens without a label. A causal LM predicts each label one token earlier.
+        label_indices: Indices of the labelled tokens in the flattened labels. Computed if they are not passed.
     """
     if objective == "clm":
         logits, labels = logits[:, :-1], labels[:, 1:]
@@ -163,22 +164,24 @@ def logits_and_targets(
 
 def sums_by_example(logits, labels, objective: str = "mlm+nsp", inside_word: np.ndarray | None = None):
     """
-    Returns the SUMS of every example, float32 (B, number of SUMS), as Trainer's `preprocess_logits_for_metrics`.
+    Returns the SUMS for each example, as a float32 tensor (B, number of sums).
+
+    Trainer calls this function as `preprocess_logits_for_metrics`.
 
     Args:
-        logits: prediction logits, (B, L, V) or (N, V) for labelled tokens; with next-sentence prediction a tuple with
-            its logits (B, 2).
-        labels: (B, L); with next-sentence prediction a tuple with its labels (B).
-        inside_word: mask over the vocabulary of the tokens that continue a word, to count words.
+        logits: Logits (B, L, V), or (N, V) for the N labelled tokens. With next-sentence prediction, a tuple of these
+            logits and the next-sentence logits (B, 2).
+        labels: Labels (B, L). With next-sentence prediction, a tuple of them and the next-sentence labels (B,).
+        inside_word: Mask (V,) that selects tokens inside a word, for counting words.
     """
     logits = logits if isinstance(logits, tuple) else (logits,)
     labels, *next_sentence_label = labels if isinstance(labels, tuple) else (labels,)
     is_labelled = labels[:, 1:].ne(-100) if objective == "clm" else labels.ne(-100)
     sums = torch.zeros(len(labels), len(SUMS[objective]), device=labels.device)
     per_row = is_labelled.sum(-1).tolist()
-    # Batches with a fixed shape end with logits of tokens without a label.
+    # In batches with a fixed shape, the last logits belong to unlabelled tokens.
     parts = logits[0][: sum(per_row)].split(per_row) if logits[0].dim() == 2 else logits[0]
-    for row, part in enumerate(parts):  # row by row, because a float32 copy of all logits would be large
+    for row, part in enumerate(parts):  # row by row, to avoid a float32 copy of all logits
         if part.dim() == 2 and logits[0].dim() == 3:
             part, targets = logits_and_targets(part[None], labels[row : row + 1], objective)
         else:
@@ -198,11 +201,11 @@ def pretraining_metrics(
     prediction: EvalPrediction, objective: str = "mlm+nsp", by_word: bool = False
 ) -> dict[str, float]:
     """
-    Returns mean losses and accuracies over labelled tokens and over segment pairs, and the perplexity per token, as
-    Trainer's `compute_metrics`.
+    Returns average losses and accuracies over labelled tokens and over segment pairs, and the perplexity per token.
 
-    With `by_word`, a causal model also gets the perplexity per word: the loss of all tokens divided by the number of
-    words in the sense of BERT's tokenizer, including punctuation marks and ends of documents.
+    Trainer calls this function as `compute_metrics`. With `by_word`, it also returns the perplexity per word of a
+    causal LM: exp(total loss / number of words). As in BERT's tokenizer, punctuation marks are words, and so are
+    document ends.
     """
     sums = np.asarray(prediction.predictions).sum(axis=0, dtype=np.float64)  # (number of SUMS,)
     total = dict(zip(SUMS[objective], sums.tolist(), strict=True))

@@ -1,7 +1,8 @@
-"""Stages of pretraining: exact growth between runs, one learning-rate schedule, and resumption."""
+"""Tests of pretraining in stages: growth between stages, the learning-rate schedule, and resumption."""
 
 import json
 import os
+import shutil
 import signal
 from pathlib import Path
 
@@ -23,7 +24,7 @@ GROWTH = {"num_attention_heads": 7, "attention_head_size": 13, "intermediate_siz
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory) -> str:
-    """Twelve small documents with a few sentences each."""
+    """Returns a directory with 12 documents of 9 sentences."""
     directory = tmp_path_factory.mktemp("corpus")
     for number in range(12):
         sentences = [
@@ -36,7 +37,7 @@ def corpus(tmp_path_factory) -> str:
 
 @pytest.fixture(scope="module")
 def recipe(corpus, vocabulary, tmp_path_factory) -> str:
-    """Three stages: 7 steps of 4 pairs, 9 steps of 6 pairs with a larger model, 8 steps with longer pairs."""
+    """Returns a recipe with 3 stages. The second has a larger model and batch size, the third has longer pairs."""
     file = tmp_path_factory.mktemp("recipe") / "grow.yaml"
     file.write_text(f"""
 config_name: tiny
@@ -64,21 +65,21 @@ disable_tqdm: true
     return str(file)
 
 
-TIMES, MEANS = ("_runtime", "_per_second"), ("loss", "train_loss", "fill_ratio", "mlm_accuracy")
+TIMES, AVERAGES = ("_runtime", "_per_second"), ("loss", "train_loss", "fill_ratio", "mlm_accuracy")
 
 
 def record(output: Path) -> list[dict]:
-    """Returns everything that a run logs, except times and means since the last log, which resuming resets."""
+    """Returns all log entries, without times and the averages since the last log, which resuming resets."""
     results = json.loads((output / "all_results.json").read_text())
     entries = [*json.loads((output / "trainer_state.json").read_text())["log_history"], results]
     return [
-        {name: value for name, value in entry.items() if name not in MEANS and not name.endswith(TIMES)}
+        {name: value for name, value in entry.items() if name not in AVERAGES and not name.endswith(TIMES)}
         for entry in entries
     ]
 
 
 class StopAt(TrainerCallback):
-    """Interrupts the run with directory `name` at a step, with an exception or with SIGTERM."""
+    """Interrupts the run with the output directory `name` at a step, by an exception or by SIGTERM."""
 
     def __init__(self, name: str, step: int, by_signal: bool):
         self.name, self.step, self.by_signal = name, step, by_signal
@@ -92,10 +93,10 @@ class StopAt(TrainerCallback):
 
 def test_stages_continue_each_other_and_resume(recipe, tmp_path, monkeypatch):
     """
-    Guards: a stage starts from the function of the previous one, with its own examples and the next part of
-    one learning-rate schedule. A run that is interrupted in any stage resumes with bit-identical results.
+    A stage starts from a model with the same outputs as the previous stage's model.
 
-    Slow, because it trains one complete run and three interrupted ones.
+    It uses new examples, and continues the learning-rate schedule. A run that is interrupted in any stage resumes with
+    bit-identical results.
     """
     rows: list[str] = []
     training_step = CommonTrainer.training_step
@@ -120,7 +121,7 @@ def test_stages_continue_each_other_and_resume(recipe, tmp_path, monkeypatch):
         model = AutoModelForPreTraining.from_pretrained(after).eval()
         model.load_state_dict(start)
         with torch.no_grad():
-            losses = [one(**batch).loss.item() for one in (AutoModelForPreTraining.from_pretrained(before), model)]
+            losses = [x(**batch).loss.item() for x in (AutoModelForPreTraining.from_pretrained(before), model)]
         assert losses[1] == pytest.approx(losses[0], abs=1e-5)
     config = json.loads((tmp_path / "run" / "config.json").read_text())
     assert [config[name] for name in (*GROWTH, "value_head_size")] == [7, 13, 53, 15]
@@ -140,11 +141,10 @@ def test_stages_continue_each_other_and_resume(recipe, tmp_path, monkeypatch):
         for output in outputs:
             resumed = tmp_path / output.name.replace("run", "again")
             assert record(resumed) == record(output)
-            one, other = (load_file(directory / "model.safetensors") for directory in (resumed, output))
-            assert one.keys() == other.keys() and all(torch.equal(one[key], other[key]) for key in one)
-            for file in sorted(resumed.rglob("*"), reverse=True):
-                file.unlink() if file.is_file() else file.rmdir()
-            resumed.rmdir()
+            actual, expected = (load_file(directory / "model.safetensors") for directory in (resumed, output))
+            assert actual.keys() == expected.keys()
+            assert all(torch.equal(actual[name], expected[name]) for name in expected)
+            shutil.rmtree(resumed)
 
 
 FIRST = {"steps": 3}
@@ -153,23 +153,23 @@ FIRST = {"steps": 3}
 @pytest.mark.parametrize(
     "stages, options, message",
     [
-        ([FIRST, {"steps": 0}], {}, "stage 2 of `stages` needs `steps`, and can change only max_seq_length"),
-        ([FIRST, {"steps": 4, "hidden_size": 64}], {}, "stage 2 of `stages` needs `steps`, and can change only"),
-        ([{"steps": 4, "intermediate_size": 53}], {}, "stage 1 of `stages` needs `steps`, and can change only"),
+        ([FIRST, {"steps": 0}], {}, "stage 2 of `stages` needs `steps` and can change only max_seq_length"),
+        ([FIRST, {"steps": 4, "hidden_size": 64}], {}, "stage 2 of `stages` needs `steps` and can change only"),
+        ([{"steps": 4, "intermediate_size": 53}], {}, "stage 1 of `stages` needs `steps` and can change only"),
         ([FIRST, {"steps": 4, "attention_head_size": 5}], {}, "stage 2 of `stages`: 5 heads of size 5 cannot repr"),
         ([FIRST, {"steps": 4, "max_seq_length": 600}], {}, "stage 2 of `stages`: `max_seq_length` 600"),
         ([FIRST], {"max_steps": 8}, "`max_steps` cannot be combined with `stages`"),
     ],
 )
 def test_invalid_stages_are_refused(tmp_path, stages, options, message):
-    """Guards: a mistake in a later stage is reported before the first stage is trained."""
+    """Errors in a later stage are reported before training the first stage."""
     arguments = {"config_name": "tiny", "config_overrides": SHAPE, "use_cpu": True, "do_train": True}
     with pytest.raises(InputError, match=message):
         plan_stages(arguments | {"output_dir": str(tmp_path / "run"), "stages": stages} | options)
 
 
 def test_a_stock_bert_grows_into_a_fixed_head_bert(tmp_path):
-    """Guards: stages start from any BERT, and each has its batch size, seed and directory."""
+    """A stock BERT becomes a FixedHeadBert when it grows. Stages have different batch sizes, seeds and directories."""
     (tmp_path / "bert").mkdir()
     (tmp_path / "bert" / "config.json").write_text(json.dumps({"model_type": "bert"}))
     arguments = {"config_name": str(tmp_path / "bert"), "use_cpu": True, "output_dir": str(tmp_path / "run")}
