@@ -1,4 +1,4 @@
-# Targets install their requirements into .venv, .venv-oldest or .venv-newest when they first run.
+# Targets install their requirements into .venv, .venv-oldest or .venv-newest when they run for the first time.
 
 PYTHON ?= python3
 OLDEST_PYTHON ?= python3.10
@@ -23,7 +23,7 @@ test-tools: .venv/installed
 test-all: .venv/installed
 	$(BIN)/python $(PYTEST)
 
-# The oldest supported versions of torch and transformers, as in setup.cfg, and the newest ones.
+# Run all tests with the oldest versions that setup.cfg allows, and with the newest versions.
 test-oldest: .venv-oldest/installed
 	.venv-oldest/bin/python $(PYTEST)
 
@@ -36,12 +36,12 @@ coverage: .venv/installed
 	$(BIN)/python -m coverage combine --quiet
 	$(BIN)/python -m coverage report
 
-# Chromium and its driver for tests of HTML pages, on Debian and its derivatives.
+# Installs Chromium and its driver on Debian, for tests of HTML pages.
 browser:
 	apt-get update
 	apt-get install --yes --no-install-recommends chromium chromium-driver
 
-# Builds the wheel and sdist, and tests the wheel in an empty environment.
+# Builds the wheel and the sdist, and tests the wheel in a new virtual environment.
 dist: .venv/installed
 	rm -rf dist
 	$(BIN)/python -m build

@@ -3,8 +3,8 @@ Pretrains a tiny model, fine-tunes it on two tasks with and without pretraining,
 
     make demo        # or: python run_demo.py
 
-Needs two CPU cores, two minutes and no network. Finished steps stay in demo/ and are not repeated. Flags are passed to
-all scripts:
+Takes two minutes on two CPU cores and needs no network. Finished steps are kept in demo/ and skipped when the demo runs
+again. Flags are passed to all scripts:
 
     python run_demo.py --seed 1 --bf16 false
 """
@@ -33,11 +33,11 @@ from fixedbert.support.figures import new_figure
 
 DEMO = Path("demo")
 PRETRAINED, START = "pretrained", ("pretrained", "from scratch")
-LEARNED, NOT_LEARNED = 95, 75  # per cent: the minimum with pretraining, and the maximum without
+LEARNED, NOT_LEARNED = 95, 75  # minimum score (%) with pretraining, and maximum without
 
 
 def run_once(script, output: Path, *arguments: str):
-    """Runs a script unless its output directory exists, which is complete if it does."""
+    """Runs a script unless its output directory exists. The scripts create it only when they are finished."""
     if output.exists():
         print(f"{output}: already done")
         return
@@ -48,12 +48,8 @@ def run_once(script, output: Path, *arguments: str):
 
 
 def main():
-    run(sys.argv[1:])
-    check_lesson()
-
-
-def run(flags: list[str]):
-    """Runs all steps with these flags."""
+    """Runs all steps with the flags of this process."""
+    flags = sys.argv[1:]
     start_time = time.monotonic()
     silence_libraries()
     write_tasks(DEMO / "data")
@@ -61,16 +57,17 @@ def run(flags: list[str]):
     model = str(DEMO / PRETRAINED)
     starts = {
         "pretrained": ("--model_name_or_path", model),
-        "from scratch": ("--config_name", model),  # its configuration and tokenizer, with random weights
+        "from scratch": ("--config_name", model),  # only configuration and tokenizer; weights are random
     }
     for task, script in (("pairs", run_glue), ("questions", run_squad)):
         for start, source in starts.items():
             run_once(script, directory(task, start), f"recipes/sample_{task}.yaml", *source, *flags)
     show(time.monotonic() - start_time)
+    check_scores()
 
 
 def silence_libraries():
-    """Hides warnings about unused weights, and all progress bars except those of training."""
+    """Hides warnings about unused weights, and all progress bars except those for training."""
     import datasets
     from transformers.utils import logging
 
@@ -80,15 +77,17 @@ def silence_libraries():
 
 
 def directory(task: str, start: str) -> Path:
+    """Returns the output directory for a task and an entry of START."""
     return DEMO / f"{task}-{start.replace(' ', '-')}"
 
 
 def results(output: Path) -> dict:
+    """Reads the metrics of a run."""
     return json.loads((output / "all_results.json").read_text())
 
 
 def majority_baselines() -> dict[str, float]:
-    """Scores in per cent of always predicting the most frequent label or answer of the training data."""
+    """Returns the scores (%) of a baseline that always predicts the most frequent training label or answer."""
     files = {
         split: str(DEMO / f"data/pairs/{name}.tsv") for split, name in (("train", "train"), ("validation", "dev"))
     }
@@ -113,7 +112,7 @@ ROWS = (
 
 
 def scores() -> dict[str, tuple[float, float]]:
-    """Scores in per cent with and without pretraining, for each task and metric."""
+    """Returns a pair for each task and metric: the scores (%) with and without pretraining."""
     return {
         f"{task}, {name}": (
             scale * results(directory(task, "pretrained"))[key],
@@ -123,20 +122,18 @@ def scores() -> dict[str, tuple[float, float]]:
     }
 
 
-def check_lesson():
-    """
-    Raises:
-        InputError: the scores do not show the benefit of pretraining.
-    """
+def check_scores():
+    """Raises InputError if the scores do not show that pretraining helps."""
     for name, (pretrained, scratch) in scores().items():
         if not (pretrained > LEARNED and scratch < NOT_LEARNED):
             raise InputError(
-                f"the demo failed: {name} is {pretrained:.1f} % with pretraining (expected above {LEARNED}) and "
-                f"{scratch:.1f} % without (expected below {NOT_LEARNED}); remove {DEMO} and try another --seed."
+                f"the demo failed: {name} is {pretrained:.1f}% with pretraining (expected above {LEARNED}%) and "
+                f"{scratch:.1f}% without (expected below {NOT_LEARNED}%); remove {DEMO} and try a different --seed."
             )
 
 
 def show(seconds: float):
+    """Prints the scores and the next steps, and draws the figure."""
     majority = majority_baselines()
     print(f"\n{'synthetic task':<16}{'metric':<14}" + "".join(f"{column:>14}" for column in (*START, "majority")))
     for task, name, key, scale in ROWS:
@@ -158,20 +155,20 @@ def show(seconds: float):
         "    from transformers import AutoModel\n"
         f'    model = AutoModel.from_pretrained("{DEMO / PRETRAINED}")\n'
         "and in a shell, after `. .venv/bin/activate`:\n"
-        f"    fixedbert theory --output_dir {DEMO}/theory  # which attention patterns a head size can express\n"
-        "    fixedbert pretrain recipes/mini.yaml --train_file TEXTS/  # 10 times as large, on your own text"
+        f"    fixedbert theory --output_dir {DEMO}/theory  # which attention patterns a head can express\n"
+        "    fixedbert pretrain recipes/mini.yaml --train_file TEXTS/  # a model 10 times as large, on your own text"
     )
 
 
 def history(output: Path, key: str) -> tuple[list[int], list[float]]:
-    """Steps and values of a logged metric."""
+    """Returns the steps and values at which a metric was logged."""
     log = json.loads((output / "trainer_state.json").read_text())["log_history"]
     points = [(entry["step"], entry[key]) for entry in log if key in entry]
     return [step for step, _ in points], [value for _, value in points]
 
 
 def draw(majority: dict[str, float]) -> Path:
-    """Plots the pretraining losses, and the metrics of both tasks with and without pretraining."""
+    """Draws demo.png: the pretraining losses, and the metrics of both tasks with and without pretraining."""
     with new_figure(13, 4, DEMO / "demo.png") as figure:
         left, middle, right = figure.subplots(1, 3)
         left.plot(*history(DEMO / PRETRAINED, "loss"), label="training, both losses")

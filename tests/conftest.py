@@ -1,4 +1,4 @@
-"""Fixtures for all tests. Tests use no network, and real data only from FIXEDBERT_DATA."""
+"""Fixtures shared by all tests."""
 
 import atexit
 import gc
@@ -8,13 +8,13 @@ import shutil
 import signal
 import tempfile
 
-# Before importing transformers: tests neither access the Hub nor share a cache.
+# Must be set before importing transformers. Tests do not access the Hub, and have a separate cache.
 os.environ["HF_HUB_OFFLINE"] = "1"
-os.environ["OMP_NUM_THREADS"] = "1"  # one process per core, and a fixed order of summation
+os.environ["OMP_NUM_THREADS"] = "1"  # one process per core, and reproducible sums
 os.environ["HF_HOME"] = tempfile.mkdtemp(prefix="fixedbert-tests-")
 atexit.register(shutil.rmtree, os.environ["HF_HOME"], ignore_errors=True)
 
-if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # in background jobs of a shell
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # shells disable Ctrl-C for background jobs
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 from pathlib import Path  # noqa: E402
@@ -31,7 +31,7 @@ from fixedbert.data.store import Documents  # noqa: E402
 
 
 def pytest_collection_finish():
-    """Excludes imported objects from garbage collection, which Trainer and matplotlib trigger after every run."""
+    """Excludes imported objects from garbage collection, which makes the collections in Trainer faster."""
     gc.collect()
     gc.freeze()
 
@@ -39,15 +39,15 @@ def pytest_collection_finish():
 @pytest.fixture
 def same_signals():
     """Restores the signal handlers after the test."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     yield
-    for number, handler in before.items():
+    for number, handler in handlers.items():
         signal.signal(number, handler)
 
 
 @pytest.fixture
 def real_data() -> Path:
-    """The directory with real text and tasks, described in CONTRIBUTING.md."""
+    """Returns the directory with real texts and tasks, which CONTRIBUTING.md describes."""
     if "FIXEDBERT_DATA" not in os.environ:
         pytest.skip("FIXEDBERT_DATA is not set")
     return Path(os.environ["FIXEDBERT_DATA"])
@@ -55,7 +55,7 @@ def real_data() -> Path:
 
 @pytest.fixture(scope="session")
 def vocabulary(tmp_path_factory) -> str:
-    """Path of a vocab.txt for the texts in the tests."""
+    """Returns the path of a vocab.txt for the texts in the tests."""
     words = "the a function takes returns list string file read write what does . ? , ##s one two three four five six"
     letters = [chr(code) for code in range(ord("a"), ord("z") + 1)]
     tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words.split(), *letters, *(f"##{x}" for x in letters)]
@@ -71,7 +71,7 @@ def tokenizer(vocabulary) -> BertTokenizer:
 
 @pytest.fixture(scope="module")
 def many(tmp_path_factory) -> Documents:
-    """300 documents of 1 to 40 sentences of 1 to 12 tokens. Token 1000 d + i is token i of document d."""
+    """Returns 300 documents of up to 40 sentences with up to 12 tokens. Token i of document d has id 1000 d + i."""
     rng = np.random.default_rng(0)
     lengths = [rng.integers(1, 13, size=rng.integers(1, 41)).tolist() for _ in range(300)]
     return make_store(tmp_path_factory.mktemp("many"), *lengths)
@@ -79,23 +79,23 @@ def many(tmp_path_factory) -> Documents:
 
 @pytest.fixture(scope="module")
 def model(vocabulary, tmp_path_factory) -> str:
-    """Directory of a tiny pretrained model without dropout, with its tokenizer."""
-    folder = str(tmp_path_factory.mktemp("model"))
-    write_model(folder, vocabulary)
-    return folder
+    """Returns the directory of a tiny pretrained model without dropout, with its tokenizer."""
+    directory = str(tmp_path_factory.mktemp("model"))
+    write_model(directory, vocabulary)
+    return directory
 
 
 @pytest.fixture(scope="module")
 def download(tmp_path_factory) -> str:
-    """Directory with all GLUE tasks in the layout of the GLUE download."""
-    folder = tmp_path_factory.mktemp("glue")
-    write_download(folder)
-    return str(folder)
+    """Returns a directory with all tasks as in the GLUE download."""
+    directory = tmp_path_factory.mktemp("glue")
+    write_download(directory)
+    return str(directory)
 
 
 @pytest.fixture(scope="module")
 def questions(tmp_path_factory) -> str:
-    """Path of a .jsonl file with questions, a third of them without an answer."""
+    """Returns the path of a .jsonl file with questions. A third of them have no answer."""
     file = tmp_path_factory.mktemp("questions") / "questions.jsonl"
     write_questions(file)
     return str(file)
@@ -103,20 +103,20 @@ def questions(tmp_path_factory) -> str:
 
 @pytest.fixture(scope="session")
 def corpus(tmp_path_factory) -> str:
-    """Directory with twelve short documents."""
-    folder = tmp_path_factory.mktemp("corpus")
+    """Returns a directory with 12 short documents."""
+    directory = tmp_path_factory.mktemp("corpus")
     for number in range(12):
         sentences = [
             f"Sentence {index} of document {number} is about {(LETTERS * 2)[3 * index + number :][:3]}."
             for index in range(9)
         ]
-        (folder / f"{number:02}.txt").write_text(" ".join(sentences))
-    return str(folder)
+        (directory / f"{number:02}.txt").write_text(" ".join(sentences))
+    return str(directory)
 
 
 @pytest.fixture(scope="session")
 def pretrained(corpus, tmp_path_factory) -> Path:
-    """Output directory of a few steps of run_pretraining.py."""
+    """Returns the output directory of a short run of run_pretraining.py."""
     from run_pretraining import main
 
     output = tmp_path_factory.mktemp("model") / "pretrained"
@@ -126,20 +126,20 @@ def pretrained(corpus, tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def tasks(tmp_path_factory) -> Path:
-    """Directory with text pairs and questions: a twentieth of the built-in sample."""
+    """Returns a directory with text pairs and questions: 5% of the tasks shipped with the package."""
     from fixedbert.data import sample
 
-    folder = tmp_path_factory.mktemp("tasks")
+    directory = tmp_path_factory.mktemp("tasks")
     with pytest.MonkeyPatch.context() as patch:
         for rows in (sample.sentence_pairs, sample.questions):
             patch.setattr(sample, rows.__name__, lambda count, split, rows=rows: rows(count // 20, split))
-        sample.write_tasks(folder)
-    return folder
+        sample.write_tasks(directory)
+    return directory
 
 
 @pytest.fixture
 def full_disk():
-    """Returns a function that limits the size of written files, or lifts the limit without an argument."""
+    """Returns a function that limits the size of written files. Without an argument, it removes the limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     yield lambda size=soft: resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

@@ -1,4 +1,4 @@
-"""The wheel, its version, and the supported versions of Python, torch and transformers."""
+"""Tests of the wheel, the package version, and the supported versions of Python, torch and transformers."""
 
 import re
 import shutil
@@ -14,7 +14,7 @@ import fixedbert
 
 
 def test_wheel_contains_the_package(tmp_path):
-    """Guards: the wheel contains every file of the package, with recipes, and the command, and nothing else."""
+    """The wheel contains the package with its recipes and the command, and no other files."""
     ignored = shutil.ignore_patterns("__pycache__", "*.egg-info")
     shutil.copytree(ROOT / "fixedbert", tmp_path / "fixedbert", ignore=ignored)
     for name in ("setup.cfg", "pyproject.toml", "README.md", "LICENSE", "fixedbert_cli.py", "run_glue.py"):
@@ -29,14 +29,14 @@ def test_wheel_contains_the_package(tmp_path):
 
 
 def test_version_is_the_same_everywhere():
-    """Guards: package, citation and the first section of the changelog have the same version."""
+    """The version is the same in the package, the citation and the first section of the changelog."""
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
     sections = re.findall(r"^## \[(.+?)\]", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
     assert citation["version"] == sections[0] == fixedbert.__version__
 
 
 def test_oldest_versions_are_the_bounds():
-    """Guards: `make test-oldest` installs the oldest versions that setup.cfg allows."""
+    """`make test-oldest` installs the oldest versions that setup.cfg allows."""
     metadata = ConfigParser()
     metadata.read(ROOT / "setup.cfg")
     makefile = (ROOT / "Makefile").read_text()

@@ -1,4 +1,4 @@
-"""Documentation: every command and Python block runs, or is only parsed if it takes long or needs a network."""
+"""Tests that commands and Python blocks in the documentation run. Long ones are only parsed."""
 
 import argparse
 import importlib
@@ -47,7 +47,7 @@ TASKS = {
 }
 SCRIPT_OF = {"pretrain": "pretraining", "glue": "glue", "squad": "squad"}
 RUN = {"convert", "shrink", "compare", "export", "inspect", "plan", "theory"}
-# Replacements that make commands faster: fewer steps and sequences, no timing.
+# Replacements that reduce the number of steps and sequences and skip timing.
 SHORTER = {
     "fixedbert inspect": "fixedbert inspect --max_samples 16 --importance_samples 1",
     "--speedup 2": "--batch_size 2 --intermediate_size 16",
@@ -55,11 +55,11 @@ SHORTER = {
     "--measure": "",
     "theory --out": "theory --lengths 4 --patterns 1 --out",
 }
-# Programs of other projects; their arguments are not checked.
+# Programs from other projects, whose arguments are not checked.
 EXTERNAL = {"pip", "hf", "docker", "cp", "cd", "git", "pre-commit", "tensorboard"}
-# Python blocks that are only compiled: long studies, and optimum, which needs transformers 4.
+# Python blocks that are only compiled, because they run long studies or require transformers 4.
 LONG_PYTHON = ("run_study(", "read_records(", 'backend="onnx"')
-# Exported directories that Python blocks open, and their models.
+# ONNX directories that Python blocks open, and the models to export to them.
 GRAPHS = {"minilm-onnx": "all-MiniLM-L6-v2", "reviews-onnx": "runs/reviews"}
 
 
@@ -67,7 +67,7 @@ register(EXTENSION)
 
 
 def commands_in(page: str) -> list[str]:
-    """Returns the commands of a page: lines of indented blocks, and headings, that begin with a program."""
+    """Returns the commands in the indented blocks and headings of a page."""
     text = re.sub(r"```.*?```", "", (ROOT / page).read_text(encoding="utf-8"), flags=re.DOTALL)
     blocks = re.findall(r"^(?: {4}.*\n)+", text.replace("\n\n", "\n#\n"), re.MULTILINE)
     lines = [line.strip() for block in blocks for line in re.sub(r"\\\n\s*", " ", block).splitlines()]
@@ -90,7 +90,7 @@ def is_run(command: str) -> bool:
 
 
 def check_task(name: str, words: list[str]):
-    """Checks the arguments of a script: recipe, flags with their values, and preset."""
+    """Checks the recipe, the flags and the preset in the arguments of a script."""
     if words and words[0].endswith(".yaml"):
         recipe = words.pop(0)
         assert (ROOT / recipe).exists() or (ROOT / "fixedbert" / recipe).exists(), recipe
@@ -100,7 +100,7 @@ def check_task(name: str, words: list[str]):
 
 
 def check_module(name: str, words: list[str], monkeypatch):
-    """Checks the arguments of `python -m` with the module's parser, without running the module."""
+    """Parses the arguments of `python -m NAME` without running the module."""
 
     class Parsed(Exception):
         pass
@@ -120,7 +120,7 @@ def check_module(name: str, words: list[str], monkeypatch):
 
 @pytest.mark.parametrize(("page", "command"), [pair for pair in COMMANDS if not is_run(pair[1])])
 def test_commands_parse(page, command, monkeypatch):
-    """Guards: flags, recipes, presets and make targets of commands that take long or need a network or a GPU exist."""
+    """Commands that take long, or need a network or a GPU, use existing flags, recipes, presets and make targets."""
     words = shlex.split(command, comments=True)
     program = words.pop(0)
     if program == "make":
@@ -151,18 +151,18 @@ def test_commands_parse(page, command, monkeypatch):
 
 
 def test_search_for_commands():
-    """Guards: the search for commands and Python blocks finds them."""
+    """The search finds the commands and Python blocks in the documentation."""
     assert len(COMMANDS) > 120 and sum(is_run(command) for _, command in COMMANDS) > 25 and len(BLOCKS) > 16
 
 
 @pytest.fixture(scope="module")
 def workspace(tmp_path_factory, vocabulary) -> Path:
-    """Directory with all files that pages mention: tiny models under the names of real ones, and short texts."""
-    folder = tmp_path_factory.mktemp("workspace")
-    # Includes digits and punctuation, because texts with many unknown tokens are refused.
+    """Returns a directory with the files that the pages use: tiny models with the names of real models, and texts."""
+    directory = tmp_path_factory.mktemp("workspace")
+    # Adds digits and punctuation, because texts with many unknown tokens are errors.
     more = [*string.punctuation, *string.digits, *(f"##{digit}" for digit in string.digits)]
-    pieces = dict.fromkeys([*Path(vocabulary).read_text().splitlines(), *more])
-    tokenizer = BertTokenizer(vocab={piece: number for number, piece in enumerate(pieces)})
+    tokens = dict.fromkeys([*Path(vocabulary).read_text().splitlines(), *more])
+    tokenizer = BertTokenizer(vocab={token: token_id for token_id, token in enumerate(tokens)})
     sizes = {"vocab_size": len(tokenizer), "hidden_size": 48, "max_position_embeddings": 512, "num_hidden_layers": 12}
     sizes["initializer_range"] = 0.1
     torch.manual_seed(0)
@@ -189,16 +189,16 @@ def workspace(tmp_path_factory, vocabulary) -> Path:
         "runs/mini": mini,
     }
     for name, model in {**models, "runs/reviews": reviews, "unpadded": reviews}.items():
-        model.save_pretrained(folder / name)
-        tokenizer.save_pretrained(folder / name)
+        model.save_pretrained(directory / name)
+        tokenizer.save_pretrained(directory / name)
     logged = {"step": 100, "loss": 7.1, "learning_rate": 1e-3, "grad_norm": 0.5, "tokens_per_second": 9000.0}
-    (folder / "runs" / "mini" / "trainer_state.json").write_text(json.dumps({"log_history": [logged]}))
+    (directory / "runs" / "mini" / "trainer_state.json").write_text(json.dumps({"log_history": [logged]}))
     texts = [" ".join(text.replace('"', "").split()) for text in documents()[:40]]
     rows = [f'"{text[:200]}",{labels[number % 2]}' for number, text in enumerate(texts)]
     for name in ("reviews.csv", "recent.csv", "dev.csv"):
-        (folder / name).write_text("\n".join(["text,label", *rows]))
+        (directory / name).write_text("\n".join(["text,label", *rows]))
     modules = [("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Normalize", "Normalize")]
-    sentences = folder / "all-MiniLM-L6-v2"
+    sentences = directory / "all-MiniLM-L6-v2"
     listed = [
         {"idx": number, "name": str(number), "path": path, "type": f"sentence_transformers.models.{kind}"}
         for number, (path, kind) in enumerate(modules)
@@ -210,17 +210,17 @@ def workspace(tmp_path_factory, vocabulary) -> Path:
     (sentences / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
     (sentences / "2_Normalize").mkdir()
     for name in ("wikipedia", "books", "corpus"):
-        (folder / name).mkdir()
+        (directory / name).mkdir()
         for number, text in enumerate(texts):
-            (folder / name / f"{number}.txt").write_text(text[:1000])
-    return folder
+            (directory / name / f"{number}.txt").write_text(text[:1000])
+    return directory
 
 
 @pytest.mark.slow  # 3 minutes
 @pytest.mark.parametrize("page", sorted({page for page, command in COMMANDS if is_run(command)}))
 def test_commands_run(page, workspace, tmp_path, monkeypatch, capsys):
-    """Guards: the commands of a page run in order, on tiny models and texts."""
-    commands = [command for of_page, command in COMMANDS if of_page == page and is_run(command)]
+    """The commands of a page run in order, with tiny models and texts."""
+    commands = [command for name, command in COMMANDS if name == page and is_run(command)]
     written = {output.split("/")[0] for command in commands for output in re.findall(r"--output_dir (\S+)", command)}
     for name in workspace.iterdir():
         if name.name not in written - {"runs"}:
@@ -238,7 +238,7 @@ def test_commands_run(page, workspace, tmp_path, monkeypatch, capsys):
 @pytest.mark.slow  # a minute
 @pytest.mark.parametrize(("page", "number", "code"), BLOCKS, ids=[f"{page}-{number}" for page, number, _ in BLOCKS])
 def test_python_runs(page, number, code, workspace, tmp_path):
-    """Guards: a Python block runs as a script in a directory with the models and files that it mentions."""
+    """Python blocks run as scripts, with tiny models and texts."""
     for name in workspace.iterdir():
         if f'save_pretrained("{name.name}")' not in code:
             (tmp_path / name.name).symlink_to(name)
@@ -262,7 +262,7 @@ EDITS = re.findall(
 
 @pytest.mark.slow
 def test_example_in_contributing_works(tmp_path):
-    """Guards: the edits of the worked example apply to the files and add the task."""
+    """The edits in CONTRIBUTING.md add a task."""
     shutil.copytree(ROOT / "fixedbert", tmp_path / "fixedbert", ignore=shutil.ignore_patterns("__pycache__"))
     assert len(EDITS) == 2
     for name, edit in EDITS:

@@ -1,4 +1,4 @@
-"""Pipelines, PEFT, sentence-transformers, accelerate and Trainer work with the model as with stock BERT."""
+"""Tests with pipelines, PEFT, sentence-transformers, accelerate and Trainer."""
 
 import copy
 import sys
@@ -33,7 +33,7 @@ def tokenizer() -> BertTokenizer:
     ],
 )
 def test_pipelines(task, head, tokenizer):
-    """Guards: a pipeline gives the same results for a padded batch as for single texts."""
+    """Pipelines return the same results for a padded batch and for single texts."""
     model = model_of(head, unpad_inputs=True, **SHAPE).eval()
     texts = ["the cat [MASK] on the mat .", "the [MASK]"] if task == "fill-mask" else TEXTS
     options = {}
@@ -53,15 +53,15 @@ def test_pipelines(task, head, tokenizer):
     def flat(result):
         return sum((flat(value) for value in result), []) if isinstance(result, list) else [result]
 
-    if task == "feature-extraction":  # the batch keeps its padding, as zeros
+    if task == "feature-extraction":  # features of padding tokens are zero
         assert torch.tensor(together[1])[0, 5:].abs().max() == 0
         together[1] = [together[1][0][:5]]
-    for one, other in zip(flat(numbers(together)), flat(numbers(alone)), strict=True):
-        assert one == (pytest.approx(other, abs=1e-4) if not isinstance(other, str) else other)
+    for actual, expected in zip(flat(numbers(together)), flat(numbers(alone)), strict=True):
+        assert actual == (pytest.approx(expected, abs=1e-4) if not isinstance(expected, str) else expected)
 
 
 def test_lora(tmp_path):
-    """Guards: LoRA trains, saves, loads and merges a model whose heads differ between layers."""
+    """LoRA adapters for a model with unequal layers can be trained, saved, loaded and merged."""
     peft = pytest.importorskip("peft")
     modules = ["query", "key", "value", "attention.output.dense"]
     config = peft.LoraConfig(task_type="SEQ_CLS", target_modules=modules, r=2, init_lora_weights=False)
@@ -84,7 +84,7 @@ def test_lora(tmp_path):
 
 
 def test_prefix_tuning():
-    """Guards: prefix tuning works with a free head size if token_dim is heads * head size."""
+    """Prefix tuning works with a free head size if token_dim is heads * head size."""
     peft = pytest.importorskip("peft")
     model = model_of("ForSequenceClassification", attention_head_size=7, **SHAPE)
     config = peft.PrefixTuningConfig(task_type="SEQ_CLS", num_virtual_tokens=3, token_dim=H * 7)
@@ -96,7 +96,7 @@ def test_prefix_tuning():
 
 
 def test_sentence_transformers(tokenizer, tmp_path):
-    """Guards: embeddings are mean-pooled and do not depend on the batch; training and saving work."""
+    """Embeddings are mean-pooled and do not depend on the batch. Models can be trained, saved and loaded."""
     sentence_transformers = pytest.importorskip("sentence_transformers")
     from datasets import Dataset
     from sentence_transformers.losses import MultipleNegativesRankingLoss
@@ -125,7 +125,7 @@ def test_sentence_transformers(tokenizer, tmp_path):
 
 
 def test_offloading_with_device_map(tmp_path):
-    """Guards: device_map="auto" splits the model between memory and disk without changing its outputs."""
+    """device_map="auto" offloads a part of the model to disk without changing the outputs."""
     model = model_of("ForPreTraining").eval()
     model.save_pretrained(tmp_path)
     offloaded = fixedbert.FixedHeadBertForPreTraining.from_pretrained(
@@ -152,7 +152,7 @@ REMOTE_CODE = """
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 for name in [name for name in sys.modules if name.split(".")[0] == "fixedbert"]:
-    sys.modules[name] = None  # as if it were not installed
+    sys.modules[name] = None  # as if fixedbert were not installed
 del MODEL_FOR_CAUSAL_LM_MAPPING_NAMES["fixedbert.model.modeling_fixed_head_bert.FixedHeadBertLMHeadModel"]
 from transformers.dynamic_module_utils import get_class_from_dynamic_module
 saved = get_class_from_dynamic_module("modeling_fixed_head_bert.FixedHeadBertLMHeadModel", sys.argv[1])
@@ -161,12 +161,12 @@ print("loss", smoothed_loss(saved.from_pretrained(sys.argv[1])))
 
 
 def test_label_smoothing_of_trainer_predicts_the_next_token(tmp_path, monkeypatch):
-    """Guards: Trainer's label smoothing shifts labels as for BERT: for our class, a subclass and remote code."""
+    """Trainer's label smoothing shifts labels for the class, a subclass and remote code, as for stock BERT."""
 
     class Mine(fixedbert.FixedHeadBertLMHeadModel):
         pass
 
-    class bert(fixedbert.FixedHeadBertLMHeadModel):  # a name that is a model type
+    class bert(fixedbert.FixedHeadBertLMHeadModel):  # a class whose name is a model type
         pass
 
     assert MODEL_FOR_CAUSAL_LM_MAPPING_NAMES["bert"] == "BertLMHeadModel"
@@ -178,8 +178,8 @@ def test_label_smoothing_of_trainer_predicts_the_next_token(tmp_path, monkeypatc
     model = fixedbert.convert(stock)
     mine = Mine(model.config)
     mine.load_state_dict(model.state_dict())
-    for ours in (model, mine):
-        assert names["smoothed_loss"](ours) == pytest.approx(expected, rel=1e-5)
+    for decoder in (model, mine):
+        assert names["smoothed_loss"](decoder) == pytest.approx(expected, rel=1e-5)
     model.save_pretrained(tmp_path / "model")
     (tmp_path / "alone.py").write_text(SMOOTHED_LOSS + REMOTE_CODE)
     done = fork_server.run(tmp_path / "alone.py", [str(tmp_path / "model"), str(tmp_path / "out")], tmp_path, tmp_path)

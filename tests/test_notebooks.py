@@ -1,4 +1,4 @@
-"""The notebooks, executed in an empty directory."""
+"""Tests that the notebooks run."""
 
 from pathlib import Path
 
@@ -6,8 +6,8 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
-FOLDER = Path(__file__).parents[1] / "notebooks"
-SHORTER = {  # fewer steps, and no timing
+NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
+SHORTER = {  # replacements that reduce the number of steps and skip timing
     "max_steps=700": "max_steps=7",
     'output_dir="pairs"\n': 'max_steps=7, output_dir="pairs"\n',
     "speedup=1.2": "intermediate_size=256",
@@ -16,10 +16,10 @@ SHORTER = {  # fewer steps, and no timing
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("file", sorted(FOLDER.glob("*.ipynb")), ids=lambda file: file.stem)
+@pytest.mark.parametrize("file", sorted(NOTEBOOKS.glob("*.ipynb")), ids=lambda file: file.stem)
 def test_notebooks_run(file, tmp_path, monkeypatch):
-    """Guards: every cell of a notebook runs, and shows a figure."""
-    monkeypatch.setenv("PYTHONPATH", str(FOLDER.parent))
+    """All cells of the notebook run in an empty directory, and at least one shows a figure."""
+    monkeypatch.setenv("PYTHONPATH", str(NOTEBOOKS.parent))
     notebook = nbformat.read(file, 4)
     for cell in notebook.cells:
         for old, new in SHORTER.items():

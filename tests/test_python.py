@@ -1,4 +1,4 @@
-"""The commands as Python functions."""
+"""Tests of the commands as Python functions."""
 
 import os
 import re
@@ -36,7 +36,7 @@ def classifier(tmp_path) -> Path:
 
 
 def test_functions_and_results_are_exported_and_documented():
-    """Guards: commands are functions of the same name; docs/api.md lists all functions, results and models."""
+    """Commands are also functions, and docs/api.md lists all functions, result classes and model classes."""
     tasks = {"pretrain": "pretrain", "glue": "fine_tune_glue", "squad": "fine_tune_squad"}
     functions = {*COMMANDS} | {*tasks.values()}
     results = {*fixedbert.LAZY} - functions | {"InputError"}
@@ -49,12 +49,12 @@ def test_functions_and_results_are_exported_and_documented():
         assert f".. autoclass:: fixedbert.{name}\n" in page
     names: dict = {}
     exec("import inspect; from fixedbert import *", names)
-    assert names["inspect"].__name__ == "inspect"  # the standard library's
+    assert names["inspect"].__name__ == "inspect"  # from the standard library
 
 
 @pytest.mark.slow
 def test_type_checkers_see_the_functions(tmp_path):
-    """Guards: mypy knows the arguments and results of the functions, and reports wrong arguments and unknown names."""
+    """mypy infers result types, and reports invalid arguments and unknown names."""
     pytest.importorskip("mypy")
     (tmp_path / "user.py").write_text(
         "import fixedbert\nreveal_type(fixedbert.convert('a'))\nreveal_type(fixedbert.plan(params=5e6))\n"
@@ -72,7 +72,7 @@ def test_type_checkers_see_the_functions(tmp_path):
 
 
 def test_import_is_fast():
-    """Guards: `import fixedbert` does not import Trainer, datasets or matplotlib, which would take seconds more."""
+    """`import fixedbert` does not import Trainer, datasets or matplotlib, whose imports take seconds."""
     slow = "{'datasets', 'matplotlib', 'transformers.trainer', 'fixedbert.shrinking'} & set(sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", f"import sys, fixedbert; print({slow})"], cwd=ROOT, capture_output=True, text=True
@@ -81,7 +81,7 @@ def test_import_is_fast():
 
 
 def test_models_in_memory(classifier, tmp_path):
-    """Guards: functions accept a model with its tokenizer in place of a directory, and return printable results."""
+    """Functions accept a model and a tokenizer in memory instead of a directory, and results can be printed."""
     model = AutoModelForSequenceClassification.from_pretrained(classifier)
     tokenizer = AutoTokenizer.from_pretrained(classifier)
     larger = fixedbert.convert(model, attention_head_size=13)
@@ -98,7 +98,7 @@ def test_models_in_memory(classifier, tmp_path):
 
 
 def test_interrupted_training(tmp_path):
-    """Guards: Ctrl-C raises KeyboardInterrupt after saving a checkpoint, and restores the signal handlers."""
+    """Ctrl-C raises KeyboardInterrupt after saving a checkpoint, and restores the signal handlers."""
     (tmp_path / "text.txt").write_text("\n".join(f"{text}. {text}." for text in TEXTS * 13) + "\n")
     handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
 
@@ -107,19 +107,21 @@ def test_interrupted_training(tmp_path):
             if state.global_step == 3:
                 os.kill(os.getpid(), signal.SIGINT)
 
-    given = PRETRAINING | {"train_file": str(tmp_path / "text.txt"), "max_steps": 7}
+    arguments = PRETRAINING | {"train_file": str(tmp_path / "text.txt"), "max_steps": 7}
     with pytest.raises(KeyboardInterrupt):
-        fixedbert.pretrain(**given, output_dir=tmp_path / "model", callbacks=[Interrupted()])
+        fixedbert.pretrain(**arguments, output_dir=tmp_path / "model", callbacks=[Interrupted()])
     assert [path.name for path in (tmp_path / "model.partial").glob("checkpoint-*")] == ["checkpoint-3"]
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == handlers
 
 
 def test_training_in_a_thread(tmp_path):
-    """Guards: training works in a thread, which cannot set signal handlers, and returns directory and metrics."""
+    """Training runs in a thread, which cannot set signal handlers, and returns the directory and the metrics."""
     (tmp_path / "text.txt").write_text("\n".join(f"{text}. {text}." for text in TEXTS * 13) + "\n")
-    given = PRETRAINING | {"train_file": str(tmp_path / "text.txt"), "max_steps": 2, "do_eval": True}
+    arguments = PRETRAINING | {"train_file": str(tmp_path / "text.txt"), "max_steps": 2, "do_eval": True}
     results = []
-    run = threading.Thread(target=lambda: results.append(fixedbert.pretrain(**given, output_dir=tmp_path / "model")))
+    run = threading.Thread(
+        target=lambda: results.append(fixedbert.pretrain(**arguments, output_dir=tmp_path / "model"))
+    )
     run.start()
     run.join()
     config = fixedbert.FixedHeadBertConfig.from_pretrained(tmp_path / "model")

@@ -1,4 +1,4 @@
-"""Documentation: links work, and lists of pages and files are complete."""
+"""Tests of links and lists in the documentation."""
 
 import re
 from pathlib import Path
@@ -16,14 +16,14 @@ PAGES = [
 
 
 def anchors(page: Path) -> set[str]:
-    """Returns the anchors that GitHub generates from the headings."""
+    """Returns the anchors that GitHub generates for the headings of a page."""
     headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=[page.relative_to(ROOT).as_posix() for page in PAGES])
 def test_links(page):
-    """Guards: linked files exist and contain the linked heading."""
+    """All linked files and headings exist."""
     for link in re.findall(r"\]\((?!https?:)([^)]+)\)", page.read_text(encoding="utf-8")):
         name, _, anchor = link.partition("#")
         target = page.parent / name if name else page
@@ -32,7 +32,7 @@ def test_links(page):
 
 
 def test_every_page_is_listed():
-    """Guards: docs/README.md lists each page with its title, in the order of the website's contents."""
+    """docs/README.md lists all pages with their titles, in the same order as the table of contents of the website."""
     docs = ROOT / "docs"
     listed = re.findall(r"^- \[(.+)\]\(([^)]+\.md)\)", (docs / "README.md").read_text("utf-8"), re.MULTILINE)
     pages = {*PAGES} - {ROOT / "README.md", docs / "README.md", docs / "index.md"}
@@ -44,7 +44,7 @@ def test_every_page_is_listed():
 
 
 def test_files_of_the_architecture_exist():
-    """Guards: the files in the tables of docs/architecture.md exist, and every module of the package is listed."""
+    """All files listed in docs/architecture.md exist, and all modules and subpackages are listed."""
     text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     names = {name for row in re.findall(r"^\|(.*?)\|", text, re.MULTILINE) for name in re.findall(r"`([\w./]+)`", row)}
     assert len(names) > 20

@@ -1,4 +1,4 @@
-"""The structure of the package: layers, imports and line budgets."""
+"""Tests of the structure of the package: layers, imports and line budgets."""
 
 import ast
 import sys
@@ -12,8 +12,8 @@ COMMAND = "fixedbert_cli"  # installed next to the package
 CHECKING = "TYPE_CHECKING"
 SCRIPTS = {file.stem for file in ROOT.glob("*.py")} - {COMMAND} | {"benchmarks", "experiments", "soak", "tests"}
 
-# From top to bottom. A module may import from its own layer and from lower ones. A name covers all modules that begin
-# with it, unless a longer name fits; "" is fixedbert/__init__.py.
+# Layers from top to bottom. A module may import from its own layer and from the layers below. A name stands for all
+# modules whose names begin with it, unless a longer name matches. "" stands for fixedbert/__init__.py.
 LAYERS = (
     ("__main__", COMMAND),
     ("comparison",),
@@ -34,10 +34,10 @@ LAYERS = (
 )
 LAYER_OF = {name: number for number, names in enumerate(LAYERS) for name in names}
 
-# The maximum number of lines of Python in each folder, or in a single file.
+# Maximum number of lines of Python in each directory or file.
 BUDGETS = {
     "fixedbert_cli.py": 250,
-    "fixedbert": 510,  # the files at the top of the package, without its folders
+    "fixedbert": 510,  # files at the top of the package, without subpackages
     "fixedbert/model": 1290,
     "fixedbert/conversion": 1180,
     "fixedbert/data": 2150,
@@ -58,7 +58,7 @@ INSTALLED_BUDGET = 13770  # all of fixedbert/ and fixedbert_cli.py, which the wh
 
 
 def module_of(file: Path) -> str:
-    """Returns data.store for fixedbert/data/store.py, and "" for the package itself."""
+    """Returns the module name without the package, such as data.store for fixedbert/data/store.py."""
     parts = file.relative_to(PACKAGE).with_suffix("").parts
     return ".".join(part for part in parts if part != "__init__")
 
@@ -68,7 +68,7 @@ FILES |= {file.stem: file for file in ROOT.glob(f"{COMMAND}.py")}
 
 
 def imports(file: Path) -> list[str]:
-    """Returns the absolute names of all imports in a file, also in functions, except those for type checkers."""
+    """Returns the absolute names of all imports in a file, including functions, except imports for type checkers."""
     package = [*file.relative_to(ROOT).parent.parts]
     names = []
     tree = ast.parse(file.read_text(encoding="utf-8"))
@@ -84,7 +84,7 @@ def imports(file: Path) -> list[str]:
 
 
 def target_of(name: str) -> str | None:
-    """Returns the module in FILES that contains an imported name."""
+    """Returns the module in FILES that contains an imported name, or None for other packages."""
     first, *parts = name.split(".")
     if first == COMMAND:
         return COMMAND
@@ -105,7 +105,7 @@ def layer_of(module: str) -> int:
 
 
 def lines_in(name: str) -> int:
-    """Counts the lines of a file or of a folder with its subfolders; "fixedbert" stands for its top-level files."""
+    """Counts the lines in a file or directory. For "fixedbert", counts only top-level files."""
     path = ROOT / name
     files = [path] if path.is_file() else path.glob("*.py") if name == "fixedbert" else path.rglob("*.py")
     return sum(len(file.read_text(encoding="utf-8").splitlines()) for file in files)
@@ -113,7 +113,7 @@ def lines_in(name: str) -> int:
 
 @pytest.mark.parametrize("name", BUDGETS)
 def test_line_budget(name):
-    """Guards: a folder only grows by decision."""
+    """A directory does not exceed its line budget."""
     lines, budget = lines_in(name), BUDGETS[name]
     assert lines <= budget, (
         f"{name} has {lines:,} lines, and its budget is {budget:,}. Remove something, or raise the budget in "
@@ -122,28 +122,28 @@ def test_line_budget(name):
 
 
 def test_line_budget_of_the_wheel():
-    """Guards: the installed package stays small, even when lines move from one folder to another."""
+    """The installed package does not exceed its line budget."""
     lines = sum(lines_in(name) for name in BUDGETS if name.startswith("fixedbert"))
     assert lines <= INSTALLED_BUDGET, f"The wheel installs {lines:,} lines; the budget is {INSTALLED_BUDGET:,}."
 
 
-def test_every_folder_has_a_line_budget():
-    """Guards: a new folder of the package, or a folder that was renamed, cannot escape its budget."""
-    folders = {f"fixedbert/{file.parent.name}" for file in PACKAGE.glob("*/*.py")}
-    assert folders == {name for name in BUDGETS if name.startswith("fixedbert/")}
+def test_every_subpackage_has_a_line_budget():
+    """All subpackages have a line budget."""
+    subpackages = {f"fixedbert/{file.parent.name}" for file in PACKAGE.glob("*/*.py")}
+    assert subpackages == {name for name in BUDGETS if name.startswith("fixedbert/")}
 
 
 def test_imports_point_down():
-    """Guards: every module has a layer and imports nothing from a higher one, not even in a function."""
+    """All modules are in a layer and import nothing from higher layers, not even in a function."""
     gone = LAYER_OF.keys() - FILES.keys()
-    assert not gone, f"no such modules, remove them from LAYERS: {', '.join(sorted(gone))}"
+    assert not gone, f"modules in LAYERS not found: {', '.join(sorted(gone))}"
     pairs = sorted((module, target) for module, targets in DEPENDENCIES.items() for target in targets)
     upward = [f"{module} -> {target}" for module, target in pairs if layer_of(target) < layer_of(module)]
     assert not upward, ", ".join(upward)
 
 
-def test_there_is_no_cycle():
-    """Guards: modules do not import each other in a cycle."""
+def test_no_import_cycles():
+    """Modules do not import each other in a cycle."""
     left = dict(DEPENDENCIES)
     while settled := [module for module, targets in left.items() if not targets & left.keys()]:
         for module in settled:
@@ -152,25 +152,25 @@ def test_there_is_no_cycle():
 
 
 def test_package_imports_no_script():
-    """Guards: the package imports no scripts, tests, experiments or benchmarks, which the wheel does not contain."""
+    """The package imports no scripts, tests, experiments or benchmarks, because the wheel does not contain them."""
     names = sorted((module, name) for module, file in FILES.items() for name in imports(file))
     scripts = [f"{module} -> {name}" for module, name in names if name.split(".")[0] in SCRIPTS]
     assert not scripts, ", ".join(scripts)
 
 
 def test_matplotlib_is_optional():
-    """Guards: every module can be imported without matplotlib, an optional dependency."""
-    eager = set()
+    """All modules can be imported without matplotlib, which is an optional dependency."""
+    importing = set()
     for module, file in FILES.items():
         for node in ast.parse(file.read_text(encoding="utf-8")).body:
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-            eager |= {module for name in names if name.split(".")[0] == "matplotlib"}
-    assert not eager, f"import matplotlib inside functions: {', '.join(sorted(eager))}"
+            importing |= {module for name in names if name.split(".")[0] == "matplotlib"}
+    assert not importing, f"import matplotlib inside functions: {', '.join(sorted(importing))}"
 
 
 @pytest.mark.parametrize("part", ["configuration", "attention", "fast", "modeling"])
 def test_model_files_need_only_transformers(part):
-    """Guards: the code saved with a checkpoint imports only itself, torch and transformers."""
+    """The model code, which is saved with checkpoints, imports only itself, torch and transformers."""
     others = {name.split(".")[0] for name in imports(FILES[f"model.{part}_fixed_head_bert"])} - {"fixedbert"}
     assert others - set(sys.stdlib_module_names) <= {"huggingface_hub", "torch", "transformers"}

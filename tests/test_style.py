@@ -1,4 +1,4 @@
-"""Rules for the style of docstrings that no linter checks."""
+"""Tests of style rules that no linter checks."""
 
 import ast
 import re
@@ -7,12 +7,12 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 FOLDERS = ("fixedbert", "tests", "benchmarks", "soak", "experiments", "docs", "model_cards")
 FILES = [*ROOT.glob("*.py"), *(file for folder in FOLDERS for file in ROOT.glob(f"{folder}/**/*.py"))]
-# First words of a docstring that is not a complete sentence or noun phrase.
+# Words with which an incomplete sentence or noun phrase begins.
 INCOMPLETE = re.compile(r"(Of|Those( of)?|That of|The same|By (its|their)|Its|Their)\b")
 
 
 def test_docstrings_are_complete():
-    """Guards: docstrings can be understood without the name of the function."""
+    """Docstrings begin with a complete statement."""
     incomplete = {}
     for file in FILES:
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):

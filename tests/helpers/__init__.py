@@ -1,4 +1,4 @@
-"""Helpers for the tests: tiny models, data and commands, scripts in forked processes, a browser, a fake Hub."""
+"""Test helpers: tiny models and data, script arguments, forked processes, a browser and a fake Hub."""
 
 from pathlib import Path
 

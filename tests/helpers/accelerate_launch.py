@@ -1,4 +1,4 @@
-"""Starts scripts with `accelerate launch` in processes with one thread each."""
+"""Functions that run `accelerate launch`."""
 
 import os
 import subprocess
@@ -10,7 +10,7 @@ TWO_PROCESSES = ("--config_file", str(ROOT / "fixedbert/recipes/accelerate/cpu.y
 
 
 def launch(*arguments: str, **options) -> subprocess.Popen:
-    """Starts `accelerate launch`. On a machine with a GPU, pass --use_cpu to the script."""
+    """Starts `accelerate launch` with one thread per process. On machines with GPUs, pass --use_cpu to the script."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "accelerate.commands.launch", *arguments]
     return subprocess.Popen(
@@ -19,7 +19,7 @@ def launch(*arguments: str, **options) -> subprocess.Popen:
 
 
 def finished(*processes: subprocess.Popen):
-    """Waits until the processes have succeeded."""
+    """Waits for the processes and asserts that they succeeded."""
     for process in processes:
         output, _ = process.communicate(timeout=300)
         assert process.returncode == 0, output[-3000:]

@@ -1,4 +1,4 @@
-"""A headless browser for HTML pages."""
+"""A headless browser for tests of HTML pages."""
 
 import shutil
 from collections.abc import Iterator
@@ -10,15 +10,15 @@ import pytest
 @contextmanager
 def chromium() -> Iterator:
     """
-    A selenium driver of headless Chromium without network access, with a window of 1400 x 1000.
+    Context manager that provides a Selenium driver for headless Chromium without network access.
 
-    Skips the test if selenium, Chromium or its driver is missing.
+    Skips the test if Selenium, Chromium or its driver is missing.
     """
     webdriver = pytest.importorskip("selenium.webdriver")
     driver = shutil.which("chromedriver")
     browser = shutil.which("chromium") or shutil.which("google-chrome")
     if driver is None or browser is None:
-        pytest.skip("Chromium or its driver is missing; `make browser` installs them")
+        pytest.skip("Chromium or its driver not found; install them with `make browser`")
     options = webdriver.ChromeOptions()
     options.binary_location = browser
     offline = "host-resolver-rules=MAP * ~NOTFOUND"

@@ -1,4 +1,4 @@
-"""A minimal Hugging Face Hub on localhost, for huggingface_hub's own client."""
+"""A minimal Hugging Face Hub on localhost, for tests with the client of huggingface_hub."""
 
 import base64
 import hashlib
@@ -21,6 +21,8 @@ TOKENS = {"hf_write": "write", "hf_read": "read"}
 
 @dataclass(frozen=True)
 class Commit:
+    """A commit with all files of the repository."""
+
     message: str
     files: Files
 
@@ -30,6 +32,8 @@ class Commit:
 
 
 class Refusal(Exception):
+    """Raised to answer a request with an HTTP error."""
+
     def __init__(self, status: int, message: str, code: str = "", **content: str):
         super().__init__(message)
         self.status, self.content = status, {"error": message, **content}
@@ -42,11 +46,11 @@ def git_sha(data: bytes) -> str:
 
 class FakeHub:
     """
-    `with FakeHub() as hub:` serves at `hub.url` until the block ends.
+    Context manager that serves a Hub at `url`.
 
     Attributes:
-        repositories: the commits of each repository, oldest first.
-        requests: method and path of each request.
+        repositories: Commits in each repository, oldest first.
+        requests: Method and path of each request.
     """
 
     def __init__(self):
@@ -73,22 +77,22 @@ class FakeHub:
             self.private.add(repository)
 
     def commit(self, repository: str, changes: dict[str, bytes | None], message: str = "Change") -> str:
-        """Adds a commit and returns its sha. None deletes a file."""
+        """Adds a commit and returns its sha. A file whose content is None is deleted."""
         files = self.files(repository) | changes
         commit = Commit(message, {path: data for path, data in files.items() if data is not None})
         self.repositories[repository].append(commit)
         return commit.sha
 
     def files(self, repository: str) -> Files:
-        """The files of the latest commit."""
+        """Returns the files in the latest commit."""
         return dict(self.repositories[repository][-1].files)
 
     def fail(self, method: str, path_regex: str, status: int, times: int = 1):
-        """Answers the next matching requests with an error."""
+        """Answers the next `times` matching requests with an error."""
         self.faults += [(method, path_regex, status)] * times
 
     def environment(self, home: Path, token: str | None = None, **variables: str) -> dict[str, str]:
-        """Environment of a process that uses this Hub only and keeps its cache in `home`."""
+        """Returns environment variables for a process that uses only this Hub, with its cache in `home`."""
         hub_variable = re.compile("(HF|HUGGING_?FACE(_HUB)?|TRANSFORMERS)_.*|.*_proxy", re.IGNORECASE)
         kept = {name: value for name, value in os.environ.items() if not hub_variable.fullmatch(name)}
         settings = {
@@ -106,15 +110,17 @@ class FakeHub:
     def run(
         self, program: str | Sequence[str], home: Path, token: str | None = None, **variables: str
     ) -> subprocess.CompletedProcess:
-        """Runs Python code, or a command if `program` is a list, in that environment."""
+        """Runs Python code, or a command if `program` is a list, in a process that uses this Hub."""
         command = [sys.executable, "-c", program] if isinstance(program, str) else program
         environment = self.environment(home, token, **variables)
         return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
 
 
 class Handler(BaseHTTPRequestHandler):
+    """Handles one request to the Hub."""
+
     protocol_version = "HTTP/1.1"
-    wbufsize = -1  # headers and body in one packet
+    wbufsize = -1  # sends headers and body in one packet
     disable_nagle_algorithm = True
 
     def handle_request(self):
@@ -149,10 +155,10 @@ class Handler(BaseHTTPRequestHandler):
             if match := re.fullmatch(route, path):
                 answer = respond(self, **match.groupdict())
                 return answer if isinstance(answer, tuple) else (answer, {})
-        raise Refusal(404, f"Not here: {self.command} {path}")
+        raise Refusal(404, f"Not found: {self.command} {path}")
 
     def role(self) -> str | None:
-        """`write` or `read`; None without a token."""
+        """Returns the role of the request's token: write, read, or None without a token."""
         if "Authorization" not in self.headers:
             return None
         token = self.headers["Authorization"].removeprefix("Bearer ")

@@ -1,4 +1,4 @@
-"""Arguments of the scripts for a few steps of a tiny model on tiny data."""
+"""Arguments that make the scripts train a tiny model for a few steps."""
 
 import json
 from pathlib import Path
@@ -34,5 +34,5 @@ def results(output: Path) -> dict:
 
 
 def parse(argv: list[str], *types: type) -> tuple:
-    """Parses flags into dataclasses."""
+    """Parses command-line flags into dataclasses."""
     return make_arguments(read_arguments(argv, *types), *types)

@@ -1,4 +1,4 @@
-"""Records of a study with known numbers, and reports of them."""
+"""Records of a study with known results, and functions that create records and reports."""
 
 import json
 from pathlib import Path
@@ -22,7 +22,7 @@ RECORD = {
 
 
 def lines(series, point, heads, values, rate=0.004, **changes):
-    """Returns a record for each seed, starting with 1. A value of None stands for a diverged run."""
+    """Returns one record per value, with seeds from 1. The value is the perplexity, or None for a diverged run."""
     return [
         {
             **RECORD,
@@ -60,7 +60,7 @@ def report_of(records: list[dict]) -> Report:
 
 
 def text_of(*files: str | Path) -> str:
-    """Returns the report of record files, without writing files."""
+    """Returns the report for record files, without writing files."""
     return report_markdown(make_report(read_records(files)))
 
 
@@ -70,7 +70,7 @@ def write(file: Path, records: list[dict]) -> str:
 
 
 def with_curves(curves: dict[int, list]) -> list[dict]:
-    """Returns records of one series, with the curves of each seed for each number of heads."""
+    """Returns the records of one series. `curves` contains one curve per seed, for each number of heads."""
     return [
         {**record, "curve": curve}
         for point, (heads, by_seed) in enumerate(curves.items())
@@ -79,4 +79,5 @@ def with_curves(curves: dict[int, list]) -> list[dict]:
 
 
 def curve(*losses: float) -> list[list]:
+    """Returns a validation curve: five pairs of tokens and loss."""
     return [[tokens, loss] for tokens, loss in zip((100, 200, 480, 700, 1000), losses, strict=True)]

@@ -1,4 +1,4 @@
-"""Tiny model directories with a tokenizer, and texts in its vocabulary."""
+"""Saves tiny models with a tokenizer, and contains texts for its vocabulary."""
 
 from transformers import BertTokenizer
 
@@ -9,8 +9,8 @@ SHAPE = {"vocab_size": len(WORDS), "max_position_embeddings": 23}
 TEXTS = ["the cat sat on the mat .", "the dog", "where", "who sat on the cat and ran ."]
 
 
-def save(model, folder):
-    """Saves a model and a tokenizer."""
-    model.save_pretrained(folder)
-    vocabulary = {word: number for number, word in enumerate(WORDS)}
-    BertTokenizer(vocab=vocabulary, model_max_length=23).save_pretrained(folder)
+def save(model, directory):
+    """Saves a model with a tokenizer."""
+    model.save_pretrained(directory)
+    vocabulary = {word: token_id for token_id, word in enumerate(WORDS)}
+    BertTokenizer(vocab=vocabulary, model_max_length=23).save_pretrained(directory)

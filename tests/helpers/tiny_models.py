@@ -1,4 +1,4 @@
-"""Tiny models with every head, and inputs for them: odd sizes, large weights, real padding."""
+"""Tiny models with all task heads and large weights, and inputs with padding."""
 
 import torch
 import transformers
@@ -8,8 +8,8 @@ from fixedbert import FixedHeadBertConfig
 from fixedbert.model import configuration_fixed_head_bert
 
 HEADS = list(configuration_fixed_head_bert.HEADS)
-BERT_HEADS = [head for head in HEADS if hasattr(transformers, f"Bert{head}")]  # which can be compared with BERT
-# Batch 13, length 7; 5 heads of 6 in width 32: sizes that differ, so that swapped axes fail.
+BERT_HEADS = [head for head in HEADS if hasattr(transformers, f"Bert{head}")]  # heads that transformers' BERT also has
+# Batch size, length, width, heads, head size, neurons, vocabulary. All differ, so that swapped axes fail.
 B, L, D, H, P, F, V = 13, 7, 32, 5, 6, 37, 99
 SHAPE = {
     "vocab_size": V,
@@ -17,9 +17,9 @@ SHAPE = {
     "num_hidden_layers": 3,
     "intermediate_size": F,
     "max_position_embeddings": 11,
-    "initializer_range": 0.5,  # large, so that a wrong mask or scale shows
+    "initializer_range": 0.5,  # large, so that an incorrect mask or scale changes the outputs
 }
-# Different heads in every layer, with values larger and smaller than keys.
+# Layers with different numbers of heads and head sizes, and with values larger or smaller than keys.
 UNEQUAL = {"layer_attention_heads": [2, 5, 3], "attention_head_size": [3, 13, 6], "value_head_size": [9, 4, 6]}
 
 
@@ -29,11 +29,13 @@ def config_of(head: str, **changes) -> FixedHeadBertConfig:
 
 
 def model_of(head: str, **changes):
+    """Returns a FixedHeadBert with the task head `head`, such as ForMaskedLM."""
     torch.manual_seed(0)
     return getattr(fixedbert, f"FixedHeadBert{head}")(config_of(head, **changes))
 
 
 def inputs_of(head: str, labels: bool = False, size: int = B) -> dict[str, torch.Tensor]:
+    """Returns random inputs for `size` sequences of different lengths."""
     generator = torch.Generator().manual_seed(1)
 
     def ids(high, *shape):
@@ -63,6 +65,7 @@ def inputs_of(head: str, labels: bool = False, size: int = B) -> dict[str, torch
 
 
 def bert_of(head: str, family: str = "Bert", **changes):
+    """Returns a model of transformers, such as BertForMaskedLM or RobertaForMaskedLM."""
     torch.manual_seed(0)
     config_class = getattr(transformers, f"{family}Config")
     if family != "Bert":
@@ -71,15 +74,16 @@ def bert_of(head: str, family: str = "Bert", **changes):
     decoder = "LM" in head and "Masked" not in head
     config = config_class(**{**SHAPE, "num_attention_heads": 4, "is_decoder": decoder, **changes})
     model = getattr(transformers, f"{family}{head}")(config).eval()
-    for name, parameter in model.named_parameters():  # the initial biases of 0 would hide errors
+    for name, parameter in model.named_parameters():  # because initial biases of 0 would hide errors
         if name.endswith("bias"):
             torch.nn.init.normal_(parameter, std=0.5)
     return model
 
 
 @torch.no_grad()
-def differences(one, other, inputs) -> float:
-    outputs = (model(**inputs, return_dict=True).to_tuple() for model in (one, other))
+def differences(first, second, inputs) -> float:
+    """Returns the largest absolute difference between the outputs of two models."""
+    outputs = (model(**inputs, return_dict=True).to_tuple() for model in (first, second))
     pairs = list(zip(*outputs, strict=True))
     assert any(isinstance(a, torch.Tensor) for a, _ in pairs)
     return max(float((a - b).abs().max()) for a, b in pairs if isinstance(a, torch.Tensor))

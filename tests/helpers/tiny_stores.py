@@ -1,4 +1,4 @@
-"""Small stores whose tokens encode their document and position."""
+"""Creates small stores in which each token id encodes the document and the position."""
 
 import json
 from pathlib import Path
@@ -12,7 +12,7 @@ from fixedbert.support.checksums import write_with_checksum
 def make_store(
     directory: Path, *sentence_lengths: list[int], shard_size: int = 100, corpora: list[int] | None = None
 ) -> Documents:
-    """Writes documents with sentences of these lengths. The id of token i of document d is 1000 d + i."""
+    """Writes a store with one document per list of sentence lengths. Token i of document d has the id 1000 d + i."""
     directory = directory / "store"
     directory.mkdir()
     tokens = [

@@ -1,4 +1,4 @@
-"""A small study of two shapes on text, and records of its runs."""
+"""A small study of two shapes, and records of its runs."""
 
 from pathlib import Path
 
@@ -31,27 +31,29 @@ SMALL = {
 
 
 def table(**changes) -> Study:
+    """Returns the small study with changed entries."""
     entries = {**SMALL, **changes}
     stages = entries["pretraining"]
     return Study(name="small", **{**entries, "pretraining": stages if isinstance(stages, list) else [stages]})
 
 
-def write(folder: Path, **changes) -> str:
-    file = folder / "small.yaml"
+def write(directory: Path, **changes) -> str:
+    """Writes the small study with changed entries to a YAML file and returns the path."""
+    file = directory / "small.yaml"
     file.write_text(yaml.safe_dump({**SMALL, **changes}))
     return str(file)
 
 
 def fields_of(run, loss: float | None) -> dict:
-    """Returns the fields of a record with this loss, as `execute` does."""
+    """Returns the fields of a record for a run with this loss, in the form that `execute` returns."""
     shape = {name: getattr(run.config, name) for name in SHAPE} | {"attention_head_size": run.config.head_dim}
     shape["value_head_size"] = run.config.value_head_sizes[0]
     settings = {"training_flops": run.training_flops, "learning_rate": run.learning_rate, "seed": run.seed}
-    ones = ("parameters", COUNTED, "forward_flops", "max_seq_length", "tokens", "epochs", "seconds", "threads")
+    counts = ("parameters", COUNTED, "forward_flops", "max_seq_length", "tokens", "epochs", "seconds", "threads")
     unknown = dict.fromkeys(("curve", "decay_from", "texts", "commit"))
-    found = {"key": run.key, "objective": run.objective, "results": {"loss": loss}, "hardware": "", "versions": {}}
-    return {**found, **shape, **settings, **dict.fromkeys(ones, 1), **unknown}
+    result = {"key": run.key, "objective": run.objective, "results": {"loss": loss}, "hardware": "", "versions": {}}
+    return {**result, **shape, **settings, **dict.fromkeys(counts, 1), **unknown}
 
 
-def line_of(made: Study, run, loss: float | None) -> Record:
-    return Record(**fields_of(run, loss), **made.labels(run))
+def line_of(study: Study, run, loss: float | None) -> Record:
+    return Record(**fields_of(run, loss), **study.labels(run))

@@ -1,4 +1,4 @@
-"""Tiny models and tasks for tests of fine-tuning: the GLUE download and questions, from a few words."""
+"""Tiny models and data for fine-tuning: all GLUE tasks, and questions with answers."""
 
 import json
 import random
@@ -17,7 +17,7 @@ QUICK = ("--use_cpu", "--bf16", "false", "--disable_tqdm", "true", "--save_strat
 
 
 def write_model(folder: str, vocabulary: str):
-    """Saves a tiny pretrained model without dropout, and its tokenizer."""
+    """Saves a tiny pretrained model without dropout, with its tokenizer."""
     tokenizer = BertTokenizer(vocab=vocabulary)
     torch.manual_seed(0)
     shape = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 5, "attention_head_size": 6}
@@ -29,7 +29,7 @@ def write_model(folder: str, vocabulary: str):
 
 
 def write_download(folder: Path):
-    """Writes all GLUE tasks in the layout of the GLUE download, with 23 training, 13 validation and 7 test rows."""
+    """Writes all tasks as in the GLUE download, each with 23 training, 13 validation and 7 test rows."""
     rng = random.Random(0)
 
     def text():
@@ -54,14 +54,14 @@ def write_download(folder: Path):
 
 
 def write_questions(file: Path):
-    """Writes 31 questions, a third of them without an answer; some contexts need several windows."""
+    """Writes 31 questions. A third have no answer, and some contexts are longer than one window."""
     rng = random.Random(0)
     rows = []
     for number in range(31):
         words = rng.choices(WORDS, k=rng.randint(3, 40))
-        context, place = " ".join(words), rng.randrange(len(words))
-        start = len(" ".join(words[:place])) + (place > 0)
-        answers = {"text": [words[place]], "answer_start": [start]} if number % 3 else {"text": [], "answer_start": []}
+        context, index = " ".join(words), rng.randrange(len(words))
+        start = len(" ".join(words[:index])) + (index > 0)
+        answers = {"text": [words[index]], "answer_start": [start]} if number % 3 else {"text": [], "answer_start": []}
         rows.append(
             {"id": f"q{number}", "context": context, "question": " ".join(rng.choices(WORDS, k=4)), "answers": answers}
         )
@@ -69,6 +69,7 @@ def write_questions(file: Path):
 
 
 def glue(model, download, output, *more, task="rte"):
+    """Fine-tunes on GLUE tasks and returns the metrics of a single run, or None."""
     run_glue(glue_arguments(model, download, output, *more, task=task))
     return json.loads((output / "all_results.json").read_text()) if (output / "all_results.json").exists() else None
 
@@ -79,6 +80,7 @@ def glue_arguments(model, download, output, *more, task="rte"):
 
 
 def squad(model, questions, output, *more):
+    """Fine-tunes on questions and returns the metrics of a single run, or None."""
     files = [word for kind in ("train", "validation", "test") for word in (f"--{kind}_file", questions)]
     size = ("--max_seq_length", "32", "--doc_stride", "8", "--version_2_with_negative")
     run_squad(["--model_name_or_path", model, *files, *size, *QUICK, "--output_dir", str(output), *more])

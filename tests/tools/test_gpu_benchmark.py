@@ -1,4 +1,4 @@
-"""`python -m benchmarks.gpu` on a CPU: backends agree, skipped lines have a reason, and errors set the exit status."""
+"""Tests of `python -m benchmarks.gpu`, on a CPU."""
 
 import json
 from concurrent.futures.process import BrokenProcessPool
@@ -18,14 +18,14 @@ def small(monkeypatch):
 
 
 def lines_of(tmp_path, status: int) -> dict[str, dict]:
-    """Runs the benchmark, checks its exit status and returns the lines by title."""
+    """Runs the benchmark, checks the exit status and returns the lines by title."""
     file = tmp_path / "results.json"
     assert gpu.main(["--output_json", str(file)]) == status
     return {line["title"]: line for line in json.loads(file.read_text())["lines"]}
 
 
 def test_backends_agree_on_a_cpu(tmp_path, capsys):
-    """Guards: every backend is compared in three precisions or skipped with a reason; all numbers are in the file."""
+    """Each backend is compared in three precisions or skipped with a reason, and the file contains all results."""
     lines = lines_of(tmp_path, 0)
     for backend in ("eager", "sdpa", "sdpa, padded attention", "sdpa, looped attention"):
         for dtype in ("float32", "float16", "bfloat16"):
@@ -37,8 +37,8 @@ def test_backends_agree_on_a_cpu(tmp_path, capsys):
     assert all(f"skipped: {reason}" in printed for reason in skipped.values()) and "nothing is wrong" in printed
 
 
-def test_a_wrong_backend_is_named(tmp_path, monkeypatch, capsys):
-    """Guards: a backend that shifts its output by a token is named, and the exit status is 1."""
+def test_incorrect_backend(tmp_path, monkeypatch, capsys):
+    """A backend whose outputs are shifted by one token is reported as incorrect, and the exit status is 1."""
     monkeypatch.setattr(backends, "LAYOUTS", ("packed",))
     original = fast_fixed_head_bert.padded_attention
     monkeypatch.setattr(fast_fixed_head_bert, "padded_attention", lambda *x, **named: original(*x, **named).roll(1, 0))
@@ -48,8 +48,8 @@ def test_a_wrong_backend_is_named(tmp_path, monkeypatch, capsys):
     assert all("padded" in title for title in wrong) and "wrong: sdpa, padded attention" in capsys.readouterr().out
 
 
-def test_a_backend_that_raises_is_named(tmp_path, monkeypatch):
-    """Guards: a kernel that raises gives a wrong line with its message, and the other backends are still tested."""
+def test_exception_in_a_backend(tmp_path, monkeypatch):
+    """An exception in a kernel is reported as an incorrect result, and the other backends are still tested."""
 
     def broken(*args, **kwargs):
         raise RuntimeError("no such kernel")
@@ -64,14 +64,14 @@ def test_a_backend_that_raises_is_named(tmp_path, monkeypatch):
 
 
 def test_dropout_that_is_not_applied(monkeypatch):
-    """Guards: a backend that does not apply dropout is wrong."""
+    """A backend that does not apply dropout is reported as incorrect."""
     assert backends.dropout_line(backends.EAGER, CPU, torch.float32).right
     monkeypatch.setattr(torch.nn.Dropout, "forward", lambda self, x: x)
     assert backends.dropout_line(backends.EAGER, CPU, torch.float32).right is False
 
 
 def test_steps_are_counted(monkeypatch):
-    """Guards: tokens and FLOPs of the measured steps are counted, without warm-up."""
+    """Tokens and FLOPs are counted for the measured steps, without the warm-up."""
     monkeypatch.setattr(pretraining_steps, "LENGTH", 16)
     monkeypatch.setattr(pretraining_steps, "SHORTER", 0)
     monkeypatch.setattr(pretraining_steps, "WARM_UP", 1)
@@ -83,8 +83,8 @@ def test_steps_are_counted(monkeypatch):
     assert pretraining_steps.product_rate(CPU, 8) > 0
 
 
-def test_too_little_memory_is_left_out(monkeypatch):
-    """Guards: a variant that does not fit into memory is skipped, not wrong, for every form of the error."""
+def test_variants_that_run_out_of_memory(monkeypatch):
+    """A variant that runs out of memory is skipped, for all forms of the error."""
 
     def line_of(error: Exception):
         def fail(_):
@@ -99,23 +99,23 @@ def test_too_little_memory_is_left_out(monkeypatch):
     assert line_of(RuntimeError("no kernel")).right is False
 
 
-def test_search_for_the_largest_batch(monkeypatch):
-    """Guards: out-of-memory errors halve the batch, and a preset whose search fails is skipped."""
+def test_search_for_the_largest_batch_size(monkeypatch):
+    """Out-of-memory errors halve the batch size. Presets that never fit are skipped, and other errors are reported."""
     errors = {256: RuntimeError("CUDA error: out of memory"), 128: RuntimeError("CUBLAS_STATUS_ALLOC_FAILED")}
     errors |= {64: torch.OutOfMemoryError("GPU 0")}
-    lost, fits, never = pretraining_steps.PRESETS
+    broken, fits, too_large = pretraining_steps.PRESETS
 
-    def run(_work, preset=fits, _device=None, rows=32, _count=1):  # a search has arguments
-        if preset == lost:
+    def run(_work, preset=fits, _device=None, rows=32, _count=1):  # the search passes arguments
+        if preset == broken:
             raise BrokenProcessPool("terminated abruptly")
-        if preset == never or rows in errors:
+        if preset == too_large or rows in errors:
             raise errors.get(rows, errors[64])
         return pretraining_steps.Steps(1, 1.0, 9, 9.0, 0, 0)
 
     monkeypatch.setattr(pretraining_steps, "in_a_process", run)
     monkeypatch.setattr(pretraining_steps, "product_rate", lambda *_: 1.0)
     product, first, *variants, last = pretraining_steps.speed_lines(torch.device("cuda"))
-    assert first.title.startswith(lost) and first.right is False and "BrokenProcessPool" in first.result
+    assert first.title.startswith(broken) and first.right is False and "BrokenProcessPool" in first.result
     assert [line.title for line in variants] == [f"{fits}, 32 rows: {name}" for name in pretraining_steps.VARIANTS]
     assert all(line.values for line in variants)
-    assert last.title.startswith(never) and last.skipped == "out of memory"
+    assert last.title.startswith(too_large) and last.skipped == "out of memory"

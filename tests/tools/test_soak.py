@@ -1,4 +1,4 @@
-"""Soak tests recognize faults."""
+"""Tests that the soak tests detect faults."""
 
 import os
 import random
@@ -21,13 +21,13 @@ from soak import damage, kills
     ],
 )
 def test_outcomes_of_a_command(tmp_path, monkeypatch, work, outcome):
-    """Guards: success, an error message, a traceback, a hang and a crash of a command are distinguished."""
+    """The soak tests distinguish success, error message, traceback, hang and crash of a command."""
     monkeypatch.setattr(damage, "SECONDS", 3)
     assert damage.in_child(work, tmp_path / "trial")[0] == outcome
 
 
 def test_faults():
-    """Guards: unclear messages, hangs, tracebacks and silently changed content of our own files are faults."""
+    """Unclear messages, hangs, tracebacks, and undetected changes to the package's files are faults."""
     shard = next(name for name in damage.WRITTEN_FILES if name.endswith(".arrow"))
     assert damage.faults_of("rows.csv", "done", "a", "b") == damage.faults_of(shard, "done", "a", "a") == []
     assert damage.faults_of("rows.csv", "error", "error: rows.csv, line 3: no label.", "") == []
@@ -38,7 +38,7 @@ def test_faults():
 
 
 def test_damage_can_be_repeated(tmp_path):
-    """Guards: a seed always gives the same damage, and the content nearly always changes."""
+    """The damage depends only on the seed, and changes the content in most cases."""
     content = b"".join(b'{"text": "one %d", "label": "yes"}\n' % number for number in range(9))
     results = []
     for number in (*range(5, 40), *range(5, 40)):
