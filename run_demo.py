@@ -3,8 +3,8 @@ Pretrains a tiny model, fine-tunes it on two tasks with and without pretraining,
 
     make demo        # or: python run_demo.py
 
-Takes two minutes on two CPU cores and needs no network. Finished steps are kept in demo/ and skipped when the demo runs
-again. Flags are passed to all scripts:
+Takes two minutes on two CPU cores and needs no network. Finished steps are kept in demo/ and skipped in later runs.
+Flags are passed to all scripts:
 
     python run_demo.py --seed 1 --bf16 false
 """
