@@ -39,8 +39,10 @@ class Predictions:
     The parameters of n independent distributions that a model predicts for a batch.
 
     Args:
-        values: (n, C). Class logits, logits of independent labels, or means of normal distributions with variance 1.
-        kind: "classes", "labels" or "numbers". Vectors with norm 1 are "embeddings" of texts or "states" of tokens.
+        values: tensor (n, C) with class logits, logits of independent labels, or vectors. Vectors are the means of
+            normal distributions with variance 1.
+        kind: "classes" or "labels" for logits. "numbers" for scores, or "embeddings" (of texts) or "states" (of
+            tokens) for vectors with norm 1.
     """
 
     values: Tensor

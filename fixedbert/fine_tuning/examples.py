@@ -1,4 +1,4 @@
-"""Functions for the rows and features of every fine-tuning task, such as cached tokenization and invalid rows."""
+"""Functions that tokenize and cache examples, sort features, report invalid rows, and compare splits."""
 
 import os
 from collections.abc import Callable, Iterable, Mapping
@@ -12,7 +12,7 @@ from datasets.fingerprint import Hasher
 from ..support.errors import InputError
 
 FORMAT = 5  # part of the cache key; increase it when the same rows produce different features
-MAX_LISTED = 20  # skipped rows
+MAX_LISTED = 20  # maximum number of skipped rows in a message
 ROWS_PER_PROCESS = 10_000  # with fewer rows, starting a process takes longer than it saves
 
 
@@ -67,7 +67,7 @@ def first_rows(rows: datasets.Dataset, count: int | None) -> datasets.Dataset:
 
 
 def longest_first(features: datasets.Dataset) -> tuple[datasets.Dataset, np.ndarray]:
-    """Returns the features sorted by decreasing length, and their original indices."""
+    """Returns the features sorted by decreasing length, and the original index of each one."""
     order = np.argsort(-np.array(features["length"][:]), kind="stable")
     return features.select(order), order
 

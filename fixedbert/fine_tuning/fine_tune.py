@@ -1,4 +1,4 @@
-"""A single fine-tuning run, and the interface of the tasks that it can train."""
+"""A single fine-tuning run, and the base class for its tasks."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -22,11 +22,11 @@ from .trainer import FineTuningArguments, FineTuningDataArguments, FineTuningTra
 
 class FineTuningTask(ABC):
     """
-    Base class for the data of a run, and for its evaluation and predictions.
+    Base class for tasks. A task loads the data for a run, evaluates the model, and writes predictions.
 
     Attributes:
         features: tokenized examples for each split.
-        evaluated: features of the validation splits, sorted by decreasing length. Training evaluates on the first one.
+        evaluated: features of the validation splits, sorted by decreasing length. Training uses the first split.
         new_head: True if the model's task head is for different labels and must be replaced.
     """
 
@@ -59,7 +59,7 @@ def fine_tune(
     given: dict[str, Any],
 ):
     """
-    Trains a model, evaluates it and predicts, as the arguments specify, and writes the results to `output_dir`.
+    Trains a model, evaluates it and writes predictions, depending on `do_train`, `do_eval` and `do_predict`.
 
     `name` is a GLUE task, or None for other data. `arguments` were created from the fields in `given`.
     """

@@ -55,9 +55,7 @@ class GlueDataArguments(FineTuningDataArguments):
             names = [name for name in TASKS if name != "ax" or predict]
         for name in names:
             if name not in TASKS:
-                raise InputError(
-                    f"{name!r} is an unknown task; available tasks: {', '.join(TASKS)}, all.", "task_name"
-                )
+                raise InputError(f"unknown `task_name` {name!r}; available tasks: {', '.join(TASKS)}, all.")
         return sorted(dict.fromkeys(names), key=lambda name: name == "ax")  # ax needs the model trained on MNLI
 
 
@@ -88,7 +86,7 @@ def load_texts(task: str | None, arguments: GlueDataArguments, kinds: tuple[str,
 
 
 def main(argv: list[str] | None = None, prog: str | None = None):
-    """Fine-tunes with the flags in `argv` (by default those of the script), and prints the results."""
+    """Fine-tunes with command-line flags (by default `sys.argv`), and prints the results."""
     PartialState().print(fine_tune_glue(**read_arguments(argv, *TextClassification.arguments, prog=prog)))
 
 

@@ -6,7 +6,7 @@ from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 
 
 def correlation(function, predictions: np.ndarray, labels: np.ndarray) -> float:
-    """Returns a correlation coefficient, or 0 where scipy returns NaN, such as for constant predictions."""
+    """Returns a correlation coefficient, or 0 if scipy would return NaN, for example for constant predictions."""
     if len(labels) < 2 or np.ptp(labels) == 0 or not np.ptp(predictions) > 0:
         return 0.0
     return float(function(predictions, labels)[0])
@@ -41,7 +41,7 @@ METRICS = {
 
 def glue_scores(task: str, predictions: np.ndarray, labels: np.ndarray, positive: int = 1) -> dict[str, float]:
     """
-    Returns the metrics for a GLUE task, for "classification" or for "regression".
+    Returns the metrics for `task`, which is a GLUE task, "classification" or "regression".
 
     `predictions` and `labels` are label ids or scores (examples,). `positive` is the positive class for F1.
     """

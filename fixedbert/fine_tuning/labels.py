@@ -9,7 +9,7 @@ from transformers import PreTrainedConfig
 from ..data.glue import TASKS
 from ..support.errors import InputError
 
-MAX_LISTED = 20  # labels in a message
+MAX_LISTED = 20  # maximum number of labels in a message
 
 
 def align_labels(names: list[str] | None, config: PreTrainedConfig, train: bool) -> tuple[dict[str, int], bool]:
@@ -63,7 +63,11 @@ def align_labels(names: list[str] | None, config: PreTrainedConfig, train: bool)
 
 
 def assume_order(names: list[str], known: list[str]) -> dict[str, int]:
-    """Returns and prints label ids for a model without label names. Ids follow `names`, which can also be numbers."""
+    """
+    Returns a label id for each name in the data, for a model without label names. Also prints the ids.
+
+    If all names are numbers, they are the ids. Otherwise, the ids follow the order of the names.
+    """
     are_numbers = all(name.isdecimal() and int(name) < len(known) for name in names)
     label_ids = {name: int(name) if are_numbers else number for number, name in enumerate(names)}
     assumed = shorten(f"{known[number]} = {name!r}" for name, number in label_ids.items())
@@ -95,7 +99,7 @@ def normalize_name(name: str) -> str:
 
 def match_names(names: list[str], known: list[str]) -> list[int] | None:
     """Returns the index of each name in `known`, or None if one is missing. Case and separators need not match."""
-    for normalize in (str, normalize_name):
+    for normalize in (str, normalize_name):  # exact matches take precedence
         ours, theirs = ([normalize(name) for name in labels] for labels in (names, known))
         if {*ours} <= {*theirs}:
             return [theirs.index(name) for name in ours]
@@ -103,7 +107,7 @@ def match_names(names: list[str], known: list[str]) -> list[int] | None:
 
 
 def submitted_names(task: str, names: list[str]) -> list[str]:
-    """Returns the labels that GLUE's submission format uses for the given label names. Unknown names are unchanged."""
+    """Converts label names to the labels in GLUE's submission format. Leaves unknown names unchanged."""
     official = [*TASKS[task].labels]
     matched = match_names(names, official)
     if matched is None:
@@ -112,7 +116,7 @@ def submitted_names(task: str, names: list[str]) -> list[str]:
 
 
 def shorten(names: Iterable[str]) -> str:
-    """Returns the first names as text for a message, and how many more there are."""
+    """Joins names for a message, which lists the first ones and the number of remaining names."""
     names = [*names]
     more = [f"and {len(names) - MAX_LISTED:,} more"] if len(names) > MAX_LISTED else []
     return ", ".join([*names[:MAX_LISTED], *more])

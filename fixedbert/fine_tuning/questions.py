@@ -30,8 +30,8 @@ def load_squad(file: str, max_samples: int | None = None, **options) -> datasets
     """
     Loads the first `max_samples` questions from a .json, .jsonl or .parquet file.
 
-    A .json file can be in SQuAD's official format. Alternatively, the rows of the file, which are under "data" in a
-    .json file, have the columns id, context, question and answers. `options` are passed to `question_rows`.
+    A .json file can be in SQuAD's official format. Otherwise, the rows have the columns id, context, question and
+    answers, and a .json file contains them under "data". `options` are passed to `question_rows`.
     """
     with reading(file, REDOWNLOAD, "not in SQuAD's format"):
         return question_rows(islice(questions_in(Path(file)), max_samples), file, **options)
@@ -120,7 +120,7 @@ def questions_that_fit(
     doc_stride: int,
     skip_bad_rows: bool = False,
 ) -> datasets.Dataset:
-    """Returns the questions that leave room for more than `doc_stride` context tokens, and reports all others."""
+    """Returns the questions that leave room for more than `doc_stride` context tokens. Longer ones are invalid."""
     encoded = encode(tokenizer, rows["question"][:], add_special_tokens=False, return_attention_mask=False)
     room = max_seq_length - tokenizer.num_special_tokens_to_add(pair=True) - doc_stride
     lengths = [len(ids) for ids in encoded["input_ids"]]
@@ -150,8 +150,8 @@ def squad_windows(
     The columns `start_positions` and `end_positions` contain the indices of the first and last token of an answer.
     This is the first answer that lies entirely in the window. Without such an answer, both are 0, the index of [CLS].
 
-    Windows for evaluation have two more columns. `question` is the index of the row. `offsets` (2L) contains the first
-    character and the end character of each of the L tokens, or -1 for tokens that do not belong to the context.
+    Windows for evaluation have two more columns. `question` is the index of the row. For each of the L tokens,
+    `offsets` (2L) contains the first character and the end character, or -1 if the token is not in the context.
 
     `options` are passed to `make_features`. Raises InputError if the tokenizer pads on the left.
     """
@@ -179,7 +179,7 @@ def make_windows(
     doc_stride: int,
     for_training: bool,
 ) -> dict[str, list]:
-    """Returns the windows for a batch of questions, as columns for `make_features`."""
+    """Returns the columns of the windows for a batch of questions. Called by `make_features`."""
     windows = encode(
         tokenizer,
         [question.lstrip() for question in batch["question"]],

@@ -68,7 +68,7 @@ def load_questions(arguments: SquadDataArguments, kind: str, **hub_options) -> d
 
 
 def main(argv: list[str] | None = None, prog: str | None = None):
-    """Fine-tunes with the flags in `argv` (by default those of the script), and prints the results."""
+    """Fine-tunes with command-line flags (by default `sys.argv`), and prints the results."""
     PartialState().print(fine_tune_squad(**read_arguments(argv, *QuestionAnswering.arguments, prog=prog)))
 
 
@@ -102,7 +102,9 @@ class QuestionAnswering(FineTuningTask):
     ):
         model_args, data_args, training_args = arguments
         if data_args.null_score_diff_threshold == "best" and not training_args.do_eval:
-            raise InputError('"best" requires validation questions; set `do_eval`.', "null_score_diff_threshold")
+            raise InputError(
+                '"best" can only be chosen on validation questions; set `do_eval`.', "null_score_diff_threshold"
+            )
         self.features, self.evaluations = {}, {}
         examples: dict[str, datasets.Dataset] = {}
         for kind in training_args.kinds:
@@ -115,7 +117,7 @@ class QuestionAnswering(FineTuningTask):
             if kind == "train":
                 self.features[kind] = first_rows(
                     windows, data_args.max_train_samples
-                )  # as in run_qa.py, this limits the windows, too
+                )  # run_qa.py limits the number of windows, too
                 continue
             self.features[kind], _ = longest_first(windows)
             self.evaluations[kind] = SquadEvaluation(

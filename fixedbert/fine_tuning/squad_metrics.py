@@ -100,7 +100,7 @@ def best_threshold(
     """
     Returns the best average score that a threshold for null scores achieves, in percent, and this threshold.
 
-    Like find_best_thresh in the official script, this starts with "no answer" for all questions, and replaces it by
+    Like find_best_thresh in the official script, this starts with "no answer" for all questions, and switches to
     the predicted texts in the order of their null scores. All arrays are (questions,). `scores` are the scores of the
     predicted texts, and `empty` is True for empty predicted texts.
     """
@@ -124,12 +124,12 @@ class SquadEvaluation:
     Args:
         rows: the questions, from `question_rows`.
         windows: the windows from `squad_windows`, in any order.
-        n_best_size: number of starts and ends that are combined to spans in each window, and of spans that are kept
+        n_best_size: number of best starts and ends that are combined in each window, and number of spans that are kept
             for each question.
         max_answer_length: maximum number of tokens in a span.
         version_2_with_negative: allow empty answers.
         null_score_diff_threshold: the answer is empty if the score of [CLS] exceeds the score of the best span by more
-            than this threshold. The score of [CLS] is the lowest one in all windows. "best" selects the threshold with
+            than this threshold. The score of [CLS] is its minimum over all windows. "best" selects the threshold with
             the best F1.
 
     Attributes:
@@ -202,7 +202,7 @@ class SquadEvaluation:
         return texts
 
     def spans(self, window: int, start_logits: np.ndarray, end_logits: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Returns first characters, end characters, start logits and end logits (spans,) of a window's best spans."""
+        """Returns the first and end characters, start and end logits of a window's best spans, each (spans,)."""
         size = self.lengths[window]
         offsets = self.offsets[self.ends[window] : self.ends[window + 1]].reshape(size, 2)
         starts, ends = (
@@ -216,7 +216,7 @@ class SquadEvaluation:
 
 
 def with_probabilities(candidates: list[tuple]) -> list[dict]:
-    """Returns spans, given as (text, start logit, end logit), in the format of run_qa.py, with their probabilities."""
+    """Converts candidates (text, start logit, end logit) to the format of run_qa.py, which includes probabilities."""
     scores = np.array([start + end for _, start, end in candidates])
     weights = np.exp(scores - scores.max()) if candidates else scores
     return [

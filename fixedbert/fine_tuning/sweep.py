@@ -1,9 +1,9 @@
-"""Sweeps, which fine-tune on several tasks, with several seeds or hyperparameters, and summarize the results."""
+"""Fine-tuning sweeps over tasks, seeds and hyperparameters, with a summary of the results."""
 
 import gc
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import product
@@ -59,7 +59,7 @@ def plan_runs(tasks: list[str | None], training_args: FineTuningArguments) -> li
     """Returns the runs for all combinations of tasks, settings from the grid, and seeds."""
     grid = training_args.grid
     if grid is not None and grid not in GRIDS:
-        raise InputError(f"{grid!r} is an unknown grid; available grids: {', '.join(GRIDS)}.", "grid")
+        raise InputError(f"unknown `grid` {grid!r}; available grids: {', '.join(GRIDS)}.")
     if grid is not None and training_args.max_steps > 0:
         raise InputError("cannot be combined with `max_steps`, which overrides the number of epochs.", "grid")
     if training_args.teacher_model is not None and len(set(tasks) - {"ax"}) > 1:
@@ -110,7 +110,7 @@ def sweep(task_class: type[FineTuningTask], **given: Any) -> Trained:
 def run_fields(
     run: PlannedRun, given: dict[str, Any], training_args: FineTuningArguments, directory: Path
 ) -> dict[str, Any]:
-    """Returns the fields for one run of a sweep with the fields `given` and the output directory `directory`."""
+    """Returns the fields for a single run. The sweep has the fields `given` and the output directory `directory`."""
     fields: dict[str, Any] = given | {"seeds": None, "grid": None, "seed": run.seed, **dict(run.settings)}
     fields["output_dir"] = str(directory / run.directory)
     if training_args.push_to_hub:
@@ -121,11 +121,9 @@ def run_fields(
     if (batch := fields.pop("train_batch_size", None)) is not None:
         divisor = training_args.world_size * max(training_args.n_gpu, 1) * training_args.gradient_accumulation_steps
         if batch % divisor:
-            raise InputError(
-                f"needs a batch of {batch}, which is not divisible by {divisor} devices and steps.", "grid"
-            )
+            raise InputError(f"the batch size {batch} in `grid` is not divisible by {divisor} devices and steps.")
         fields["per_device_train_batch_size"] = batch // divisor
-    if run.task == "ax":  # has no training data; the MNLI model predicts it
+    if run.task == "ax":  # ax has no training data, and is predicted with the MNLI model
         fields |= dict.fromkeys(("do_train", "do_eval", "load_best_model_at_end", "push_to_hub"), False)
         fields |= {"eval_strategy": "no", "early_stopping_patience": None}
         mnli = directory / run.directory.replace("ax/", "mnli/", 1)
@@ -138,7 +136,7 @@ def run_fields(
 @contextmanager
 def sweep_directory(training_args: FineTuningArguments, given: dict[str, Any]) -> Iterator[Path]:
     """
-    Context manager that yields the directory for an incomplete sweep, OUTPUT.partial, and renames it at the end.
+    Context manager that yields OUTPUT.partial, the directory for an incomplete sweep. Renames it to OUTPUT at the end.
 
     The same command continues an interrupted sweep in this directory. Raises InputError if the arguments differ.
     """
@@ -169,7 +167,7 @@ MAIN_METRICS = ("combined_score", "matthews_correlation", "accuracy", "pearson",
 
 @dataclass
 class Summary:
-    """The values of one metric for all seeds of a task, with the same settings from the grid."""
+    """The values of one metric for all seeds, for one task and one choice of settings from the grid."""
 
     task: str
     settings: dict[str, float]
@@ -201,9 +199,9 @@ def summarize(directory: Path, runs: list[PlannedRun]):
     for summary in summaries:
         if summary.is_main or not with_grid:
             print(summary.line("<- best" if with_grid and summary is best[summary.task] else ""))
-    means = {"average": average(best, results)} if len(best) > 1 else {}
+    means = {"average": average(best.values(), summaries)} if len(best) > 1 else {}
     if "wnli" in best and means:  # as in the BERT paper
-        means["average without wnli"] = average({task: s for task, s in best.items() if task != "wnli"}, results)
+        means["average without wnli"] = average((best[task] for task in best if task != "wnli"), summaries)
     for name, values in means.items():
         print(Summary(name, {}, "", values, True).line())
     content = {
@@ -229,19 +227,12 @@ def summaries_of(results: dict[PlannedRun, dict]) -> list[Summary]:
     return summaries
 
 
-def average(best: dict[str, Summary], results: dict[PlannedRun, dict]) -> list[float]:
-    """
-    Returns the main metric averaged over tasks, for each seed. For MNLI, both validation sets are averaged first.
-
-    `best` contains the summary with the best settings for each task, and `results` the metrics of each run.
-    """
-    averages = []
-    for seed in dict.fromkeys(run.seed for run in results):
-        scores = []
-        for run, result in results.items():
-            summary = best.get(run.task or "data")
-            if run.seed == seed and summary is not None and dict(run.settings) == summary.settings:
-                names = (f"eval_{summary.metric}", f"eval_{summary.metric}_mm")
-                scores.append(mean(result[name] for name in names if name in result))
-        averages.append(mean(scores))
-    return averages
+def average(best: Iterable[Summary], summaries: list[Summary]) -> list[float]:
+    """Returns, for each seed, the average of the metrics in `best`. For MNLI, both validation sets count half."""
+    scores = []
+    for main in best:
+        names = (main.metric, f"{main.metric}_mm")
+        same_runs = [s for s in summaries if (s.task, s.settings) == (main.task, main.settings)]
+        values = [summary.values for summary in same_runs if summary.metric in names]
+        scores.append([mean(pair) for pair in zip(*values, strict=True)])
+    return [mean(values) for values in zip(*scores, strict=True)]

@@ -31,14 +31,14 @@ class TextData:
 
     Attributes:
         labels: label names. Empty for regression, None if no split has labels.
-        splits: datasets for "train", "validation", "test", "validation_mismatched" and so on.
+        splits: a dataset for each split, such as "train" or "validation_mismatched".
     """
 
     labels: list[str] | None
     splits: dict[str, datasets.Dataset]
 
     def of_kind(self, kind: str) -> dict[str, datasets.Dataset]:
-        """Returns the "train", "validation" or "test" splits. Of GLUE's splits, the matched one comes first."""
+        """Returns the "train", "validation" or "test" splits. For MNLI, the matched split comes first."""
         return {split: rows for split, rows in self.splits.items() if split.split("_")[0] == kind}
 
 
@@ -178,11 +178,11 @@ def load_task(
         InputError: If the task is unknown or lacks a split, a file is not found, or a row is invalid.
     """
     if name not in TASKS:
-        raise InputError(f"{name!r} is an unknown task; available tasks: {', '.join(TASKS)}.", "task_name")
+        raise InputError(f"unknown `task_name` {name!r}; available tasks: {', '.join(TASKS)}.")
     task = TASKS[name]
     files = {split: file for split, file in task.files.items() if split.split("_")[0] in kinds}
     if absent := set(kinds) - {split.split("_")[0] for split in files}:
-        raise InputError(f"{name} has no {' and no '.join(sorted(absent))} split.", "task_name")
+        raise InputError(f"the GLUE task {name} has no {' and no '.join(sorted(absent))} split.")
     texts, label, label_names = task.texts, "label", {label: label for label in task.labels}
     if data_dir is None:
         config = task.dataset_config_name or name
@@ -206,7 +206,7 @@ def load_task(
 
 
 def load_files(files: Mapping[str, str], **options) -> TextData:
-    """Loads a file for each split ("train", "validation", "test"). `options` are passed to `read_splits`."""
+    """Loads one file per split ("train", "validation", "test"). `options` are passed to `read_splits`."""
     return read_splits({split: RowSource.from_file(Path(file)) for split, file in files.items()}, **options)
 
 
@@ -214,7 +214,7 @@ def load_dataset(name: str, config: str | None, kinds: tuple[str, ...], hub_opti
     """Loads the splits in `kinds` from a dataset on the Hub. `options` are passed to `read_splits`."""
     hub = load_from_hub(name, config, **hub_options)
     if absent := [kind for kind in kinds if kind not in hub]:
-        raise InputError(f"{name} has no split {absent[0]!r}; available splits: {', '.join(hub)}.", "dataset_name")
+        raise InputError(f"{name} has no split {absent[0]!r}; available splits: {', '.join(hub)}.")
     return read_splits({kind: RowSource(f"{name}, {kind}", dataset_rows(hub[kind])) for kind in kinds}, **options)
 
 
@@ -261,7 +261,7 @@ def are_floats(labels: Collection[str]) -> bool:
 
 
 def label_sort_key(label: str) -> tuple:
-    """Sort key that sorts numbers by value, and then other labels alphabetically."""
+    """Sort key that orders numbers by value, followed by all other labels in alphabetical order."""
     number = as_float(label)
     return (True, 0.0, label) if math.isnan(number) else (False, number, label)
 
@@ -269,7 +269,7 @@ def label_sort_key(label: str) -> tuple:
 def tokenize(
     batch: dict, _: list[int], tokenizer: PreTrainedTokenizerBase, max_seq_length: int, label_ids: Mapping[str, int]
 ) -> dict:
-    """Returns the features for a batch of rows, for `make_features`."""
+    """Tokenizes a batch of rows. Called by `make_features`."""
     texts = [batch[name] for name in ("sentence1", "sentence2") if name in batch]
     features = encode(tokenizer, *texts, max_length=max_seq_length, truncation=True, return_attention_mask=False)
     columns = {**features, "length": [len(ids) for ids in features["input_ids"]]}

@@ -135,7 +135,7 @@ class FineTuningTrainer(CommonTrainer):
     Trainer for features with a `length` column.
 
     Args:
-        pad_to: number of tokens to which examples are padded. By default, the longest example in each batch decides.
+        pad_to: number of tokens to which examples are padded. By default, the length of the longest in each batch.
         teacher: if given, the training loss is (1 - weight) * label loss + weight * distillation loss. The evaluation
             loss is always the label loss.
     """
@@ -147,7 +147,7 @@ class FineTuningTrainer(CommonTrainer):
         padding, multiple = "max_length" if pad_to else True, 8 if training_args.fp16 else None
         collator = DataCollatorWithPadding(tokenizer, padding, pad_to, multiple)
         super().__init__(*args, data_collator=collator, **kwargs)
-        # compute_loss weights the average over each batch, even for models that accept the number of rows in a step.
+        # compute_loss scales the averages over batches itself, so the model must not use the number of rows in a step.
         self.model_accepts_loss_kwargs = False
         self.teacher = teacher
         self.columns = {*signature(self.model.forward).parameters, "label"}  # used in batches
@@ -168,7 +168,7 @@ class FineTuningTrainer(CommonTrainer):
         return self.loader(self.inputs_of(rows), args.train_batch_size, sampler)
 
     def get_eval_dataloader(self, eval_dataset=None):
-        """Returns a data loader that keeps the order of the rows. Trainer groups them by length here, too."""
+        """Returns a data loader that keeps the order of the rows. Trainer's own would group them by length."""
         rows = self.inputs_of(self.eval_dataset if eval_dataset is None else eval_dataset)
         return self.loader(rows, self.args.eval_batch_size, SequentialSampler(rows), persistent_workers=False)
 
@@ -180,7 +180,7 @@ class FineTuningTrainer(CommonTrainer):
         return rows.select_columns([name for name in rows.column_names if name in self.columns])
 
     def get_batch_samples(self, *args, **kwargs):
-        """Returns the batches for a step, and the number of rows in them, for this process."""
+        """Returns the batches for a step, and the number of rows in them on this process."""
         batches, _ = super().get_batch_samples(*args, **kwargs)
         return batches, sum(len(batch["input_ids"]) for batch in batches)
 
@@ -190,7 +190,7 @@ class FineTuningTrainer(CommonTrainer):
         if self.teacher is not None and model.training:
             weight, temperature = self.args.distillation_weight, self.args.distillation_temperature
             loss = (1 - weight) * loss + weight * self.teacher.loss(inputs, outputs, temperature)
-        if num_items_in_batch is not None:  # weights batches by size, because the last one can be smaller
+        if num_items_in_batch is not None:  # Trainer averages over batches, but the last one can be smaller
             loss = loss * (rows * self.current_gradient_accumulation_steps / num_items_in_batch)
         return (loss, outputs) if return_outputs else loss
 
@@ -198,7 +198,7 @@ class FineTuningTrainer(CommonTrainer):
         output = super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)
         if output.predictions is not None and output.label_ids is not None:
             assert output.metrics is not None
-            # With several processes, Trainer's loss counts rows twice that fill up the last batch.
+            # Trainer's own loss is inexact with several processes, because rows are repeated to fill the last batch.
             output.metrics[f"{metric_key_prefix}_loss"] = mean_loss(output.predictions, output.label_ids)
         return output
 
@@ -208,7 +208,7 @@ def mean_loss(predictions: np.ndarray | tuple, labels: np.ndarray | tuple) -> fl
     Returns the average loss over all examples, in float64.
 
     For float labels and predictions (examples, 1), this is the mean squared error. For label ids and logits (examples,
-    classes), it is the cross-entropy in nats. The loss is also averaged over tuples, such as start and end logits.
+    classes), it is the cross-entropy in nats. For tuples, such as start and end logits, the losses are averaged.
     """
     predictions, labels = (x if isinstance(x, tuple) else (x,) for x in (predictions, labels))
     losses = []

@@ -218,7 +218,9 @@ def test_validation_rows_that_are_training_rows(model, tmp_path, capsys):
 
 def test_thresholds_and_maximum_counts(model, download, questions, tmp_path):
     """Choosing a threshold requires validation questions. `max_predict_samples` limits the predictions."""
-    with pytest.raises(InputError, match='`null_score_diff_threshold` "best" requires validation questions'):
+    with pytest.raises(
+        InputError, match='`null_score_diff_threshold` "best" can only be chosen on validation questions'
+    ):
         squad(model, questions, tmp_path / "no", "--do_predict", "--null_score_diff_threshold", "best")
     few = ("--do_train", "--do_predict", "--max_steps", "1", "--max_predict_samples", "3")
     glue(model, download, tmp_path / "few", *few)

@@ -288,9 +288,7 @@ def test_formats_give_the_same_rows(tmp_path, name):
         ({"answers": {"text": [""], "answer_start": [0]}}, "the answer '' is not at character 0"),
         ({"answers": {"text": [], "answer_start": []}}, "no answer; set `version_2_with_negative` for SQuAD 2.0"),
         ({"answers": ...}, "it has no answers"),
-        ({"question": " "}, "its question is empty"),
         ({"context": None}, "its context is empty"),
-        ({"question": ["x"]}, "its question must be text, not list"),
         ({"context": "\ud83d"}, "unpaired surrogate"),
     ],
 )

@@ -104,10 +104,10 @@ def test_grid_of_the_bert_paper(tmp_path):
         "output_dir": str(tmp_path / runs[-1].directory),
     }
     training_args.gradient_accumulation_steps = 3
-    with pytest.raises(InputError, match="`grid` needs a batch of 16, which is not divisible by 3"):
+    with pytest.raises(InputError, match="the batch size 16 in `grid` is not divisible by 3 devices"):
         run_fields(runs[0], given, training_args, tmp_path)
     training_args.grid = "bart"
-    with pytest.raises(InputError, match="`grid` 'bart' is an unknown grid; available grids: bert"):
+    with pytest.raises(InputError, match="unknown `grid` 'bart'; available grids: bert"):
         plan_runs(["rte"], training_args)
     training_args.grid, training_args.seeds = None, [3, 3]
     assert len(plan_runs(["rte"], training_args)) == 1
@@ -145,7 +145,7 @@ def test_invalid_commands(model, download, tmp_path):
     train, teacher = ("--do_train", "--max_steps", "1"), ("--teacher_model", model)
     for task, flags, message in (
         ("rte", (), "nothing to do; set `do_train`, `do_eval` or `do_predict`"),
-        ("mnly", train, "`task_name` 'mnly' is an unknown task; available tasks: cola"),
+        ("mnly", train, "unknown `task_name` 'mnly'; available tasks: cola"),
         ("rte wnli", (*train, *teacher), "`teacher_model` can only be used with a single `task_name`"),
         (
             "rte wnli",
