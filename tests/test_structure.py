@@ -38,7 +38,7 @@ LAYER_OF = {name: number for number, names in enumerate(LAYERS) for name in name
 BUDGETS = {
     "fixedbert_cli.py": 250,
     "fixedbert": 510,  # files at the top of the package, without subpackages
-    "fixedbert/model": 1290,
+    "fixedbert/model": 1320,
     "fixedbert/conversion": 1180,
     "fixedbert/data": 2150,
     "fixedbert/fine_tuning": 2240,

@@ -1,1 +1,1 @@
-"""The model. Its files travel with every checkpoint and import nothing of the package but each other."""
+"""The model. Its files are copied into every checkpoint and import nothing from the package except each other."""

@@ -1,13 +1,13 @@
 # Copyright 2026 The fixedbert authors. Licensed under the Apache License, Version 2.0.
 """
-Multi-head attention with a free head size: the part of BERT that this model changes.
+Multi-head attention with a free head size, the only part of BERT that this model changes.
 
-"Low-Rank Bottleneck in Multi-head Attention Models" (Bhojanapalli et al., 2020, arXiv 2002.07028), section 3: with
-h heads of a fixed size d_p, and W_q, W_k, W_v: d -> h d_p, W_o: h d_p -> d,
+"Low-Rank Bottleneck in Multi-head Attention Models" (Bhojanapalli et al., 2020, arXiv 2002.07028), section 3, defines
+attention for h heads of a fixed size d_p, with W_q, W_k, W_v: d -> h d_p and W_o: h d_p -> d, as
 
     FixedMultiHead(X) = sum_i  W_o^i  W_v^i X  softmax((W_k^i X)^T (W_q^i X) / sqrt(d_p))                       (9)
 
-where BERT has d_p = d / h. A token is a column of X in the papers and a row in the code.
+In BERT, d_p = d / h. A token is a column of X in the papers and a row in the code.
 
     X  --+-- query, W_q --> (B, H, Lq, P) --+
          |                                  +--> scores / sqrt(P) --> softmax --+
@@ -15,16 +15,17 @@ where BERT has d_p = d / h. A token is a column of X in the papers and a row in 
          |                                                                      |   (B, Lq, H V)   (B, Lq, D)
          +-- value, W_v --> (B, G, Lk, V) --------------------------------------+
 
-X is (B, L, D). W_o applied to the concatenated heads is the sum over i. BERT's dropout, residual and LayerNorm follow.
+X is (B, L, D). Applying W_o to the concatenated heads equals the sum over i. BERT's dropout, residual connection and
+LayerNorm follow.
 
-| here | in BERT's terms | in the papers |
+| symbol | in BERT | in the papers |
 |---|---|---|
-| B, L | batch, sequence length (Lq for queries, Lk for keys) | -, n |
+| B, L | batch size, sequence length (Lq for queries, Lk for keys) | -, n |
 | D | hidden_size | d |
-| H | num_attention_heads, or the layer's own number | h |
+| H | number of heads in the layer (num_attention_heads unless layers differ) | h |
 | P | attention_head_size, which BERT computes as D / H | d_p |
 | V | value_head_size, P by default | d_p |
-| G | heads of keys and values: H, or 1 if all heads share them | H, 1 |
+| G | number of key and value heads: H, or 1 if all heads share them | H, 1 |
 """
 
 from functools import partial
@@ -41,8 +42,8 @@ from .fast_fixed_head_bert import packed_attention_forward
 
 class FixedHeadBertSelfAttention(BertSelfAttention):
     """
-    Equation (9) without W_o: (B, L, D) -> (B, L, H P). The constructor sets the head size of the layer; the forward is
-    BERT's, which works for any head size.
+    Self-attention according to equation (9), without W_o: (B, L, D) -> (B, L, H V). The constructor sets the layer's
+    head size. The forward pass is BERT's, which works for any head size.
     """
 
     inherits_forward = True
@@ -67,26 +68,26 @@ class FixedHeadBertSelfAttention(BertSelfAttention):
     def forward(self, hidden_states, attention_mask=None, past_key_values=None, encoder_hidden_states=None, **kwargs):
         """
         Args:
-            hidden_states: (B, Lq, D), projected to queries.
-            encoder_hidden_states: (B, Lk, D), projected to keys and values; `hidden_states` by default.
-            cu_seq_lens_q, cu_seq_lens_k, max_length_q, max_length_k: lengths of the sequences that are packed in one
-                row (1, L), in transformers' format (`FlashAttentionKwargs`). They have no effect if there is a mask.
+            hidden_states: Tensor (B, Lq, D) that is projected to queries.
+            encoder_hidden_states: Tensor (B, Lk, D) that is projected to keys and values. Defaults to `hidden_states`.
+            cu_seq_lens_q, cu_seq_lens_k, max_length_q, max_length_k: Lengths of the sequences packed in one row
+                (1, L), as in transformers' `FlashAttentionKwargs`. Ignored if an attention mask is passed.
 
         Returns:
-            The heads (B, Lq, H V), and their probabilities (B, H, Lq, Lk) if the attention function returns them.
+            The concatenated heads (B, Lq, H V), and the attention probabilities (B, H, Lq, Lk) or None.
         """
         attend = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention_forward)
         is_flash = "flash" in (self.config._attn_implementation or "")
         is_packed = attention_mask is None and kwargs.get("cu_seq_lens_q") is not None and not is_flash
         if is_packed:
-            # Packed sequences, whose lengths only flash attention takes. Eager attention has no mask here.
+            # Only flash attention accepts sequence lengths. SDPA replaces eager attention, which would need a mask.
             if attend is eager_attention_forward and (self.is_causal or hidden_states.device.type != "cpu"):
                 attend = ALL_ATTENTION_FUNCTIONS["sdpa"]
         elif kwargs.get("output_attentions"):
-            # Probabilities are requested, which only eager attention returns.
+            # Only eager attention returns probabilities.
             attend = eager_attention_forward
         elif attend is not eager_attention_forward and self.inherits_forward and encoder_hidden_states is None:
-            # Any other backend, and heads that differ from BERT's in nothing but their size.
+            # BERT's forward supports all other backends if heads differ from BERT's only in size.
             return super().forward(hidden_states, attention_mask, past_key_values, **kwargs)
 
         source = hidden_states if encoder_hidden_states is None else encoder_hidden_states
@@ -103,30 +104,32 @@ class FixedHeadBertSelfAttention(BertSelfAttention):
         return self.merge_heads(output), weights
 
     def project_heads(self, hidden_states: torch.Tensor, source: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """Returns queries (B, H, Lq, P), keys (B, G, Lk, P) and values (B, G, Lk, V)."""
+        """Projects hidden states to queries (B, H, Lq, P), keys (B, G, Lk, P) and values (B, G, Lk, V)."""
         query = split_heads(self.query(hidden_states), self.attention_head_size)
         key = split_heads(self.key(source), self.attention_head_size)
         return query, key, split_heads(self.value(source), self.value_head_size)
 
     def merge_heads(self, output: torch.Tensor) -> torch.Tensor:
-        """(B, Lq, H, V) -> (B, Lq, H V)"""
+        """Concatenates the heads: (B, Lq, H, V) -> (B, Lq, H V)."""
         return output.flatten(-2)
 
 
 class FixedHeadBertVariantSelfAttention(FixedHeadBertSelfAttention):
     """
-    Self-attention whose heads differ from BERT's in more than their size: values have a size of their own, queries and
-    keys are normalized, heads share one projection, or the layer has no heads.
+    Self-attention with a separate value head size, normalized queries and keys, a projection shared by all heads, or
+    no heads at all.
 
-    With head embeddings e^Q, e^K, e^V (H, P), one projection is shared by all heads, the MHE attention of "Pit One
+    With head embeddings e^Q, e^K, e^V (H, P), all heads share one projection. This is the MHE attention from "Pit One
     Against Many" (Xue and Aletras, 2023, arXiv 2310.07911): head i attends with Q + e_i^Q, K + e_i^K, V + e_i^V, or
-    with Q (1 + e_i^Q), K (1 + e_i^K), V (1 + e_i^V). Both are computed exactly on shared keys and values:
+    with Q (1 + e_i^Q), K (1 + e_i^K), V (1 + e_i^V). Keys and values remain shared, because both forms are equivalent
+    to changes in queries and outputs:
 
-    - added, e_i^K adds the same number to all scores of a query, which does not change the softmax; e_i^V adds itself
-      to the output, because probabilities sum to one (with attention dropout, on average);
-    - multiplied, e_i^K acts through its product with e_i^Q, and 1 + e_i^V is a factor of the output.
+    - Adding e_i^K shifts all scores of a query by the same amount, which does not change the softmax. Adding e_i^V
+      shifts the output by e_i^V, because probabilities sum to one (with attention dropout, only in expectation).
+    - Multiplying by 1 + e_i^K can be applied to the queries instead, and 1 + e_i^V to the output.
 
-    The embeddings are initialized from a normal distribution with `initializer_range`; the paper does not specify it.
+    The embeddings are drawn from a normal distribution with standard deviation `initializer_range`. The paper does not
+    specify their initialization.
     """
 
     inherits_forward = False
@@ -136,7 +139,7 @@ class FixedHeadBertVariantSelfAttention(FixedHeadBertSelfAttention):
         if config.head_embedding is not None and self.num_attention_heads:
             has_equal_sizes = self.attention_head_size == self.value_head_size
             shape = (3 if has_equal_sizes else 2, self.num_attention_heads, self.attention_head_size)
-            self.head_embedding = nn.Parameter(torch.empty(shape))  # e^Q, e^K and, if it has the same size, e^V
+            self.head_embedding = nn.Parameter(torch.empty(shape))  # e^Q, e^K and, if sizes are equal, e^V
             if not has_equal_sizes:
                 self.value_embedding = nn.Parameter(torch.empty(self.num_attention_heads, self.value_head_size))
         has_norms = config.qk_norm and self.num_attention_heads
@@ -145,7 +148,7 @@ class FixedHeadBertVariantSelfAttention(FixedHeadBertSelfAttention):
         self.k_norm = norm() if has_norms else None
 
     def forward(self, hidden_states, *args, **kwargs):
-        if self.num_attention_heads == 0:  # W_o is replaced by a bias, which reads only the shape
+        if self.num_attention_heads == 0:  # BiasOnly replaces W_o and uses only the shape
             batch, length, _ = hidden_states.shape
             return hidden_states, hidden_states.new_zeros(batch, 0, length, length)
         return super().forward(hidden_states, *args, **kwargs)
@@ -157,7 +160,7 @@ class FixedHeadBertVariantSelfAttention(FixedHeadBertSelfAttention):
             key = self.k_norm(key.to(self.k_norm.weight.dtype)).to(key.dtype)
         if self.config.head_embedding is not None:
             e_query, e_key = self.head_embedding[:2, :, None]  # (H, 1, P) each
-            # Added key embeddings do not change the softmax; multiplied ones are multiplied with the queries.
+            # Added key embeddings do not change the softmax. Multiplicative ones are applied to the queries.
             query = query + e_query if self.config.head_embedding == "add" else query * ((1 + e_query) * (1 + e_key))
         return query, key, value
 
@@ -170,20 +173,20 @@ class FixedHeadBertVariantSelfAttention(FixedHeadBertSelfAttention):
 
 
 def split_heads(x: torch.Tensor, size: int) -> torch.Tensor:
-    """(B, L, G size) -> (B, G, L, size)"""
+    """Splits a projection into heads: (B, L, G size) -> (B, G, L, size)."""
     return x.unflatten(-1, (-1, size)).transpose(1, 2)
 
 
 def eager_attention_forward(module, query, key, value, attention_mask, scaling: float, dropout=0.0, **kwargs):
     """
-    The definition of attention in matrix products: queries (B, H, Lq, P), keys (B, G, Lk, P), values (B, G, Lk, V) ->
-    output (B, Lq, H, V) and probabilities (B, H, Lq, Lk). Heads that share keys are computed as one head with more
-    queries. Dropout is applied by `module.dropout`, so that replacing this module takes effect.
+    Computes attention with plain matrix products: queries (B, H, Lq, P), keys (B, G, Lk, P) and values (B, G, Lk, V)
+    -> outputs (B, Lq, H, V) and probabilities (B, H, Lq, Lk). Heads that share keys are computed as a single head with
+    H / G times as many queries. Dropout uses `module.dropout`, so that users can replace it.
     """
     B, H, length, P = query.shape
     scores = torch.matmul(query.reshape(B, key.shape[1], -1, P), key.transpose(2, 3))  # (B, G, H/G Lq, Lk)
     scores = scores.view(B, H, length, -1) * scaling
-    if attention_mask is not None and attention_mask.dtype == torch.bool:  # the caller's own four-dimensional mask
+    if attention_mask is not None and attention_mask.dtype == torch.bool:  # a four-dimensional mask from the caller
         scores = scores.masked_fill(~attention_mask, torch.finfo(scores.dtype).min)
     elif attention_mask is not None:
         scores = scores + attention_mask
@@ -215,7 +218,7 @@ class BiasOnly(nn.Module):
 
 
 class FixedHeadBertSelfOutput(BertSelfOutput):
-    """W_o, or the feed-forward output, with dropout, residual and LayerNorm: (B, L, input_size) -> (B, L, D)."""
+    """Output projection of the attention or the feed-forward network: (B, L, input_size) -> (B, L, D)."""
 
     def __init__(self, config: FixedHeadBertConfig, input_size: int):
         nn.Module.__init__(self)
@@ -226,7 +229,7 @@ class FixedHeadBertSelfOutput(BertSelfOutput):
 
 
 class FixedHeadBertAttention(BertAttention):
-    """Equation (9) with W_o. The forward is BERT's."""
+    """Attention block: equation (9) including W_o, dropout, residual and LayerNorm. The forward pass is BERT's."""
 
     def __init__(self, config: FixedHeadBertConfig, is_causal=False, layer_idx=None):
         nn.Module.__init__(self)

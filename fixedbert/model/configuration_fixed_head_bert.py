@@ -1,5 +1,5 @@
 # Copyright 2026 The fixedbert authors. Licensed under the Apache License, Version 2.0.
-"""Configuration of FixedHeadBert: BERT's, with a head size that does not depend on the width."""
+"""Configuration of FixedHeadBert: BERT's configuration with a head size that does not depend on the width."""
 
 import copy
 from difflib import get_close_matches
@@ -8,23 +8,23 @@ from typing import Literal
 import transformers
 from transformers.utils.versions import require_version
 
-# Remote code imports this file first, and older versions lack what it imports next.
+# Remote code imports this file first. Checked here because the next import fails with older versions.
 for requirement in ("transformers>=5.15.0.dev0", "torch>=2.11.0a0"):
     require_version(requirement, "FixedHeadBert needs it: run pip install -U transformers torch.")
 
-from huggingface_hub.dataclasses import strict  # noqa: E402  after the check
+from huggingface_hub.dataclasses import strict  # noqa: E402  must follow the check
 
 logger = transformers.utils.logging.get_logger(__name__)
 
-# Keys that transformers stores in a configuration although they are not fields.
+# Keys that transformers stores in config.json although they are not fields.
 TRANSFORMERS_KEYS = set(
     "_attn_implementation _commit_hash _from_auto _from_pipeline _name_or_path attn_implementation auto_map dtype "
     "code_revision experts_implementation model_max_length model_type name_or_path num_labels "
     "output_attentions per_layer_config quantization_config tokenizer_class torch_dtype trust_remote_code".split()
 )
 
-# The bare model and the heads: the suffix of the class FixedHeadBert..., and the Auto classes that open it, the first
-# of which is its own. To add a head, add a line here, and a class to modeling_fixed_head_bert.py and its __all__.
+# Maps the suffix of each model class FixedHeadBert... to the Auto classes that load it. The class is saved under the
+# first of them. To add a task head, add a line here, and add the class and its name in __all__ in the modeling file.
 HEADS = {
     "Model": ("AutoModel", "AutoModelForTextEncoding"),
     "ForPreTraining": ("AutoModelForPreTraining",),
@@ -37,7 +37,7 @@ HEADS = {
     "ForQuestionAnswering": ("AutoModelForQuestionAnswering",),
 }
 
-# Written to every config.json, so that a checkpoint opens with its own code files if this package is not installed.
+# Written to config.json, so that a checkpoint loads with its own code files if this package is not installed.
 AUTO_MAP = {"AutoConfig": "configuration_fixed_head_bert.FixedHeadBertConfig"} | {
     auto_class: f"modeling_fixed_head_bert.FixedHeadBert{head}"
     for head, auto_classes in HEADS.items()
@@ -48,44 +48,45 @@ AUTO_MAP = {"AutoConfig": "configuration_fixed_head_bert.FixedHeadBertConfig"} |
 @strict
 class FixedHeadBertConfig(transformers.BertConfig):
     r"""
-    BERT's configuration with a free head size, which BERT computes as hidden_size / num_attention_heads. Source:
+    BERT's configuration with a free attention head size instead of hidden_size / num_attention_heads. Source:
     "Low-Rank Bottleneck in Multi-head Attention Models" (Bhojanapalli et al., 2020, section 3).
 
     Args:
         attention_head_size (`int` or `list[int]`, *optional*, defaults to 128):
-            Size of each query, key and value head, d_p in the paper; a list gives one size per layer. The number of
-            heads need not divide `hidden_size`. `None` follows BERT's rule, `hidden_size // num_attention_heads`, and
-            only then must the division be exact. `head_size` and `head_dim` are aliases; reading them returns the
-            largest size in use.
+            Size of each query, key and value head (d_p in the paper), or a list with one size per layer. `None` means
+            `hidden_size // num_attention_heads`, as in BERT; only in this case must `num_attention_heads` divide
+            `hidden_size`. `head_size` and `head_dim` are aliases that can also be read. They return the largest head
+            size of any layer.
         value_head_size (`int` or `list[int]`, *optional*):
-            Size of each value head, if it differs from `attention_head_size`; a list gives one size per layer.
+            Size of each value head, or a list with one size per layer. Defaults to `attention_head_size`.
         layer_attention_heads (`list[int]`, *optional*):
-            Number of heads of each layer, if layers differ; the largest is `num_attention_heads`. The attention of a
-            layer without heads is a bias.
+            Number of attention heads in each layer, if layers differ. The largest must equal `num_attention_heads`.
+            A layer may have 0 heads; its attention output is then a bias.
         intermediate_size (`int` or `list[int]`, *optional*, defaults to 3072):
-            Number of feed-forward neurons; a list gives one number per layer, which may be 0.
+            Number of feed-forward neurons, or a list with one number per layer, which may be 0.
         head_embedding (`"add"` or `"mul"`, *optional*):
-            One projection shared by all heads, and an embedding for each head, as in "Pit One Against Many" (Xue and
-            Aletras, 2023, arXiv 2310.07911): added to queries, keys and values, or multiplied as 1 + embedding.
+            Share one projection among all heads and learn an embedding for each head ("Pit One Against Many", Xue and
+            Aletras, 2023, arXiv 2310.07911). Queries, keys and values are either shifted by the embedding (`"add"`)
+            or multiplied by 1 + embedding (`"mul"`).
         qk_norm (`bool`, *optional*, defaults to `False`):
-            Normalize each query and key (RMSNorm with a learned scale, before any head embedding), so that the head
-            size does not set the temperature of the softmax.
+            Apply RMSNorm with a learned scale to each query and key, before any head embedding. The scale of the
+            attention scores then does not depend on the head size.
         pooler_hidden_act (`"tanh"`, `"relu"` or `"gelu"`, *optional*, defaults to `"tanh"`):
-            Activation of the pooler, as in BERT, DistilBERT or ELECTRA.
+            Activation function of the pooler. BERT uses tanh, DistilBERT ReLU and ELECTRA GELU.
         unpad_inputs (`bool`, *optional*, defaults to `False`):
-            Compute only real tokens, and in the last layer only those that the head reads. Outputs keep their shape
-            and are zero at padding (start and end logits: the lowest number). To change it in a built model, set
-            `model.base_model.unpad_inputs`.
+            Skip padding tokens, and in the last layer also tokens that the task head does not read. Outputs keep
+            their shape and are zero at skipped tokens, except start and end logits, which are set to the lowest
+            number. To change this in an existing model, set `model.base_model.unpad_inputs`.
         sparse_prediction (`bool`, *optional*, defaults to `False`):
-            With labels, compute the masked-LM head only at labelled tokens. Logits are then (labelled tokens,
-            vocab_size), which Trainer's evaluation does not expect. To change it in a built model, set
-            `model.sparse_prediction`.
+            Apply the masked-LM head only to labeled tokens if labels are passed. Logits then have the shape
+            (labeled tokens, vocab_size), which Trainer's evaluation does not support. To change this in an existing
+            model, set `model.sparse_prediction`.
 
     Raises:
-        StrictDataclassError: a size is too small, a value has the wrong type, or fields contradict each other.
-        ValueError: two aliases disagree, or the fields are those of a different model type.
+        StrictDataclassError: If a size is too small, a value has the wrong type, or fields contradict each other.
+        ValueError: If two aliases have different values, or `model_type` is that of a different model.
 
-    An unknown argument is kept, as in transformers, with a warning; in config.json only likely typos are reported.
+    Unknown arguments are stored, as in transformers, and cause a warning. In config.json only likely typos do.
 
     Example:
 
@@ -128,20 +129,20 @@ class FixedHeadBertConfig(transformers.BertConfig):
         for alias in kwargs.keys() & {"head_size", "head_dim"}:
             size, default = kwargs.pop(alias), type(self).attention_head_size
             if self.attention_head_size not in (default, size):
-                raise ValueError(f"{alias}={size} and attention_head_size={self.attention_head_size} disagree.")
+                raise ValueError(f"{alias}={size} contradicts attention_head_size={self.attention_head_size}.")
             self.attention_head_size = size
-        if self.qk_norm:  # all processes share the scales of the norms
+        if self.qk_norm:  # all tensor-parallel processes share the norms' scales
             norms = ("encoder.layer.*.attention.self.q_norm", "encoder.layer.*.attention.self.k_norm")
             plan = self.base_model_tp_plan | dict.fromkeys(norms, "replicated_with_grad_allreduce")
             self.__dict__["base_model_tp_plan"] = plan
         super().__post_init__(**kwargs)
-        if self.model_type not in (type(self).model_type, FixedHeadBertConfig.model_type):  # its heads are not of 128
+        if self.model_type not in (type(self).model_type, FixedHeadBertConfig.model_type):  # its head size is not 128
             raise ValueError(
-                f"model_type is {self.model_type!r}: convert such a model with fixedbert.convert; for a new model, "
-                "leave out model_type and pass attention_head_size."
+                f"model_type is {self.model_type!r}: convert the model with fixedbert.convert, or omit model_type and "
+                "pass attention_head_size to create a new model."
             )
         self.auto_map = AUTO_MAP | (getattr(self, "auto_map", None) or {})
-        # A loaded configuration may have keys of other libraries, so that only likely typos are reported.
+        # A loaded configuration may contain keys from other libraries, so only likely typos are reported.
         unknown = [key for key in kwargs if key in self.__dict__]
         self._warn_unknown(unknown, only_typos=self.transformers_version is not None)
 
@@ -151,13 +152,14 @@ class FixedHeadBertConfig(transformers.BertConfig):
             near = get_close_matches(key, cls.__dataclass_fields__, n=1)
             hint = f" Did you mean {near[0]!r}?" if near else ""
             if near or not only_typos:
-                logger.warning(f"{cls.__name__} has no field {key!r}, which has no effect.{hint}")
+                logger.warning(f"{cls.__name__} has no field {key!r}, so it has no effect.{hint}")
 
     @classmethod
     def from_dict(cls, config_dict, **kwargs):
         """
-        Warns of unknown keyword arguments of `from_pretrained`, which transformers drops silently, and ignores an
-        attention kernel on the Hub that config.json names, because its code would run. The caller can name one.
+        Warns about unknown keyword arguments to `from_pretrained`, which transformers drops silently. An attention
+        kernel from the Hub named in config.json is ignored, because loading it would run its code. Callers can still
+        pass one explicitly.
         """
         attention = ("attn_implementation", "_attn_implementation")
         config_dict = {key: x for key, x in config_dict.items() if not (key in attention and "/" in str(x))}
@@ -169,17 +171,17 @@ class FixedHeadBertConfig(transformers.BertConfig):
 
     @property
     def head_sizes(self) -> list[int]:
-        """Size of queries and keys in each layer."""
+        """Query and key head size in each layer."""
         return self.by_layer("attention_head_size", self.hidden_size // self.num_attention_heads)
 
     @property
     def value_head_sizes(self) -> list[int]:
-        """Size of values in each layer."""
+        """Value head size in each layer."""
         return self.head_sizes if self.value_head_size is None else self.by_layer("value_head_size", 0)
 
     @property
     def head_counts(self) -> list[int]:
-        """Number of heads in each layer."""
+        """Number of attention heads in each layer."""
         return self.by_layer("layer_attention_heads", self.num_attention_heads)
 
     @property
@@ -188,7 +190,7 @@ class FixedHeadBertConfig(transformers.BertConfig):
         return self.by_layer("intermediate_size", 0)
 
     def by_layer(self, field: str, default: int) -> list[int]:
-        """Returns `field` for each layer: a list as it is, a number repeated, `default` for None."""
+        """Returns a list with the value of `field` for each layer. Repeats single numbers, and `default` for None."""
         value = getattr(self, field)
         if not isinstance(value, list):
             return [default if value is None else value] * self.num_hidden_layers
@@ -198,7 +200,7 @@ class FixedHeadBertConfig(transformers.BertConfig):
 
     @property
     def head_dim(self) -> int:
-        """The largest head size, under the name that transformers' attention kernels read."""
+        """Largest head size of any layer. Transformers' attention kernels read this attribute."""
         return max(self.head_sizes)
 
     @head_dim.setter
@@ -209,29 +211,30 @@ class FixedHeadBertConfig(transformers.BertConfig):
 
     @property
     def num_key_value_heads(self) -> int:
-        """Number of key and value heads that are computed and cached."""
+        """Number of key and value heads to compute and cache: 1 if all heads share a projection."""
         return self.num_attention_heads if self.head_embedding is None else 1
 
-    @property  # type: ignore[misc]  # read-only here: it follows from the other fields
+    @property  # type: ignore[misc]  # read-only, derived from the other fields
     def per_layer_config(self) -> list["FixedHeadBertConfig"]:  # type: ignore[override]
-        """A configuration for each layer, from which transformers reads the shapes of keys and values in a cache."""
+        """Configuration of each layer. Transformers derives the shapes of cached keys and values from it."""
         layers = []
         for heads, size, value_size in zip(self.head_counts, self.head_sizes, self.value_head_sizes, strict=True):
             layer = copy.copy(self)
             vars(layer).update(num_attention_heads=heads, layer_attention_heads=None)
             vars(layer).update(attention_head_size=size, value_head_size=value_size)
-            vars(layer).update(qk_head_dim=None if size == value_size else size)  # if set, there is no static cache
+            # Setting qk_head_dim disables the static cache.
+            vars(layer).update(qk_head_dim=None if size == value_size else size)
             layers.append(layer)
         return layers
 
     def validate_architecture(self):
-        """Called by `strict` after construction."""
+        """Validates sizes and combinations of fields. `strict` calls this method after construction."""
         for field in (
             "num_hidden_layers vocab_size hidden_size num_attention_heads intermediate_size max_position_embeddings "
             "type_vocab_size attention_head_size value_head_size layer_attention_heads"
         ).split():
             minimum = 0 if field in ("intermediate_size", "layer_attention_heads") else 1
-            if min(self.by_layer(field, 1), default=-1) < minimum:  # empty if num_hidden_layers is 0
+            if min(self.by_layer(field, 1), default=-1) < minimum:  # -1 if num_hidden_layers is 0
                 raise ValueError(f"{field} must be at least {minimum}, not {getattr(self, field)}.")
         if self.attention_head_size is None and self.hidden_size % self.num_attention_heads:
             raise ValueError(
@@ -240,13 +243,13 @@ class FixedHeadBertConfig(transformers.BertConfig):
             )
         if max(self.head_counts) not in (0, self.num_attention_heads):
             raise ValueError(
-                f"layer_attention_heads is {self.layer_attention_heads}: the largest must be num_attention_heads, "
-                f"{self.num_attention_heads}, or all must be 0."
+                f"layer_attention_heads is {self.layer_attention_heads}: the largest value must equal "
+                f"num_attention_heads ({self.num_attention_heads}), or all values must be 0."
             )
-        if self.is_decoder and 0 in self.head_counts:  # a cache has no room for it
-            raise ValueError(f"layer_attention_heads is {self.layer_attention_heads}: decoder layers need heads.")
+        if self.is_decoder and 0 in self.head_counts:  # a cache cannot represent a layer without heads
+            raise ValueError(f"layer_attention_heads is {self.layer_attention_heads}: a decoder needs heads.")
         if self.add_cross_attention:
-            raise ValueError("add_cross_attention must be False: FixedHeadBert has no cross-attention.")
+            raise ValueError("add_cross_attention must be False: FixedHeadBert does not support cross-attention.")
         super().validate_architecture()
 
 

@@ -1,13 +1,14 @@
 # Copyright 2026 The fixedbert authors. Licensed under the Apache License, Version 2.0.
 """
-The fast path: computes no padding, and in the last layer only the tokens that the head reads. Values and gradients are
-those of the padded path.
+The fast path, which skips padding tokens, and in the last layer also tokens that the task head does not read. Outputs
+at the remaining tokens, and all gradients, equal those of the padded path.
 
-With `unpad_inputs` the real tokens of a batch (B, L) become one row (1, T), in which each token attends within its own
-sequence. The lengths of the sequences reach the attention as transformers' keyword arguments `cu_seq_lens_q`,
-`cu_seq_lens_k`, `max_length_q` and `max_length_k`. Calls that need padded rows take BERT's forward.
+With `unpad_inputs` the non-padding tokens of a batch (B, L) are packed in one row (1, T), and each attends only within
+its sequence. The attention receives the sequence lengths as transformers' keyword arguments
+`cu_seq_lens_q`, `cu_seq_lens_k`, `max_length_q` and `max_length_k`. Calls that need padded rows use BERT's forward.
 
-Shapes as in attention_fixed_head_bert.py; T tokens without padding, S sequences, N tokens that the head reads.
+Shapes are those of attention_fixed_head_bert.py, with T non-padding tokens, S sequences, and N tokens that the task
+head reads.
 """
 
 from collections.abc import Callable
@@ -17,36 +18,38 @@ from typing import NamedTuple
 
 import torch
 from torch import nn
+from torch.nn.attention.varlen import varlen_attn
 from torch.nn.functional import pad
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_outputs import BaseModelOutputWithPoolingAndCrossAttentions, ModelOutput
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.utils.import_utils import is_tracing
 
 
 class SequenceLengths(NamedTuple):
-    """Lengths of the S sequences in a packed row, under the names of transformers' `FlashAttentionKwargs`."""
+    """Lengths of the S sequences in a packed row. Field names are those of transformers' `FlashAttentionKwargs`."""
 
-    cu_seq_lens_q: torch.Tensor  # cumulative lengths of the queries, (S + 1) from 0
-    cu_seq_lens_k: torch.Tensor  # the same for keys and values
+    cu_seq_lens_q: torch.Tensor  # (S + 1,), cumulative numbers of queries, starting at 0
+    cu_seq_lens_k: torch.Tensor  # (S + 1,), the same for keys and values
     max_length_q: int
     max_length_k: int
 
 
 @dataclass
 class PackedBatch:
-    """Real tokens of a batch (B, L) packed in one row (1, T), and the tokens that the last layer computes."""
+    """Non-padding tokens of a batch (B, L), packed in one row (1, T), and the ones that the task head reads."""
 
-    indices: torch.Tensor  # of the tokens in the flattened batch, (T)
-    cu_seqlens: torch.Tensor  # cumulative lengths of the S sequences, (S + 1) from 0
+    indices: torch.Tensor  # (T,), indices of the non-padding tokens in the flattened batch
+    cu_seqlens: torch.Tensor  # (S + 1,), cumulative sequence lengths, starting at 0
     max_seqlen: int
-    query_indices: torch.Tensor | None = None  # of the tokens that the last layer computes, in the row, (N); None: all
-    query_cu_seqlens: torch.Tensor | None = None  # cumulative lengths of these, (S + 1) from 0
+    query_indices: torch.Tensor | None = None  # (N,), indices in the row that the last layer computes; None for all
+    query_cu_seqlens: torch.Tensor | None = None  # (S + 1,), cumulative numbers of these tokens
     query_max_seqlen: int = 0
-    is_pooled: bool = False  # True if `query_indices` include the first token of each row
+    is_pooled: bool = False  # True if `query_indices` include the first token in each row
 
     @classmethod
     def from_mask(cls, mask: torch.Tensor, sequence_ids: torch.Tensor | None = None) -> "PackedBatch":
-        """Packs the tokens at which `mask` (B, L) is True; `sequence_ids` (B, L) number the sequences in each row."""
+        """Packs the tokens where `mask` (B, L) is True. `sequence_ids` (B, L) separate sequences in a row."""
         indices = mask.flatten().nonzero().squeeze(-1)  # (T,)
         row = indices // mask.shape[1]  # (T,)
         sequence = row if sequence_ids is None else row * mask.shape[1] + sequence_ids.flatten()[indices]
@@ -54,8 +57,8 @@ class PackedBatch:
 
     def select_queries(self, output_mask: torch.Tensor | bool, shape: torch.Size, pooled: bool) -> "PackedBatch":
         """
-        Restricts the last layer to the tokens in `output_mask` (B, L), which is False for none, and if `pooled` to the
-        first token of each row.
+        Restricts the last layer to the tokens selected by `output_mask` (B, L), or False to select no tokens. If
+        `pooled`, also includes the first non-padding token in each row.
         """
         row = self.indices // shape[1]
         selected = torch.zeros_like(row, dtype=torch.bool)
@@ -71,31 +74,31 @@ class PackedBatch:
         return PackedBatch(self.indices, self.cu_seqlens, self.max_seqlen, queries, *lengths, is_pooled=pooled)
 
     def to(self, device, non_blocking: bool = False) -> "PackedBatch":
-        """Moves all tensors; accelerate calls this method to move a batch."""
+        """Returns a copy with all tensors on `device`. Accelerate calls this method to move a batch."""
         tensors: dict = {name: x for name, x in vars(self).items() if isinstance(x, torch.Tensor)}
         return replace(self, **{name: x.to(device, non_blocking=non_blocking) for name, x in tensors.items()})
 
     def pack(self, x: torch.Tensor, shape: torch.Size) -> torch.Tensor:
-        """(B, L, ...) or (1, L, ...), where `shape` is (B, L) -> (1, T, ...)"""
+        """Packs a tensor (B, L, ...) or (1, L, ...) in a row (1, T, ...). `shape` is (B, L)."""
         return x.expand(*shape, *x.shape[2:]).flatten(0, 1)[self.indices.to(x.device)][None]
 
     def unpack(self, x: torch.Tensor, shape: torch.Size) -> torch.Tensor:
-        """(1, T, ...), or (1, N, ...) from the last layer -> (B, L, ...) with zeros elsewhere"""
+        """Unpacks (1, T, ...), or (1, N, ...) from the last layer, to (B, L, ...) with zeros at all other tokens."""
         indices = self.indices if self.query_indices is None else self.indices[self.query_indices]
         rows = x.new_zeros(shape.numel(), *x.shape[2:]).index_copy(0, indices.to(x.device), x[0])
         return rows.unflatten(0, shape)
 
 
 def cumulative(lengths: torch.Tensor) -> tuple[torch.Tensor, int]:
-    """The cumulative sum of `lengths` (S), (S + 1) from 0, and their maximum."""
+    """Returns the cumulative sum (S + 1,) of `lengths` (S,), starting at 0, and the maximum length."""
     return pad(lengths.cumsum(0, dtype=torch.int32), (1, 0)), int(lengths.max())
 
 
 def pack_batch(shape: torch.Size, attention_mask, sequence_ids, output_mask, pooled: bool, device=None):
     """
-    Packs a batch of `shape` (B, L) that has a mask, or no mask and the `sequence_ids` (B, L) of packed rows. The head
-    reads the last layer at `output_mask` (B, L), False for nowhere, None for everywhere, and if `pooled` at the first
-    token of each row. Returns a PackedBatch, or None if all tokens of all rows are needed.
+    Returns a PackedBatch for a batch of `shape` (B, L), or None if every token of every row is needed. Uses
+    `sequence_ids` (B, L) only if there is no mask. `output_mask` (B, L) selects the tokens that the head reads: None
+    for all tokens, False for none. If `pooled`, the head also reads the first non-padding token in each row.
     """
     if attention_mask is not None:
         mask = attention_mask.bool()
@@ -110,7 +113,7 @@ def pack_batch(shape: torch.Size, attention_mask, sequence_ids, output_mask, poo
 
 
 def fast_forward(model, ids_or_embeddings, attention_mask, output_mask, batch: PackedBatch | None, inputs: dict):
-    """The forward of FixedHeadBertModel without padding. Outputs are zero where nothing is computed."""
+    """Runs the forward pass of FixedHeadBertModel without padding. Outputs are zero at skipped tokens."""
     shape, pooled = ids_or_embeddings.shape[:2], model.pooler is not None
     positions = inputs.get("position_ids")
     sequence_ids = sequence_ids_from(positions, shape) if attention_mask is None and batch is None else None
@@ -140,7 +143,7 @@ def fast_forward(model, ids_or_embeddings, attention_mask, output_mask, batch: P
 
 
 def requires_padding(model, ids_or_embeddings, attention_mask, sequence_ids, batch, inputs: dict) -> bool:
-    """Returns True if a graph is traced, all states are to be returned, or an input has the shape of padded rows."""
+    """Returns True if the fast path does not support this call, for example while tracing or with a cache."""
     config, name = model.config, model.config._attn_implementation
 
     def requested(field: str):
@@ -155,13 +158,15 @@ def requires_padding(model, ids_or_embeddings, attention_mask, sequence_ids, bat
         or not (attention_mask is None or isinstance(attention_mask, torch.Tensor) and attention_mask.ndim == 2)
         or not (model.unpad_inputs or sequence_ids is not None)
         or "flex" in name
-        or name not in ALL_MASK_ATTENTION_FUNCTIONS  # such as vLLM's, which knows the sequences of a row itself
-        or (model.training and hasattr(model.get_input_embeddings(), "neftune_noise_alpha"))  # scaled by the length
+        or name not in ALL_MASK_ATTENTION_FUNCTIONS  # for example vLLM's, which tracks sequences itself
+        or (
+            model.training and hasattr(model.get_input_embeddings(), "neftune_noise_alpha")
+        )  # depends on padded length
     )
 
 
 def padded_forward(model, attention_mask, inputs: dict) -> ModelOutput:
-    """BERT's forward. With `unpad_inputs`, sets the last hidden states to zero at padding, as the fast path does."""
+    """Runs BERT's forward pass. With `unpad_inputs`, zeroes last hidden states at padding, like the fast path."""
     outputs = model.bert_forward(attention_mask, **inputs)
     padding = padding_mask(attention_mask, outputs.last_hidden_state)
     if model.unpad_inputs and padding is not None:
@@ -173,7 +178,7 @@ def padded_forward(model, attention_mask, inputs: dict) -> ModelOutput:
 
 
 def apply_to_non_padding(head: nn.Module, hidden_states: torch.Tensor, padding: torch.Tensor | None) -> torch.Tensor:
-    """Applies `head`, (B, L, D) -> (B, L, V), to real tokens. Outputs are zero at `padding` (B, L)."""
+    """Applies `head`, (B, L, D) -> (B, L, V), to non-padding tokens. Outputs at `padding` (B, L) are zero."""
     if padding is None or padding.shape != hidden_states.shape[:2]:
         return head(hidden_states)
     if is_symbolic(hidden_states):
@@ -183,24 +188,24 @@ def apply_to_non_padding(head: nn.Module, hidden_states: torch.Tensor, padding: 
 
 
 def find_label_indices(labels: torch.Tensor) -> torch.Tensor:
-    """Indices (N) of the labels that are not -100 in the flattened `labels` (B, L)."""
+    """Returns the indices (N,) in the flattened `labels` (B, L) of labels other than -100."""
     return labels.flatten().ne(-100).nonzero().squeeze(-1)
 
 
 def padding_mask(attention_mask, outputs: torch.Tensor) -> torch.Tensor | None:
-    """Returns (B, L), True where `outputs` (B, L, ...) are at padding, or None without a two-dimensional mask."""
+    """Returns a mask (B, L) that is True at padding in `outputs` (B, L, ...), or None without a 2D attention mask."""
     if isinstance(attention_mask, torch.Tensor) and attention_mask.ndim == 2:
-        return ~attention_mask[:, -outputs.shape[1] :].to(outputs.device).bool()  # the mask may cover a cache
+        return ~attention_mask[:, -outputs.shape[1] :].to(outputs.device).bool()  # a mask may include cached tokens
     return None
 
 
 def is_symbolic(x: torch.Tensor) -> bool:
-    """Returns True if values cannot be read: in a traced graph, on the meta device, or in vmap."""
+    """Returns True if tensor values cannot be read: while tracing, on the meta device, or inside vmap."""
     return is_tracing(x) or x.is_meta or torch._C._functorch.is_batchedtensor(x)
 
 
 def sequence_ids_from(position_ids: torch.Tensor | None, shape: torch.Size) -> torch.Tensor | None:
-    """Numbers the sequences of each row, (B, L). Returns None if `position_ids` (B, L) restart in no row."""
+    """Returns each token's sequence index (B, L) in its row, or None if `position_ids` (B, L) restart in no row."""
     if position_ids is None:
         return None
     position_ids = position_ids.expand(shape)
@@ -210,31 +215,47 @@ def sequence_ids_from(position_ids: torch.Tensor | None, shape: torch.Size) -> t
 
 def packed_attention_forward(attend: Callable, module, query, key, value, attention_mask=None, **kwargs):
     """
-    Attention within each sequence of a packed row, by a function `attend` for batches: queries (1, H, T, P), keys
-    (1, G, T, P), values (1, G, T, V) and the fields of SequenceLengths -> (1, T, H, V).
+    Computes attention within each sequence of a packed row, using an attention function `attend` for batches: queries
+    (1, H, T, P), keys (1, G, T, P) and values (1, G, T, V) -> (1, T, H, V). `kwargs` contain SequenceLengths' fields.
     """
     lengths = SequenceLengths(*(kwargs.pop(name) for name in SequenceLengths._fields))
-    function = select_packed_attention(query, key, lengths)
+    function = select_packed_attention(attend, query, key, value, lengths, kwargs["dropout"])
     return function(attend, module, query, key, value, lengths, **kwargs)[None], None
 
 
-def select_packed_attention(query: torch.Tensor, key: torch.Tensor, lengths: SequenceLengths) -> Callable:
-    """Returns the fastest of the three functions below."""
+def select_packed_attention(attend: Callable, query, key, value, lengths: SequenceLengths, dropout: float) -> Callable:
+    """Returns the fastest of the four packed attention functions for these inputs."""
     S = len(lengths.cu_seq_lens_q) - 1
     if query.shape[2] == S * lengths.max_length_q and key.shape[2] == S * lengths.max_length_k:
         return equal_length_attention
-    return looped_attention if query.device.type == "cpu" else padded_attention
+    if query.device.type == "cpu":
+        return looped_attention
+    is_sdpa = attend is ALL_ATTENTION_FUNCTIONS["sdpa"]
+    return varlen_attention if is_sdpa and supports_varlen(query, value, dropout) else padded_attention
+
+
+def supports_varlen(query: torch.Tensor, value: torch.Tensor, dropout: float) -> bool:
+    """Returns True if `varlen_attn`, torch's flash attention, supports this device, dtype, head size and dropout."""
+    size = max(query.shape[-1], value.shape[-1])
+    return (
+        query.device.type == "cuda"
+        and query.dtype in (torch.float16, torch.bfloat16)
+        and size % 8 == 0
+        and size <= 256
+        and dropout == 0
+        and torch.cuda.get_device_capability(query.device) >= (8, 0)
+    )
 
 
 def equal_length_attention(attend, module, query, key, value, lengths: SequenceLengths, **kwargs) -> torch.Tensor:
-    """Computes sequences of equal length as a batch."""
+    """Computes attention for sequences of equal length as a single batch without padding."""
     S = len(lengths.cu_seq_lens_q) - 1
     batch = (x[0].unflatten(1, (S, -1)).transpose(0, 1) for x in (query, key, value))  # (S, H, L, P)
     return attend(module, *batch, None, **kwargs)[0].flatten(0, 1)
 
 
 def looped_attention(attend, module, query, key, value, lengths: SequenceLengths, **kwargs) -> torch.Tensor:
-    """Calls `attend` for each run of neighbouring sequences that have the same length."""
+    """Calls `attend` once for each group of consecutive sequences with the same length."""
     pairs = zip(lengths.cu_seq_lens_q.diff().tolist(), lengths.cu_seq_lens_k.diff().tolist(), strict=True)
     runs = [(*pair, sum(1 for _ in same)) for pair, same in groupby(pairs)]
     sizes_q, sizes_k = [size * length for length, _, size in runs], [size * length for _, length, size in runs]
@@ -247,12 +268,19 @@ def looped_attention(attend, module, query, key, value, lengths: SequenceLengths
     return torch.cat(outputs)
 
 
+def varlen_attention(attend, module, query, key, value, lengths: SequenceLengths, scaling: float, **kwargs):
+    """Calls torch's attention for sequences of different lengths instead of `attend`."""
+    query, key, value = (x[0].transpose(0, 1) for x in (query, key, value))  # (T, H, P)
+    window = (-1, 0) if module.is_causal else (-1, -1)
+    return varlen_attn(query, key, value, *lengths, scale=scaling, window_size=window)
+
+
 def padded_attention(attend, module, query, key, value, lengths: SequenceLengths, **kwargs) -> torch.Tensor:
-    """Pads the sequences again, for functions that only take batches, on devices where a loop is slow."""
+    """Pads the sequences to a batch for `attend`. Used on devices where looping over sequences is slow."""
     S = len(lengths.cu_seq_lens_q) - 1
     lengths_k, longest = lengths.cu_seq_lens_k.diff(), lengths.max_length_k
 
-    def slots_in_batch(tokens, lengths, longest):  # the indices of a row's tokens in the flattened batch
+    def slots_in_batch(tokens, lengths, longest):  # indices of packed tokens in the flattened padded batch
         start = torch.arange(S, device=lengths.device) * longest - (lengths.cumsum(0) - lengths)
         return torch.arange(tokens, device=lengths.device) + start.repeat_interleave(lengths, output_size=tokens)
 
@@ -267,4 +295,4 @@ def padded_attention(attend, module, query, key, value, lengths: SequenceLengths
         mask = mask & torch.ones(longest, longest, dtype=torch.bool, device=query.device).tril()
     query = batched(query, slots_q, lengths.max_length_q)
     key, value = (batched(x, slots_k, longest) for x in (key, value))
-    return attend(module, query, key, value, mask, **kwargs)[0].flatten(0, 1)[slots_q]  # from (S, Lq, H, P)
+    return attend(module, query, key, value, mask, **kwargs)[0].flatten(0, 1)[slots_q]  # (S, Lq, H, V) -> (T, H, V)

@@ -1,15 +1,15 @@
 # Copyright 2026 The fixedbert authors. Licensed under the Apache License, Version 2.0.
 """
-FixedHeadBert: BERT with a free attention head size. The layer, the model and its heads.
+FixedHeadBert, BERT with a free attention head size: layers, base model and task heads.
 
-- Whatever is BERT comes from transformers, including all parameter names: a BERT checkpoint loads by name.
-- Constructors build BERT's modules with the attention of attention_fixed_head_bert.py; forwards are BERT's.
-- Sequences packed in one row, marked by `position_ids` that restart, attend only to themselves.
-- Padding never counts: not in the loss, not in the pooled output, which is computed from the first real token.
-- A loss is the mean over labels, and zero if a batch has none (`mean_loss`).
-- `unpad_inputs` and `sparse_prediction` skip padding and unlabelled tokens (fast_fixed_head_bert.py).
+- Modules and parameter names come from transformers' BERT, so BERT checkpoints load by name.
+- Constructors replace BERT's attention by that in attention_fixed_head_bert.py. Forward passes are BERT's.
+- Several sequences can be packed in one row, marked by restarting `position_ids`. Each attends only to itself.
+- Padding tokens affect neither the loss nor the pooled output, which is computed from the first non-padding token.
+- Losses are averaged over labels, and are zero if a batch has no labels (`mean_loss`).
+- `unpad_inputs` skips padding tokens, and `sparse_prediction` skips tokens without labels.
 
-Shapes: B batch, L length, D hidden_size, V vocabulary.
+Shapes: B batch size, L sequence length, D hidden_size, V vocabulary size.
 """
 
 import copy
@@ -54,12 +54,12 @@ from .fast_fixed_head_bert import (
 
 logger = logging.get_logger(__name__)
 
-# Tensor parallelism splits the prediction head by vocabulary, like the embeddings that it is tied to.
+# Tensor parallelism shards the prediction head along the vocabulary, like the embeddings that it is tied to.
 PREDICTION_TP_PLAN = {"cls.predictions.decoder": "colwise_gather_output", "cls.predictions.bias": "colwise"}
 
 
 def forward_like(stock: type[PreTrainedModel]) -> Callable:
-    """Decorates a forward that takes keyword arguments, giving it the signature of the `stock` BERT head."""
+    """Decorator that gives a forward method with keyword arguments the signature of the `stock` BERT class."""
     stock_signature = signature(stock.forward)
 
     def decorate(forward: Callable) -> Callable:
@@ -92,10 +92,10 @@ class FixedHeadBertLayer(bert.BertLayer):
         self.output = FixedHeadBertOutput(config, layer.intermediate_size)
 
     def forward(self, hidden_states: torch.Tensor, attention_mask=None, *args, query_indices=None, **kwargs):
-        """BERT's forward, (B, L, D) -> (B, L, D), or in a packed row, (1, T, D) -> (1, N, D) at `query_indices`."""
+        """Maps (B, L, D) -> (B, L, D), or with `query_indices` (N,) a packed row (1, T, D) -> (1, N, D)."""
         if query_indices is None:
             return super().forward(hidden_states, attention_mask, *args, **kwargs)
-        # The last layer of the fast path computes only the tokens that the head reads.
+        # In the fast path, the last layer computes only the tokens that the task head reads.
         queries = hidden_states[:, query_indices.to(hidden_states.device)]
         output, _ = self.attention(queries, encoder_hidden_states=hidden_states, **kwargs)
         return self.feed_forward_chunk(output)
@@ -109,7 +109,7 @@ class FixedHeadBertEncoder(bert.BertEncoder):
 
 
 class FixedHeadBertPooler(bert.BertPooler):
-    """BERT's pooler with a configurable activation: (B, L, D) -> (B, D), computed from the first token."""
+    """BERT's pooler with a configurable activation. Maps (B, L, D) to (B, D), using the first token in each row."""
 
     def __init__(self, config: FixedHeadBertConfig):
         super().__init__(config)
@@ -117,26 +117,26 @@ class FixedHeadBertPooler(bert.BertPooler):
 
 
 class FixedHeadBertPreTrainedModel(bert.BertPreTrainedModel):
-    """BERT's weight initialization, loading and saving."""
+    """Base class for all models, with weight initialization, loading and saving."""
 
     config: FixedHeadBertConfig
-    # Trainer passes `num_items_in_batch` to a forward with **kwargs and then does not divide by the number of
-    # accumulated batches. Only the heads that label tokens use it; the losses of the others are means over a batch.
+    # If True, Trainer passes `num_items_in_batch` and does not divide the loss by the number of accumulated batches.
+    # Only models with a label for each token use it. The other models average the loss over a batch.
     accepts_loss_kwargs = False
     _can_record_outputs = {"hidden_states": FixedHeadBertLayer, "attentions": FixedHeadBertSelfAttention}
 
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
-        if issubclass(cls, GenerationMixin):  # makes Trainer shift labels for label smoothing; the key must be unique
+        if issubclass(cls, GenerationMixin):  # Trainer then shifts labels for label smoothing; keys must be unique
             MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[f"{cls.__module__}.{cls.__qualname__}"] = cls.__name__
         if cls.__module__ == __name__:
             head = cls.__name__.removeprefix("FixedHeadBert")
             cls.register_for_auto_class(HEADS[head][0])  # saves this file with the weights
-        else:  # a user's subclass keeps our auto_map, unless it registers its own Auto class
+        else:  # a user's subclass keeps this auto_map unless it registers its own Auto class
             cls._auto_class = None
 
     def build(self, config: FixedHeadBertConfig, pooled: bool = True, **modules: Callable):
-        """Initializes a head: the base model, with a pooler if `pooled`, then `modules`, called with the config."""
+        """Adds the base model, with a pooler if `pooled`, and then `modules`, which are created from the config."""
         FixedHeadBertPreTrainedModel.__init__(self, config)
         self.num_labels = config.num_labels
         self.add_module("bert", FixedHeadBertModel(config, add_pooling_layer=pooled))
@@ -145,7 +145,7 @@ class FixedHeadBertPreTrainedModel(bert.BertPreTrainedModel):
         self.post_init()
 
     def save_pretrained(self, save_directory, is_main_process=True, *args, **kwargs):
-        """Saves the model. For a user's subclass, also saves the files that `auto_map` in config.json names."""
+        """Saves the model. For a user's subclass, also saves the code files that config.json refers to."""
         if is_main_process and type(self).__module__ != __name__:
             os.makedirs(save_directory, exist_ok=True)
             custom_object_save(FixedHeadBertPreTrainedModel, save_directory)
@@ -161,17 +161,16 @@ class FixedHeadBertPreTrainedModel(bert.BertPreTrainedModel):
                 init.normal_(embedding, mean=0.0, std=self.config.initializer_range)
 
     def get_expanded_tied_weights_keys(self, all_submodels: bool = False) -> dict:
-        """Also ties BERT's two output biases if embeddings are not tied; otherwise one of them has no gradient."""
+        """Ties BERT's two output biases even if embeddings are not tied. Otherwise one of them has no gradient."""
         tied = super().get_expanded_tied_weights_keys(all_submodels)
         biases = {key: source for key, source in (self._tied_weights_keys or {}).items() if key.endswith("bias")}
         return tied | biases
 
     def predict(self, head: nn.Module, hidden_states: torch.Tensor, labels, attention_mask, sparse: bool, indices):
         """
-        Returns the logits (B, L, V) of the masked-LM `head` and the labels (B, L), with -100 at padding. If `sparse`
-        and with labels, returns only the logits (N, V) and labels (N) of the labelled tokens, at `indices` (N) in the
-        flattened batch, which are determined if None. Other tokens add nothing to the loss; in BERT's recipe they are
-        85 % of the work.
+        Returns the logits (B, L, V) of the masked-LM `head`, and the labels (B, L) with -100 at padding. If `sparse`,
+        returns logits (N, V) and labels (N,) for labeled tokens only, whose indices in the flattened batch are
+        `indices` (N,), computed by default. In BERT's recipe, this skips the 85% of tokens without a label.
         """
         if labels is not None:
             labels = mask_padding_labels(labels, hidden_states, attention_mask)
@@ -181,23 +180,25 @@ class FixedHeadBertPreTrainedModel(bert.BertPreTrainedModel):
         return apply_to_non_padding(head, hidden_states, self.skipped_padding(attention_mask, hidden_states)), labels
 
     def skipped_padding(self, attention_mask, outputs: torch.Tensor) -> torch.Tensor | None:
-        """Returns (B, L), True where `unpad_inputs` skips `outputs` (B, L, ...), or None if nothing is skipped."""
+        """Returns a mask (B, L) that is True at skipped `outputs` (B, L, ...), or None without `unpad_inputs`."""
         return padding_mask(attention_mask, outputs) if self.base_model.unpad_inputs else None
 
     @classmethod
     def maybe_distribute_model(cls, model, distributed_config, *args, **kwargs):
-        """Checks that every process gets the same number of heads, in every layer."""
+        """Raises ValueError unless tensor parallelism can divide the heads in each layer equally among processes."""
         processes = getattr(distributed_config, "tp_size", None) or 1
         counts = sorted({*model.config.head_counts, model.config.num_key_value_heads})
         if processes > 1 and 0 in (*counts, *model.config.neuron_counts):
-            raise ValueError("tp_size: a layer without heads or neurons cannot be split.")
+            raise ValueError("tp_size: layers without heads or neurons cannot be split.")
         if model.tp_plan and any(heads % processes for heads in counts):
-            raise ValueError(f"tp_size={processes} must divide all numbers of heads: {', '.join(map(str, counts))}.")
+            raise ValueError(
+                f"tp_size={processes} must divide the number of heads in every layer: {', '.join(map(str, counts))}."
+            )
         return super().maybe_distribute_model(model, distributed_config, *args, **kwargs)
 
 
 class FixedHeadBertModel(FixedHeadBertPreTrainedModel, bert.BertModel):
-    """Encoder, or with `is_decoder=True` a decoder: ids (B, L) -> hidden states (B, L, D), pooled output (B, D)."""
+    """Encoder, or decoder with `is_decoder=True`: ids (B, L) -> hidden states (B, L, D) and pooled output (B, D)."""
 
     _no_split_modules = ["BertEmbeddings", "FixedHeadBertLayer"]
 
@@ -215,26 +216,27 @@ class FixedHeadBertModel(FixedHeadBertPreTrainedModel, bert.BertModel):
         self, attention_mask=None, output_mask=None, packed_batch: PackedBatch | None = None, **inputs
     ) -> ModelOutput:
         """
-        Takes BERT's arguments. Without `attention_mask`, a row contains several sequences if its `position_ids` (B, L)
-        restart. The pooled output is computed from the first real token.
+        Accepts BERT's arguments and those below. Without `attention_mask`, a row contains several sequences if its
+        `position_ids` (B, L) restart. The pooled output is computed from the first non-padding token.
 
         Args:
-            output_mask: (B, L), True at the tokens whose last hidden state the head reads, not counting the pooler;
-                False for none. Used only with `unpad_inputs`.
-            packed_batch: the tokens to compute, if known. Otherwise they are read from the mask, for which the host
-                has to wait for the GPU. Used only with `unpad_inputs`.
+            output_mask: Mask (B, L), True where the task head reads the last hidden states (the pooler not included),
+                or False to select no tokens. Used only with `unpad_inputs`.
+            packed_batch: The tokens to compute. By default they are derived from the mask, for which the host has to
+                wait for the GPU. Used only with `unpad_inputs`.
 
         Raises:
-            ValueError: the mask has the wrong shape, or there are both ids and embeddings, or neither.
+            ValueError: If the mask has an invalid shape, or unless exactly one of ids and embeddings is passed.
         """
         ids_or_embeddings = single_input(inputs)
         check_mask(attention_mask, ids_or_embeddings, inputs.get("past_key_values"))
-        if self.unpad_inputs or "flash" in self.config._attn_implementation:  # flash attention has no mask for packing
+        is_flash = "flash" in self.config._attn_implementation  # needs sequence lengths for packed rows
+        if self.unpad_inputs or is_flash:
             return fast_forward(self, ids_or_embeddings, attention_mask, output_mask, packed_batch, inputs)
         return self.bert_forward(attention_mask, **inputs)
 
     def bert_forward(self, attention_mask, **inputs) -> ModelOutput:
-        """BERT's forward, with masks for packed rows and for eager attention if probabilities are requested."""
+        """Runs BERT's forward pass. Creates masks for packed rows, and if attention probabilities are returned."""
         ids_or_embeddings, past_key_values = single_input(inputs), inputs.get("past_key_values")
         if inputs.get("output_attentions") is None:
             inputs["output_attentions"] = self.config.output_attentions
@@ -260,7 +262,7 @@ class FixedHeadBertModel(FixedHeadBertPreTrainedModel, bert.BertModel):
         return outputs
 
     def pool(self, hidden_states: torch.Tensor, attention_mask) -> torch.Tensor | None:
-        """Applies BERT's pooler, if there is one, to the first real token of each row: (B, L, D) -> (B, D)."""
+        """Pools the first non-padding token in each row: (B, L, D) -> (B, D). Returns None without a pooler."""
         padding = padding_mask(attention_mask, hidden_states)
         if padding is not None and self.pooler is not None:
             index = (~padding).int().argmax(dim=-1)[:, None, None]  # (B, 1, 1)
@@ -269,7 +271,7 @@ class FixedHeadBertModel(FixedHeadBertPreTrainedModel, bert.BertModel):
 
 
 def single_input(inputs: dict) -> torch.Tensor:
-    """Returns the ids (B, L) or the embeddings (B, L, D). Raises ValueError if there are both or neither."""
+    """Returns the ids (B, L) or embeddings (B, L, D). Raises ValueError unless exactly one of them is passed."""
     passed = [x for x in (inputs.get("input_ids"), inputs.get("inputs_embeds")) if x is not None]
     if len(passed) != 1:
         raise ValueError("Pass either input_ids or inputs_embeds.")
@@ -277,7 +279,7 @@ def single_input(inputs: dict) -> torch.Tensor:
 
 
 def check_mask(attention_mask, ids_or_embeddings: torch.Tensor, past_key_values):
-    """Raises ValueError unless the mask is (B, past + L), or has four dimensions and is boolean or floating-point."""
+    """Raises ValueError unless the mask has shape (B, past + L), or is a boolean or floating-point 4D mask."""
     if not isinstance(attention_mask, torch.Tensor) or is_symbolic(ids_or_embeddings):
         return
     past = 0 if past_key_values is None else int(past_key_values.get_seq_length())
@@ -285,21 +287,21 @@ def check_mask(attention_mask, ids_or_embeddings: torch.Tensor, past_key_values)
     is_full = attention_mask.ndim == 4 and (attention_mask.dtype == torch.bool or attention_mask.is_floating_point())
     if attention_mask.shape != expected and not is_full:
         raise ValueError(
-            f"attention_mask has shape {tuple(attention_mask.shape)} and dtype {attention_mask.dtype}: it must have "
+            f"attention_mask has shape {tuple(attention_mask.shape)} and dtype {attention_mask.dtype}; expected "
             f"shape {expected}, or four dimensions and a boolean or floating-point dtype."
         )
 
 
 def mask_padding_labels(labels: torch.Tensor, outputs: torch.Tensor, attention_mask) -> torch.Tensor:
-    """Sets `labels` (B, L) to -100 at padding. Raises ValueError if `outputs` are not (B, L, ...)."""
+    """Returns `labels` (B, L) with -100 at padding. Raises ValueError unless `outputs` have shape (B, L, ...)."""
     if labels.shape != outputs.shape[:2]:
-        raise ValueError(f"labels have shape {tuple(labels.shape)}, but the tokens {tuple(outputs.shape[:2])}.")
+        raise ValueError(f"labels have shape {tuple(labels.shape)}, but tokens have shape {tuple(outputs.shape[:2])}.")
     labels, padding = labels.to(outputs.device), padding_mask(attention_mask, outputs)
     return labels if padding is None else labels.masked_fill(padding, -100)
 
 
 def token_loss(logits: torch.Tensor, labels: torch.Tensor, num_items_in_batch=None) -> torch.Tensor:
-    """`mean_loss`, or the sum divided by `num_items_in_batch`, which Trainer counts over all processes of a step."""
+    """Returns `mean_loss`, or the summed loss divided by `num_items_in_batch`, Trainer's label count per step."""
     logits, labels = logits.flatten(0, -2), labels.flatten()
     if num_items_in_batch is None:
         return mean_loss(logits, labels)
@@ -309,8 +311,8 @@ def token_loss(logits: torch.Tensor, labels: torch.Tensor, num_items_in_batch=No
 
 def mean_loss(logits: torch.Tensor, labels: torch.Tensor, ignore_index: int = -100) -> torch.Tensor:
     """
-    Mean cross-entropy of logits (N, V) over the labels (N) that are not `ignore_index`; zero if there are none. There
-    torch would divide by zero, also in the gradient, so that it gets dummy labels, whose loss is masked.
+    Returns the cross-entropy of logits (N, V), averaged over the labels (N,) other than `ignore_index`, or zero if
+    there are none. In that case dummy labels, whose loss is masked, prevent a division by zero in loss and gradient.
     """
     is_empty = labels.eq(ignore_index).all()
     loss = cross_entropy(logits, labels.masked_fill(is_empty, 0), ignore_index=ignore_index)
@@ -318,7 +320,7 @@ def mean_loss(logits: torch.Tensor, labels: torch.Tensor, ignore_index: int = -1
 
 
 def span_loss(logits: torch.Tensor, positions: torch.Tensor, padding: torch.Tensor | None) -> torch.Tensor:
-    """`mean_loss` of logits (B, L) at `positions` (B), except those outside the row or at `padding` (B, L)."""
+    """Returns `mean_loss` for `positions` (B,) and logits (B, L). Ignores positions at `padding` or outside rows."""
     L = logits.shape[1]
     positions = positions.view(-1).clamp(0, L)
     if padding is not None:
@@ -329,7 +331,7 @@ def span_loss(logits: torch.Tensor, positions: torch.Tensor, padding: torch.Tens
 
 @dataclass
 class FixedHeadBertForPreTrainingOutput(bert.BertForPreTrainingOutput):
-    """BERT's output, followed by the two means whose sum is the loss."""
+    """BERT's pretraining output with the two losses whose sum is `loss`."""
 
     masked_lm_loss: torch.Tensor | None = None
     next_sentence_loss: torch.Tensor | None = None
@@ -337,9 +339,9 @@ class FixedHeadBertForPreTrainingOutput(bert.BertForPreTrainingOutput):
 
 class FixedHeadBertForPreTraining(FixedHeadBertPreTrainedModel, bert.BertForPreTraining):
     """
-    `labels` (B, L): ids of the masked tokens, -100 elsewhere; `label_indices` (N): their indices in the flattened
-    batch, if known. `next_sentence_label` (B): 0 if the second segment continues the first, 1 if it is random. The
-    losses, means over labels and over rows, are returned if there are labels of both kinds.
+    Pretraining model. `labels` (B, L) are the ids of masked tokens, and -100 elsewhere. `next_sentence_label` (B,) is
+    0 if the second segment continues the first, and 1 if it is random. Losses are returned only if both are passed.
+    `label_indices` (N,), the indices of labels in the flattened batch, are computed from the labels by default.
     """
 
     _tp_plan = PREDICTION_TP_PLAN
@@ -367,8 +369,8 @@ class FixedHeadBertForPreTraining(FixedHeadBertPreTrainedModel, bert.BertForPreT
 
 class FixedHeadBertForMaskedLM(FixedHeadBertPreTrainedModel, bert.BertForMaskedLM):
     """
-    `labels` and `label_indices` as in FixedHeadBertForPreTraining. The loss is the mean over the labels of the batch,
-    or of the whole training step if Trainer passes their number.
+    Masked language model. `labels` and `label_indices` are those of FixedHeadBertForPreTraining. The loss is averaged
+    over the labels in the batch, or in the whole training step if Trainer passes `num_items_in_batch`.
     """
 
     _tp_plan = PREDICTION_TP_PLAN
@@ -376,7 +378,7 @@ class FixedHeadBertForMaskedLM(FixedHeadBertPreTrainedModel, bert.BertForMaskedL
 
     def __init__(self, config: FixedHeadBertConfig):
         if config.is_decoder:
-            logger.warning("FixedHeadBertForMaskedLM is bidirectional only with is_decoder=False.")
+            logger.warning("FixedHeadBertForMaskedLM needs is_decoder=False for bidirectional attention.")
         self.build(config, pooled=False, cls=bert.BertOnlyMLMHead)
         self.sparse_prediction = config.sparse_prediction
 
@@ -394,8 +396,8 @@ class FixedHeadBertForMaskedLM(FixedHeadBertPreTrainedModel, bert.BertForMaskedL
 
 class FixedHeadBertLMHeadModel(FixedHeadBertPreTrainedModel, bert.BertLMHeadModel, GenerationMixin):
     """
-    Causal language model: BERT as a decoder (`is_decoder=True`), as in the paper's LM1B experiments. `labels` (B, L):
-    token ids, or -100 for tokens that are not predicted; `shift_labels`: the same, aligned with the predicting token.
+    Causal language model, a BERT decoder (`is_decoder=True`) as in the paper's LM1B experiments. `labels` (B, L) are
+    token ids, and -100 for tokens that are not predicted. `shift_labels` (B, L) are labels already shifted by one.
     """
 
     _tp_plan = PREDICTION_TP_PLAN
@@ -403,7 +405,7 @@ class FixedHeadBertLMHeadModel(FixedHeadBertPreTrainedModel, bert.BertLMHeadMode
 
     def __init__(self, config: FixedHeadBertConfig):
         if not config.is_decoder:
-            logger.warning("FixedHeadBertLMHeadModel sees later tokens unless is_decoder=True.")
+            logger.warning("FixedHeadBertLMHeadModel needs is_decoder=True, otherwise tokens attend to later tokens.")
         self.build(config, pooled=False, cls=bert.BertOnlyMLMHead)
 
     @forward_like(bert.BertLMHeadModel)
@@ -420,14 +422,16 @@ class FixedHeadBertLMHeadModel(FixedHeadBertPreTrainedModel, bert.BertLMHeadMode
         if labels is not None:
             if shift_labels is None:
                 shift_labels = pad(mask_padding_labels(labels, logits, attention_mask)[:, 1:], (0, 1), value=-100)
-            shift_labels = mask_padding_labels(shift_labels, logits, attention_mask)  # padding predicts nothing either
+            shift_labels = mask_padding_labels(
+                shift_labels, logits, attention_mask
+            )  # nor are labels predicted from padding
             loss = token_loss(logits.float(), shift_labels, num_items_in_batch)  # in float32, as in transformers
         returned = {name: x for name, x in outputs.items() if name != "last_hidden_state"}
         return modeling_outputs.CausalLMOutputWithCrossAttentions(loss, logits, **returned)
 
 
 class FixedHeadBertForNextSentencePrediction(FixedHeadBertPreTrainedModel, bert.BertForNextSentencePrediction):
-    """`labels` (B): 0 if the second segment continues the first, 1 if it is random."""
+    """Next-sentence classifier. `labels` (B,) are 0 if the second segment continues the first, 1 if it is random."""
 
     def __init__(self, config: FixedHeadBertConfig):
         self.build(config, cls=bert.BertOnlyNSPHead)
@@ -438,7 +442,6 @@ class FixedHeadBertForNextSentencePrediction(FixedHeadBertPreTrainedModel, bert.
 
 
 def classifier(config: FixedHeadBertConfig) -> nn.Linear:
-    """D -> num_labels"""
     return nn.Linear(config.hidden_size, config.num_labels or 0)
 
 
@@ -447,7 +450,7 @@ def classifier_dropout(config: FixedHeadBertConfig) -> nn.Dropout:
 
 
 class FixedHeadBertForSequenceClassification(FixedHeadBertPreTrainedModel, bert.BertForSequenceClassification):
-    """`labels` (B): a class for each row, -100 for none; or scores or several classes, see `config.problem_type`."""
+    """Text classifier. `labels` are class ids (B,), or -100 for none. `config.problem_type` selects other problems."""
 
     def __init__(self, config: FixedHeadBertConfig):
         self.build(config, dropout=classifier_dropout, classifier=classifier)
@@ -458,7 +461,7 @@ class FixedHeadBertForSequenceClassification(FixedHeadBertPreTrainedModel, bert.
 
 
 class FixedHeadBertForMultipleChoice(FixedHeadBertPreTrainedModel, bert.BertForMultipleChoice):
-    """Inputs (B, choices, L); `labels` (B): the index of the right choice."""
+    """Multiple-choice model for inputs (B, choices, L). `labels` (B,) are the indices of the correct choices."""
 
     def __init__(self, config: FixedHeadBertConfig):
         self.build(config, dropout=classifier_dropout, classifier=lambda config: nn.Linear(config.hidden_size, 1))
@@ -469,7 +472,7 @@ class FixedHeadBertForMultipleChoice(FixedHeadBertPreTrainedModel, bert.BertForM
 
 
 class FixedHeadBertForTokenClassification(FixedHeadBertPreTrainedModel, bert.BertForTokenClassification):
-    """`labels` (B, L): a class for each token, -100 for none. The loss is a mean as in FixedHeadBertForMaskedLM."""
+    """Token classifier. `labels` (B, L) are class ids, or -100 for none. Averages like FixedHeadBertForMaskedLM."""
 
     accepts_loss_kwargs = True
 
@@ -490,8 +493,9 @@ class FixedHeadBertForTokenClassification(FixedHeadBertPreTrainedModel, bert.Ber
 
 class FixedHeadBertForQuestionAnswering(FixedHeadBertPreTrainedModel, bert.BertForQuestionAnswering):
     """
-    `start_positions`, `end_positions` (B): of the answer in each row. With `unpad_inputs`, an answer has only real
-    tokens: logits at padding are the lowest number, because zero might win, and the loss ignores padding.
+    Question answering model. `start_positions` and `end_positions` (B,) are the token indices of answers. With
+    `unpad_inputs`, the loss ignores padding, and logits at padding are set to the lowest number, so that no answer
+    includes it.
     """
 
     def __init__(self, config: FixedHeadBertConfig):
@@ -510,15 +514,4 @@ class FixedHeadBertForQuestionAnswering(FixedHeadBertPreTrainedModel, bert.BertF
         return modeling_outputs.QuestionAnsweringModelOutput(loss=(starts + ends) / 2, **outputs)
 
 
-__all__ = [
-    "FixedHeadBertForMaskedLM",
-    "FixedHeadBertForMultipleChoice",
-    "FixedHeadBertForNextSentencePrediction",
-    "FixedHeadBertForPreTraining",
-    "FixedHeadBertForQuestionAnswering",
-    "FixedHeadBertForSequenceClassification",
-    "FixedHeadBertForTokenClassification",
-    "FixedHeadBertLMHeadModel",
-    "FixedHeadBertModel",
-    "FixedHeadBertPreTrainedModel",
-]
+__all__ = ["FixedHeadBertPreTrainedModel", *(f"FixedHeadBert{head}" for head in HEADS)]

@@ -53,8 +53,8 @@ def test_a_value_for_each_layer(tmp_path):
         ({"attention_head_size": []}, "attention_head_size has 0 values for 3 layers"),
         ({"value_head_size": [4, 9]}, "value_head_size has 2 values for 3 layers"),
         ({"layer_attention_heads": [-1, 5, 5]}, "layer_attention_heads must be at least 0"),
-        ({"layer_attention_heads": [0, 5, 5], "is_decoder": True}, "decoder layers need heads"),
-        ({"layer_attention_heads": [4, 4, 3]}, "the largest must be num_attention_heads, 5"),
+        ({"layer_attention_heads": [0, 5, 5], "is_decoder": True}, "a decoder needs heads"),
+        ({"layer_attention_heads": [4, 4, 3]}, "the largest value must equal num_attention_heads \(5\)"),
         ({"intermediate_size": [37, 0, -2]}, "intermediate_size must be at least 0"),
         ({"num_attention_heads": 0}, "num_attention_heads must be at least 1, not 0"),
         ({"hidden_size": -1}, "hidden_size must be at least 1, not -1"),
@@ -63,7 +63,7 @@ def test_a_value_for_each_layer(tmp_path):
         ({"head_embedding": "sum"}, "head_embedding.*'add', 'mul'.*sum"),
         ({"qk_norm": "yes"}, "qk_norm"),
         ({"pooler_hidden_act": "silu"}, "pooler_hidden_act.*silu"),
-        ({"is_decoder": True, "add_cross_attention": True}, "FixedHeadBert has no cross-attention"),
+        ({"is_decoder": True, "add_cross_attention": True}, "FixedHeadBert does not support cross-attention"),
     ],
 )
 def test_impossible_values(changes, message):
@@ -116,7 +116,7 @@ def test_activation_of_the_pooler():
 
 def test_aliases_that_disagree():
     """Guards: two different head sizes are an error."""
-    with pytest.raises(ValueError, match="head_dim=3 and attention_head_size=4 disagree"):
+    with pytest.raises(ValueError, match="head_dim=3 contradicts attention_head_size=4"):
         FixedHeadBertConfig(attention_head_size=4, head_dim=3)
 
 
@@ -160,7 +160,7 @@ def test_fields_of_a_bert(tmp_path):
         lambda: FixedHeadBertConfig.from_pretrained(tmp_path),
         lambda: FixedHeadBertModel.from_pretrained(tmp_path),
     ):
-        with pytest.raises(ValueError, match="model_type is 'bert': convert such a model with fixedbert.convert"):
+        with pytest.raises(ValueError, match="model_type is 'bert': convert the model with fixedbert.convert"):
             make()
 
     class OwnConfig(FixedHeadBertConfig):
