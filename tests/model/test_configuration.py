@@ -54,7 +54,7 @@ def test_a_value_for_each_layer(tmp_path):
         ({"value_head_size": [4, 9]}, "value_head_size has 2 values for 3 layers"),
         ({"layer_attention_heads": [-1, 5, 5]}, "layer_attention_heads must be at least 0"),
         ({"layer_attention_heads": [0, 5, 5], "is_decoder": True}, "a decoder needs heads"),
-        ({"layer_attention_heads": [4, 4, 3]}, "the largest value must equal num_attention_heads \(5\)"),
+        ({"layer_attention_heads": [4, 4, 3]}, r"the largest value must equal num_attention_heads \(5\)"),
         ({"intermediate_size": [37, 0, -2]}, "intermediate_size must be at least 0"),
         ({"num_attention_heads": 0}, "num_attention_heads must be at least 1, not 0"),
         ({"hidden_size": -1}, "hidden_size must be at least 1, not -1"),
