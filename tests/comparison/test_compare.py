@@ -1,4 +1,4 @@
-"""`fixedbert compare`: scores, changed predictions, and fidelity to the first model."""
+"""`fixedbert compare`: scores, different predictions, and fidelity to the first model."""
 
 import csv
 import json
@@ -29,8 +29,8 @@ def inputs_of(directory, length=17):
 @pytest.fixture(scope="module")
 def models(tmp_path_factory):
     """
-    A directory with a classifier, a copy with two classes swapped, and ONNX graphs of the first. Also returns the
-    predictions of both classifiers.
+    A directory with a classifier, a copy with two classes swapped, and ONNX graphs of the classifier. Also returns the
+    predictions of the classifier and its copy.
     """
     directory = tmp_path_factory.mktemp("models")
     torch.manual_seed(0)
@@ -50,7 +50,7 @@ def models(tmp_path_factory):
 
 
 def test_labelled_rows(models, tmp_path, capsys):
-    """Guards: accuracies, lost and gained rows, agreement and the file with changed predictions are exact."""
+    """Accuracies, lost and gained rows, agreement, and the file with different predictions are correct."""
     directory, one, two = models
     labels = torch.where(torch.arange(len(PAIRS)) % 3 == 0, two, one)  # only the second model gets some rows right
     with (tmp_path / "rows.csv").open("w", newline="") as file:
@@ -85,7 +85,7 @@ def test_labelled_rows(models, tmp_path, capsys):
 
 
 def test_unlabelled_rows(models, tmp_path):
-    """Guards: without labels, the report contains no scores; with max_samples, the rows are a random sample."""
+    """Without labels, the report contains no scores. With `max_samples`, the rows are a random sample."""
     directory, *_ = models
     lines = [f"{first},{second}" for first, second in PAIRS]
     (tmp_path / "rows.csv").write_text("\n".join(["sentence1,sentence2", *lines]) + "\n")
@@ -101,9 +101,7 @@ def test_unlabelled_rows(models, tmp_path):
         compare([directory / "one"], tmp_path / "rows.csv", label_column_name="verdict")
     twice = compare([directory / "one", directory / "one"], tmp_path / "rows.csv")
     assert twice.models[1].fidelity.agreement == 1
-    assert [model.name for model in twice.models] == [
-        str(directory / "one")
-    ] * 2  # the full path replaces a duplicate name
+    assert [model.name for model in twice.models] == [str(directory / "one")] * 2  # full paths instead of names
 
 
 def save_embedding_model(directory, mode):
@@ -117,7 +115,7 @@ def save_embedding_model(directory, mode):
 
 
 def test_embeddings_are_pooled(tmp_path):
-    """Guards: each model and graph uses the pooling configured in its directory, and each text is a row."""
+    """Models and graphs use the pooling configured in their directories, and each text is a row."""
     for mode in ("mean", "cls"):
         save_embedding_model(tmp_path / mode, mode)
     export(tmp_path / "mean", tmp_path / "graphs")
@@ -136,7 +134,7 @@ def test_embeddings_are_pooled(tmp_path):
 
 
 def test_regression(tmp_path):
-    """Guards: regression scores accept integer labels, and the divergence is half the squared difference."""
+    """Regression scores accept integer labels, and the divergence is half the squared difference."""
     torch.manual_seed(0)
     model = model_of("ForSequenceClassification", **SHAPE, num_labels=1, problem_type="regression").eval()
     save(model, tmp_path / "one")
@@ -151,7 +149,7 @@ def test_regression(tmp_path):
 
 
 def test_unsuitable_models(models, tmp_path):
-    """Guards: models with different tasks, and task heads without one prediction per row, raise InputError."""
+    """Models with different tasks, or with a task head that is not supported, raise InputError."""
     directory, *_ = models
     (tmp_path / "rows.txt").write_text("\n".join(TEXTS))
     save(model_of("ForSequenceClassification", num_labels=3, **SHAPE), tmp_path / "other")

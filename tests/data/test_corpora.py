@@ -1,4 +1,4 @@
-"""Corpus readers: each type of source yields complete documents."""
+"""Corpus readers yield the documents in each type of source."""
 
 import json
 import os
@@ -19,7 +19,7 @@ def documents(source, **options) -> list:
 
 
 def test_text_files(tmp_path):
-    """Guards: by default a text file is one document, without byte order mark and carriage returns."""
+    """By default, a text file is one document. The byte order mark and carriage returns are removed."""
     (tmp_path / "a.txt").write_bytes("\ufeffOne.\r\n\r\nTwo – é.\r\n".encode())
     (tmp_path / "b.txt").write_text("Three.\n")
     (tmp_path / "c.txt").write_text("")
@@ -29,7 +29,7 @@ def test_text_files(tmp_path):
 
 
 def test_end_of_a_file_ends_a_document(tmp_path):
-    """Guards: the end of a file ends a document for each document boundary."""
+    """The end of a file ends a document, whatever the document boundary."""
     for name in "ab":
         (tmp_path / f"{name}.txt").write_text(f"One {name}.\n\nTwo {name}.")
         (tmp_path / f"{name}.jsonl").write_text(json.dumps({"text": f"{name}.", "book": "same"}))
@@ -39,7 +39,7 @@ def test_end_of_a_file_ends_a_document(tmp_path):
 
 
 def test_formats_directories_and_globs(tmp_path):
-    """Guards: directories are searched recursively for all formats, and globs match files and directories."""
+    """Directories are searched recursively for all formats, and glob patterns match files and directories."""
     (tmp_path / "deep").mkdir()
     (tmp_path / "deep" / "a.jsonl").write_text('{"text": "One.", "id": 1}\n\n{"text": "Two.", "other": 2}\n')
     pyarrow.parquet.write_table(pyarrow.table({"text": ["Three.", None], "url": ["x", "y"]}), tmp_path / "b.parquet")
@@ -57,8 +57,8 @@ def test_formats_directories_and_globs(tmp_path):
         documents(tmp_path / "ignored.md")
 
 
-def test_boundaries_in_tables(tmp_path):
-    """Guards: consecutive rows with the same document value form a document; empty rows can end a document."""
+def test_document_columns_and_empty_rows(tmp_path):
+    """Consecutive rows with the same value in the document column form a document. Empty rows can end a document."""
     rows = [("a", "One."), ("a", "Two."), ("b", "Three."), ("a", ""), ("a", "Four.")]
     (tmp_path / "a.jsonl").write_text("".join(json.dumps({"book": b, "text": t}) + "\n" for b, t in rows))
     table = pyarrow.table({"book": [b for b, _ in rows], "text": [t for _, t in rows]})
@@ -85,8 +85,8 @@ def test_boundaries_in_tables(tmp_path):
         ("a.parquet", {"text": [["x"]]}, "row 0: 'text' must be text, not list"),
     ],
 )
-def test_values_that_are_not_text_are_refused(tmp_path, name, content, message):
-    """Guards: values that are not text and rows with too many fields are errors."""
+def test_invalid_rows(tmp_path, name, content, message):
+    """Values that are not text, and rows with too many fields, raise InputError."""
     if isinstance(content, dict):
         pyarrow.parquet.write_table(pyarrow.table(content), tmp_path / name)
     else:
@@ -95,22 +95,22 @@ def test_values_that_are_not_text_are_refused(tmp_path, name, content, message):
         documents(tmp_path / name)
 
 
-def test_text_column_can_be_named(tmp_path):
-    """Guards: the text column can be chosen, and .txt files ignore this setting."""
+def test_text_column(tmp_path):
+    """The text column can be chosen, and .txt files ignore this setting."""
     (tmp_path / "a.jsonl").write_text('{"body": "One."}\n')
     (tmp_path / "b.txt").write_text("Two.\n")
     assert documents(tmp_path, text_column="body") == ["One.", "Two.\n"]
 
 
 def test_only_regular_files_are_read(tmp_path):
-    """Guards: a named pipe is an error, because reading it would block forever."""
+    """A named pipe raises InputError, because reading it would block forever."""
     os.mkfifo(tmp_path / "a.txt")
     with pytest.raises(InputError, match="a.txt: not a regular file"):
         documents(tmp_path)
 
 
-def test_document_without_boundaries_is_refused(tmp_path, monkeypatch):
-    """Guards: an oversized document is an error that suggests a different document boundary."""
+def test_oversized_document(tmp_path, monkeypatch):
+    """An oversized document raises InputError with a suggestion to change the document boundary."""
     monkeypatch.setattr("fixedbert.data.corpora.MAX_DOCUMENT_SIZE", 2**20)
     line = "x" * 1023
     (tmp_path / "a.txt").write_text(f"{line}\n" * 1025)
@@ -122,7 +122,7 @@ def test_document_without_boundaries_is_refused(tmp_path, monkeypatch):
 
 
 def test_hub_datasets(tmp_path):
-    """Guards: the rows of a dataset from `load_dataset` (here a local directory) are read in order, across batches."""
+    """The rows of a dataset that `load_dataset` can load (here a local directory) are read in order."""
     pyarrow.parquet.write_table(
         pyarrow.table({"text": [f"row {n}" for n in range(2500)], "doc": [n // 1000 for n in range(2500)]}),
         tmp_path / "train-00000-of-00001.parquet",
@@ -137,14 +137,7 @@ def test_hub_datasets(tmp_path):
 
 
 def test_sample_and_description():
-    """Guards: the sample is a corpus, and the description contains source, configuration and boundary."""
+    """The sample can be read as a corpus, and the description contains the source, configuration and boundary."""
     assert len(documents("sample", on_hub=True)) > 250
     corpus = Corpus("a/b", True, "en", document_boundary="column", document_column="id")
     assert corpus.description() == "a/b (en): a document ends at a change in the document column 'id'"
-
-
-def test_real_wikipedia_and_books(real_data):
-    """Guards: articles from Wikipedia and complete novels are read as single documents."""
-    books = documents(real_data / "books")
-    assert len(books) == 98 and not any(text.startswith("\ufeff") or "\r" in text for text in books)
-    assert len(documents(real_data / "wikipedia")) == 13488

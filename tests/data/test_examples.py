@@ -7,6 +7,7 @@ import pytest
 import torch
 from accelerate.data_loader import prepare_data_loader, skip_first_batches
 from helpers.tiny_stores import make_store
+from transformers import BertTokenizer
 
 from fixedbert.data.collator import PretrainingCollator
 from fixedbert.data.examples import (
@@ -24,17 +25,17 @@ from fixedbert.data.segment_pairs import PairExamples
 def make(request, many, tokenizer):
     """Returns a function that creates a dataset of the requested type."""
 
-    def examples(numbers=300, length=43, seed=5, **options):
-        kind = PairExamples if request.param == "pairs" else PackedExamples
+    def examples(count=300, length=43, seed=5, **options):
+        dataset = PairExamples if request.param == "pairs" else PackedExamples
         if request.param in ("clm", "separate"):
             options |= {"objective": "clm", "separate_documents": request.param == "separate"}
-        return kind(many, np.arange(numbers), tokenizer, length, seed=seed, **options)
+        return dataset(many, np.arange(count), tokenizer, length, seed=seed, **options)
 
     return examples
 
 
 def test_examples_depend_only_on_seed_epoch_and_index(make):
-    """Guards: an example does not depend on earlier reads, and it differs between epochs and seeds."""
+    """An example does not depend on the examples read before it, and it differs between epochs and seeds."""
     one, other = make(), pickle.loads(pickle.dumps(make()))  # as in a worker process
     for index in (17, 3, 250):
         list(map(other.__getitem__, range(index)))
@@ -47,7 +48,7 @@ def test_examples_depend_only_on_seed_epoch_and_index(make):
 
 
 def test_examples_of_a_different_length_and_subsets(make):
-    """Guards: `with_max_seq_length` equals a new dataset with that length; a subset contains no duplicates."""
+    """`with_max_seq_length` returns the same examples as a new dataset. A subset contains no duplicates."""
     other = make().with_max_seq_length(20)
     expected = make(length=20)
     assert len(other) == len(expected) and make().with_max_seq_length(43)[0].keys() == expected[0].keys()
@@ -58,9 +59,11 @@ def test_examples_of_a_different_length_and_subsets(make):
 @pytest.mark.parametrize("processes", [1, 2])
 @pytest.mark.parametrize("skipped", [0, 2])
 @pytest.mark.parametrize("workers", [0, 2])
-def test_several_processes_see_the_same_examples_as_one(make, processes, skipped, workers):
-    """Guards: each epoch has the same examples for any number of processes and workers, also after resuming and in an
-    incomplete last step, which is filled up."""
+def test_examples_do_not_depend_on_the_number_of_processes(make, processes, skipped, workers):
+    """
+    Each epoch has the same examples for any number of processes and workers, also in a resumed run. An incomplete last
+    step is filled up.
+    """
 
     def loader(size, rank=0, world_size=1, workers=0):
         examples = make(60)
@@ -87,12 +90,12 @@ def test_several_processes_see_the_same_examples_as_one(make, processes, skipped
 
 
 def unpadded(batch) -> list[list[int]]:
-    """Returns the non-padding tokens in each row. Padding is 0, like the first token in document 0."""
+    """Returns the token ids in each row without the zeros at its end."""
     return [ids[: int(ids.nonzero().max()) + 1].tolist() for ids in batch["input_ids"]]
 
 
 def test_masking_is_80_10_10():
-    """Guards: 15% of the tokens are targets. 80% of them become [MASK], 10% are random and 10% are unchanged."""
+    """15% of the tokens become targets. 80% of these are masked, 10% are random and 10% are unchanged."""
     rng = np.random.default_rng(0)
     ids = np.arange(10, 110)
     masked, labels = zip(
@@ -111,31 +114,31 @@ def test_masking_is_80_10_10():
 
 
 def test_whole_words_are_masked():
-    """Guards: 15% of the tokens are targets. The targets are whole words, and the 80/10/10 rule applies per word."""
+    """15% of the tokens become targets. They form whole words, and the 80/10/10 rule applies to words."""
     rng = np.random.default_rng(0)
     inside_word = np.array([False] * 60 + [True] * 40)
     ids = np.random.default_rng(1).integers(10, 100, size=120)
     maskable = np.delete(np.arange(120), [0, 50, 119])
     word = np.cumsum(~inside_word[ids] | np.isin(np.arange(120), [1, 51]))
-    count, kinds = 0, []
+    count, outcomes = 0, []
     for _ in range(1000):
         masked, labels = mask_tokens(ids, maskable, 0.15, 4, 1_000_000, rng, inside_word)
         target = labels != -100
         count += target.sum()
         assert not target[[0, 50, 119]].any() and (labels[target] == ids[target]).all()
-        for one in set(word[target]):
-            tokens = maskable[word[maskable] == one]
+        for targeted in set(word[target]):
+            tokens = maskable[word[maskable] == targeted]
             assert target[tokens].all()
             drawn = {"mask" if masked[t] == 4 else "same" if masked[t] == ids[t] else "other" for t in tokens}
             assert len(drawn) == 1
-            kinds += drawn
+            outcomes += drawn
     assert 0.97 < count / (1000 * round(0.15 * 117)) <= 1  # the last word may not fit
-    shares = [kinds.count(kind) / len(kinds) for kind in ("mask", "same", "other")]
-    assert shares == pytest.approx([0.8, 0.1, 0.1], abs=0.015)
+    fractions = [outcomes.count(outcome) / len(outcomes) for outcome in ("mask", "same", "other")]
+    assert fractions == pytest.approx([0.8, 0.1, 0.1], abs=0.015)
 
 
 def test_whole_word_masking_without_a_word_that_fits():
-    """Guards: if no word fits into the number of targets, the shortest word is the target."""
+    """If every word has more tokens than there should be targets, the shortest word becomes the target."""
     inside_word = np.array([False] * 10 + [True] * 10)
     ids = np.array([1, 11, 12, 2, 13, 3, 14, 15])
     for seed in range(20):
@@ -144,35 +147,27 @@ def test_whole_word_masking_without_a_word_that_fits():
 
 
 def test_words_in_wordpiece(tokenizer):
-    """Guards: tokens with ## continue a word; without such tokens the result is None."""
+    """Tokens with ## continue a word. The result is None for a vocabulary without such tokens."""
     inside = tokens_inside_words(tokenizer)
     assert inside[tokenizer.convert_tokens_to_ids("##s")] and not inside[tokenizer.convert_tokens_to_ids("s")]
-
-    class Bytes:
-        def __len__(self):
-            return 3
-
-        def convert_ids_to_tokens(self, ids):
-            return ["a", "Ġb", "c"]
-
-    assert tokens_inside_words(Bytes()) is None
+    assert tokens_inside_words(BertTokenizer(vocab={"[UNK]": 0, "a": 1})) is None
 
 
 def test_packed_rows_against_a_simple_reference(tmp_path, tokenizer):
-    """Guards: rows are slices of the joined documents, with an additional [CLS] where a row continues a document."""
+    """Rows are slices of the joined documents, with an additional [CLS] where a row continues a document."""
     store = make_store(tmp_path, [1], [3, 2], [1], [5])
     cls, sep = tokenizer.cls_token_id, tokenizer.sep_token_id
     examples = PackedExamples(store, [1, 2, 3], tokenizer, 6, objective="clm", separate_documents=True)
     order = examples.plan(0)[:-1, 0].tolist()
-    stream = [slot for number in order for slot in (cls, *store.tokens(number).tolist(), sep)]
-    starts = [position for position, slot in enumerate(stream) if slot == cls]
-    assert len(stream) == 11 + 3 * 2 and len(examples) == 4  # 5 slots per row
+    stream = [token for document in order for token in (cls, *store.tokens(document).tolist(), sep)]
+    starts = [position for position, token in enumerate(stream) if token == cls]
+    assert len(stream) == 11 + 3 * 2 and len(examples) == 4  # 5 tokens of the stream per row
     for row in range(4):
-        slots = stream[5 * row : 5 * row + 5]
-        expected = slots if slots[0] == cls else [cls, *slots]
+        tokens = stream[5 * row : 5 * row + 5]
+        expected = tokens if tokens[0] == cls else [cls, *tokens]
         assert examples[row]["input_ids"].tolist() == expected
-        assert examples[row]["labels"].tolist() == [-100 if slot == cls else slot for slot in expected]
-        begins = [position for position, slot in enumerate(expected) if slot == cls]
+        assert examples[row]["labels"].tolist() == [-100 if token == cls else token for token in expected]
+        begins = [position for position, token in enumerate(expected) if token == cls]
         lengths = np.diff([*begins, len(expected)])
         assert examples[row]["position_ids"].tolist() == [p for length in lengths for p in range(length)]
     assert starts == examples.plan(0)[:-1, 1].tolist()
@@ -180,7 +175,7 @@ def test_packed_rows_against_a_simple_reference(tmp_path, tokenizer):
 
 
 def test_packed_rows_never_mask_special_tokens(many, tokenizer):
-    """Guards: each packed row contains targets, and [CLS] and [SEP] are never targets."""
+    """Each packed row contains targets, and [CLS] and [SEP] are never targets."""
     cls, sep = tokenizer.cls_token_id, tokenizer.sep_token_id
     for length in (8, 9, 16):
         examples = PackedExamples(many, np.arange(1, 300), tokenizer, length, mlm_probability=0.9)
@@ -194,7 +189,7 @@ def test_packed_rows_never_mask_special_tokens(many, tokenizer):
 
 @pytest.mark.parametrize("make", ["mlm", "clm", "separate"], indirect=True)
 def test_packing_uses_every_token_once_per_epoch(make, many):
-    """Guards: packed rows neither lose nor repeat tokens, and each epoch packs them differently."""
+    """Packed rows neither lose nor repeat tokens, and each epoch packs them differently."""
     examples = make()
     expected = sorted(token for number in range(300) for token in many.tokens(number).tolist() if token > 4)
     firsts = []
@@ -208,7 +203,7 @@ def test_packing_uses_every_token_once_per_epoch(make, many):
 
 
 def test_order_of_an_epoch_is_a_permutation():
-    """Guards: the order of an epoch contains each index once, looks random, and differs between seeds."""
+    """The order of an epoch contains each index once, looks random, and differs between seeds."""
     for size in (1, 2, 3, 13, 1000, 65_537):
         assert sorted(np.concatenate(list(shuffled(size, (1, 2)))).tolist()) == list(range(size))
     one, other = (np.concatenate(list(shuffled(100_000, seed, chunk=1000))) for seed in ((1, 2), (1, 3)))
@@ -218,14 +213,14 @@ def test_order_of_an_epoch_is_a_permutation():
 
 
 def test_held_out_documents(many):
-    """Guards: training and held-out documents are disjoint, complete, and in the requested proportion."""
+    """Training and held-out documents are disjoint, complete, and in the requested proportion."""
     train, held_out = split_documents(many, 0.1)
     assert len(held_out) == 30 and not set(train) & set(held_out)
     assert sorted([*train, *held_out]) == list(range(300))
 
 
 def test_collator_pads_and_masks():
-    """Guards: padding is masked and has no labels, and the rows keep their order."""
+    """The attention mask excludes padding, padding has no labels, and the rows keep their order."""
     names = ("input_ids", "token_type_ids", "labels", "next_sentence_label")
     rows = [
         dict(zip(names, map(np.array, row), strict=True))
@@ -243,7 +238,7 @@ def test_collator_pads_and_masks():
 
 
 def test_collator_makes_padding_a_separate_document():
-    """Guards: a batch with position_ids has no attention mask, and the position ids of the padding start at 0."""
+    """If examples have position ids, the batch has no attention mask, and the position ids restart for padding."""
     rows = [{"input_ids": np.arange(n), "labels": np.arange(n), "position_ids": np.arange(n)} for n in (4, 2)]
     batch = PretrainingCollator(pad_token_id=9)(rows)
     assert batch["position_ids"].tolist() == [[0, 1, 2, 3], [0, 1, 0, 1]]

@@ -37,7 +37,7 @@ EXAMPLES: dict[str, Callable[[dict[str, str]], bytes]] = {
 
 @pytest.mark.parametrize("suffix", READERS)
 def test_rows_of_every_format(tmp_path: Path, suffix: str):
-    """Guards: each reader yields the columns of its format and updates the position."""
+    """Each reader yields the columns of its format and updates the position."""
     row = {"text": "One.", "book": "a"}
     path = tmp_path / f"a{suffix}"
     path.write_bytes(EXAMPLES[suffix](row))
@@ -48,7 +48,7 @@ def test_rows_of_every_format(tmp_path: Path, suffix: str):
 
 
 def test_fields_of_csv_and_tsv(tmp_path):
-    """Guards: csv supports quoting and tsv does not, line numbers are correct, and missing fields are None."""
+    """Fields can be quoted in csv but not in tsv, line numbers are correct, and missing fields are None."""
     (tmp_path / "a.csv").write_bytes('\ufeffid,text\r\n1,"Five, ""and"" so\non."\r\n\r\n2\r\n'.encode())
     first, second = DataFile(tmp_path / "a.csv").rows()
     assert (first.number, first.values) == (2, {"id": "1", "text": 'Five, "and" so\non.'})
@@ -59,7 +59,7 @@ def test_fields_of_csv_and_tsv(tmp_path):
 
 
 def test_json_files_are_lines_or_an_array(tmp_path):
-    """Guards: a .json file may contain one object per line or an array of objects."""
+    """A .json file may contain one object per line or an array of objects."""
     for content in ('{"a": 1}\n\n{"a": 2}\n', '[{"a": 1},\n {"a": 2}]'):
         (tmp_path / "a.json").write_text(content)
         assert [row.values for row in DataFile(tmp_path / "a.json").rows()] == [{"a": 1}, {"a": 2}]
@@ -67,7 +67,7 @@ def test_json_files_are_lines_or_an_array(tmp_path):
 
 @pytest.mark.parametrize("suffix, opener", [(".gz", gzip.open), (".bz2", bz2.open), (".xz", lzma.open)])
 def test_compressed_files(tmp_path, suffix, opener):
-    """Guards: compressed files are decompressed, and a truncated file is an error."""
+    """Compressed files are decompressed, and a truncated file raises InputError."""
     path = tmp_path / f"a.txt{suffix}"
     with opener(path, "wt", encoding="utf-8") as lines:
         lines.writelines(f"{number} {'é' * number}\n" for number in range(500))
@@ -92,14 +92,14 @@ def test_compressed_files(tmp_path, suffix, opener):
     ],
 )
 def test_malformed_files_are_reported_with_their_location(tmp_path, name, content, message):
-    """Guards: the error message for a malformed file contains its path and, if known, the line or row."""
+    """The error message for a malformed file contains its path and, if known, the line or row."""
     (tmp_path / name).write_bytes(content)
     with pytest.raises(InputError, match=message):
         list(DataFile(tmp_path / name).rows())
 
 
 def test_zstandard_needs_its_package(tmp_path, monkeypatch):
-    """Guards: reading a .zst file without zstandard is an error that names the missing package."""
+    """Reading a .zst file without the package zstandard raises InputError."""
     (tmp_path / "a.txt.zst").write_bytes(b"x")
     monkeypatch.setattr("fsspec.compression.compr", {})
     with pytest.raises(InputError, match="install zstandard"):

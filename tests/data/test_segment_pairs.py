@@ -23,12 +23,12 @@ from fixedbert.support.errors import InputError
 
 
 def make_plan(documents, epoch=0, max_tokens=40, short_seq_prob=0.1, seed=3):
-    numbers = np.arange(len(documents))
-    return plan_pairs(documents, numbers, numbers, max_tokens, short_seq_prob, (seed, epoch))
+    document_ids = np.arange(len(documents))
+    return plan_pairs(documents, document_ids, document_ids, max_tokens, short_seq_prob, (seed, epoch))
 
 
-def test_half_of_the_pairs_are_random_and_never_from_one_document(many):
-    """Guards: half of the second segments are random, and these always come from a different document."""
+def test_random_segments_come_from_different_documents(many):
+    """Half of the second segments are random. Random segments always come from a different document."""
     plans = np.concatenate([make_plan(many, epoch) for epoch in range(8)])
     assert len(plans) > 10_000
     is_next = plans[:, 6] == IS_NEXT
@@ -39,16 +39,16 @@ def test_half_of_the_pairs_are_random_and_never_from_one_document(many):
 
 
 def test_no_sentence_is_lost_or_used_twice(many):
-    """Guards: an epoch uses each document once and in order, including sentences that a random segment replaced."""
+    """An epoch uses each document once and in order, including the sentences that random segments replace."""
     reached = dict.fromkeys(range(len(many)), 0)
     for a, start_a, end_a, _, _, end_b, label in make_plan(many).tolist():
         assert start_a == reached[a]
         reached[a] = end_b if label == IS_NEXT else end_a
-    assert reached == {number: len(many.tokens(number)) for number in reached}
+    assert reached == {document: len(many.tokens(document)) for document in reached}
 
 
 def test_segments_are_complete_sentences(many):
-    """Guards: segments are non-empty and consist of complete sentences, unless the last sentence has to be split."""
+    """Segments are not empty and consist of complete sentences, unless the last sentence in a document is split."""
     for a, start_a, end_a, b, start_b, end_b, label in make_plan(many).tolist():
         ends_a, ends_b = {0, *many.sentence_ends(a).tolist()}, {0, *many.sentence_ends(b).tolist()}
         alone = label == IS_NEXT and start_a == max({0, *many.sentence_ends(a)[:-1].tolist()})
@@ -58,7 +58,7 @@ def test_segments_are_complete_sentences(many):
 
 
 def test_long_sentences_are_divided(tmp_path):
-    """Guards: a sentence that would fill an example is split into equal pieces; shorter sentences are not split."""
+    """A sentence that would fill an entire example is split into nearly equal pieces. Others are not split."""
     assert split_long_sentences(np.array([3, 14, 19]), 6).tolist() == [3, 6, 10, 14, 19]  # 11 tokens as 3, 4, 4
     assert split_long_sentences(np.array([6, 7]), 6).tolist() == [3, 6, 7]
     assert split_long_sentences(np.array([5, 10]), 6).tolist() == [5, 10]
@@ -73,15 +73,15 @@ def test_long_sentences_are_divided(tmp_path):
 
 @pytest.mark.parametrize("length", [16, 67])
 @pytest.mark.parametrize("lengths", [[400], [25] * 9, [3, 70, 2], [2, 2], [9]])
-def test_half_of_the_pairs_are_random_in_every_kind_of_text(tmp_path, length, lengths):
-    """Guards: labels are balanced for long sentences, for text without sentence ends and for short documents."""
+def test_labels_are_balanced(tmp_path, length, lengths):
+    """Labels are balanced for long sentences, for text without sentence ends and for short documents."""
     store = make_store(tmp_path, *[lengths] * 40)
     plans = np.concatenate([make_plan(store, max_tokens=length - 3, seed=seed) for seed in range(30)])
     assert (plans[:, 6] == NOT_NEXT).mean() == pytest.approx(0.5, abs=0.06)
 
 
 def test_random_segments_are_uniform():
-    """Guards: a random segment starts at each sentence or piece with equal probability."""
+    """A random segment starts at each sentence or piece with equal probability."""
     ends, rng = np.array([3, 14, 45, 46, 150]), random.Random(0)
     pieces = split_long_sentences(ends, 11).tolist()
     drawn = Counter(random_segment(ends, 1, 11, rng) for _ in range(19_000))
@@ -93,8 +93,8 @@ def test_random_segments_are_uniform():
         assert (end - start >= min_tokens or end == 150) and shorter - start < min_tokens
 
 
-def test_labels_far_from_half_are_refused(tmp_path, tokenizer):
-    """Guards: unbalanced next-sentence labels are an error."""
+def test_unbalanced_labels(tmp_path, tokenizer):
+    """Unbalanced next-sentence labels raise InputError."""
     with pytest.raises(InputError, match="^61% of 300 segment pairs have a random second segment"):
         check_labels(np.arange(300) < 183)
     check_labels(np.arange(300) < 180)
@@ -106,15 +106,14 @@ def test_labels_far_from_half_are_refused(tmp_path, tokenizer):
     assert (examples.plan(0)[:, 6] == NOT_NEXT).mean() > 0.5
 
 
-def test_a_tenth_of_the_pairs_are_short(many):
-    """Guards: `short_seq_prob` shortens some pairs; without it only pairs at the end of a document are shorter."""
+def test_short_pairs(many):
+    """With `short_seq_prob` 0, only pairs at the end of a document are short; with 0.1, other pairs are short too."""
 
     def full(short_seq_prob):
         plan = make_plan(many, short_seq_prob=short_seq_prob)
         is_next = plan[plan[:, 6] == IS_NEXT]
-        inside = is_next[
-            [row[5] < len(many.tokens(row[0])) for row in is_next]
-        ]  # not shortened by the end of a document
+        # Exclude pairs that are shortened by the end of a document.
+        inside = is_next[[row[5] < len(many.tokens(row[0])) for row in is_next]]
         return (inside[:, 5] - inside[:, 1] >= 40).mean()
 
     assert full(0.0) == 1.0
@@ -122,7 +121,7 @@ def test_a_tenth_of_the_pairs_are_short(many):
 
 
 def test_example_layout(many, tokenizer):
-    """Guards: examples have the format [CLS] A [SEP] B [SEP] and at most max_seq_length tokens."""
+    """Examples have the format [CLS] A [SEP] B [SEP] and at most max_seq_length tokens."""
     examples = PairExamples(many, np.arange(300), tokenizer, 43, seed=5)
     longest = 0
     for index in range(len(examples)):
@@ -142,7 +141,7 @@ def test_example_layout(many, tokenizer):
 
 
 def test_truncation_shortens_the_longer_segment():
-    """Guards: truncation yields the exact length, shortens the longer segment, and removes tokens at both ends."""
+    """Truncation returns exactly the maximum length, shortens the longer segment, and removes tokens at both ends."""
     rng = np.random.default_rng(0)
     fronts = set()
     for _ in range(50):
@@ -157,8 +156,8 @@ def test_truncation_shortens_the_longer_segment():
     assert (len(a), len(b)) == (4, 5)
 
 
-def test_corpora_without_pairs_are_refused(tmp_path):
-    """Guards: next-sentence prediction is an error for single sentences or a single document."""
+def test_too_few_documents_or_sentences(tmp_path):
+    """A single document, or documents with one sentence, raise InputError."""
     stores = []
     for name, lengths in (("a", [[3], [4], [5], [6, 1]]), ("b", [[3, 4], []]), ("c", [[3, 4], [5, 1], [6]])):
         (tmp_path / name).mkdir()
@@ -172,12 +171,12 @@ def test_corpora_without_pairs_are_refused(tmp_path):
 
 
 def test_weights(tmp_path, tokenizer):
-    """Guards: with weight 2 each document is used twice per epoch; with 0.5 each epoch uses a different half."""
+    """With weight 2, each document is used twice per epoch. With 0.5, each epoch uses a different random half."""
     store = make_store(tmp_path, *[[3, 4]] * 200, corpora=[0] * 100 + [1] * 100)
     examples = PackedExamples(store, range(200), tokenizer, 16, weights=[2, 0.5])
     seen = [examples.plan(epoch)[:-1, 0] for epoch in (0, 1)]
-    for numbers in seen:
-        counts = np.bincount(numbers, minlength=200)
+    for document_ids in seen:
+        counts = np.bincount(document_ids, minlength=200)
         assert (counts[:100] == 2).all() and set(counts[100:]) == {0, 1} and 30 < counts[100:].sum() < 70
     assert set(seen[0]) != set(seen[1])
     plan = PairExamples(store, range(200), tokenizer, 16, weights=[1, 0]).plan(0)
@@ -185,15 +184,15 @@ def test_weights(tmp_path, tokenizer):
 
 
 def test_plans_are_cached_and_independent_of_the_number_of_processes(many, tokenizer, monkeypatch):
-    """Guards: a plan is computed once, is the same for any number of processes, and is replaced if corrupted."""
+    """A plan is computed only once, does not depend on the number of processes, and is replaced if it is corrupted."""
     monkeypatch.setattr("fixedbert.data.segment_pairs.PLAN_BLOCK", 10)
     plans = many.directory.with_name("store-plans")
     expected = np.array(PairExamples(many, np.arange(300), tokenizer, 37, seed=8).plan(0))
     (path,) = (path for path in plans.glob("pairs-*-0") if path.stat().st_size == expected.nbytes)
     content = path.read_bytes()
     row = 4 * expected.shape[1]
-    for damaged in (None, content[: -10 * row], content[:row] + bytes([content[row] ^ 1]) + content[row + 1 :]):
-        path.write_bytes(damaged) if damaged else path.unlink()
+    for corrupted in (None, content[: -10 * row], content[:row] + bytes([content[row] ^ 1]) + content[row + 1 :]):
+        path.write_bytes(corrupted) if corrupted else path.unlink()
         examples = PairExamples(many, np.arange(300), tokenizer, 37, seed=8, num_proc=2)
         assert np.array_equal(examples.plan(0), expected) and path.read_bytes() == content
     monkeypatch.setattr("fixedbert.data.segment_pairs.plan_block", lambda *arguments: pytest.fail("the plan exists"))
@@ -201,7 +200,7 @@ def test_plans_are_cached_and_independent_of_the_number_of_processes(many, token
 
 
 def test_old_plans_are_removed(tmp_path, tokenizer):
-    """Guards: the store keeps only the plans for epoch 0 and for the last two epochs."""
+    """The store keeps only the plans for epoch 0 and for the last two epochs."""
     examples = PairExamples(make_store(tmp_path, *[[3, 4]] * 20), range(20), tokenizer, 16)
     for epoch in range(5):
         examples.plan(epoch)

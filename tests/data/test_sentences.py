@@ -1,4 +1,4 @@
-"""Splitting text into sentences."""
+"""Text is split into sentences."""
 
 import textwrap
 import time
@@ -8,21 +8,21 @@ import pytest
 from fixedbert.data.sentences import check_language, ends_sentence, split_document
 from fixedbert.support.errors import InputError
 
-LONG = "This is a paragraph that goes on for long enough that nobody takes it for the heading of a section. It ends."
+LONG = "This paragraph is much too long to be mistaken for the heading of a section, and it goes on. It ends."
 
 
 def split(text: str, language: str = "en") -> list[str]:
     return [sentence.strip() for sentence in split_document(text, language)]
 
 
-def test_abbreviations_and_numbers_end_no_sentence():
-    """Guards: abbreviations and numbers do not end a sentence, and blank text contains no sentences."""
+def test_abbreviations_and_numbers():
+    """Abbreviations and decimal points do not end a sentence, and blank text contains no sentences."""
     assert split("Dr. Smith paid 3.5 dollars. He left.") == ["Dr. Smith paid 3.5 dollars.", "He left."]
     assert split_document(" \n ") == split_document("") == []
 
 
 def test_lines_are_paragraphs_unless_hard_wrapped():
-    """Guards: sentences never cross the end of a paragraph, and can cross the end of a hard-wrapped line."""
+    """Each line is a paragraph, unless the text is hard-wrapped."""
     lines = ["He argued, in short", f"So far as possible it was so. {LONG}", "And so on", "More of it, which goes on"]
     found = split("\n".join(lines))
     assert found[:2] == ["He argued, in short", "So far as possible it was so."] and found[-2:] == lines[-2:]
@@ -33,15 +33,15 @@ def test_lines_are_paragraphs_unless_hard_wrapped():
         assert len(split(f"{paragraph}.{between}{paragraph}.")) == 2
 
 
-def test_headings_in_hard_wrapped_text_stand_alone():
-    """Guards: a heading that is not followed by a blank line is not joined with the next sentence."""
+def test_headings_in_hard_wrapped_text():
+    """In hard-wrapped text, a heading is not joined with the next sentence, even without a blank line."""
     paragraph = textwrap.fill("The line goes on and on, and it is wrapped after some seventy characters " * 9, 70)
     assert split(f"{paragraph}.\nEarly years\n{paragraph}.") == [f"{paragraph}.", "Early years", f"{paragraph}."]
 
 
 @pytest.mark.parametrize("unit", ["“a. B ", "« a. B", "x", "\n"])
 def test_time_is_linear(unit):
-    """Guards: the time is linear in the length of the text, even if many quotations are never closed."""
+    """The run time is linear in the length of the text, even if many quotations are never closed."""
     began = time.process_time()
     text = "A b. " + unit * (400_000 // len(unit))
     sentences = split_document(text)
@@ -50,7 +50,7 @@ def test_time_is_linear(unit):
 
 
 def test_long_texts_are_divided_between_sentences():
-    """Guards: splitting a long text into parts does not change its sentences, with or without paragraphs."""
+    """Processing a long text in parts does not change its sentences, with or without paragraphs."""
     sentence = "The cat sat down, and nobody said what it did then. "
     for text in (sentence * 3000, (sentence * 30 + "\n") * 100):
         assert split(text) == [sentence.strip()] * 3000
@@ -67,20 +67,20 @@ def test_long_texts_are_divided_between_sentences():
     ],
 )
 def test_languages(language, lines, sentences):
-    """Guards: sentence ends in other scripts are recognized, and no text is lost."""
+    """Sentences are recognized in other languages and scripts, and no text is lost."""
     found = split_document("\n".join(lines), language)
     assert "".join("".join(found).split()) == "".join("".join(lines).split())
     assert found[0].strip() == lines[0] and len(found) == sentences
 
 
 def test_sentence_terminators():
-    """Guards: sentence terminators in all scripts are recognized, also before a closing quotation mark."""
+    """Sentence terminators are recognized in all scripts, also before a closing quotation mark."""
     assert all(map(ends_sentence, ["Yes.", "“Yes!”", "そうです。", "「はい。」", "हाँ।", "ہاں۔", "Այո։", "አዎ።"]))
     assert not any(map(ends_sentence, ["Yes", "歴史", "इतिहास", "", "one, ”"]))
 
 
-def test_unknown_languages_are_refused():
-    """Guards: an unsupported language is an error instead of being treated as English."""
+def test_unsupported_language():
+    """An unsupported language raises InputError instead of being treated as English."""
     check_language("de")
     with pytest.raises(InputError, match="`language` must be one of am.* uk, zh, not 'German'"):
         check_language("German")

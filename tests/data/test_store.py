@@ -1,4 +1,4 @@
-"""The store: content, reuse, resumption after an interruption, and errors."""
+"""The store: its content, when it is reused, resumption after an interruption, and errors."""
 
 import json
 import os
@@ -34,17 +34,8 @@ def rows(path: Path, *texts: str | None) -> Corpus:
     return Corpus(str(path))
 
 
-def test_documents_across_shards(tmp_path):
-    """Guards: the documents from all shards are complete and in order, without empty ones."""
-    documents = make_store(tmp_path, [2, 3], [], [1], [4], shard_size=2)
-    assert len(documents) == 3
-    assert documents.tokens(0).tolist() == [0, 1, 2, 3, 4] and documents.sentence_ends(0).tolist() == [2, 5]
-    assert documents.tokens(1).tolist() == [2000] and documents.tokens(2).tolist() == [3000, 3001, 3002, 3003]
-    assert documents.metadata["tokens"].tolist() == [5, 1, 4] and documents.metadata["sentences"].tolist() == [2, 1, 1]
-
-
 def test_sentences_and_counts(tmp_path, tokenizer):
-    """Guards: documents are split into sentences; empty and duplicate documents are dropped and counted."""
+    """Documents are split into sentences. Empty and duplicate documents are dropped and counted."""
     corpus = rows(tmp_path / "a.jsonl", "The list. Two files read one string?", None, "  ", "Write.", "Write.", "")
     documents = prepare_store([corpus], tokenizer, store_dir=tmp_path / "store")
     assert sentences_of(documents, tokenizer) == [["the list.", "two files read one string?"], ["write."]]
@@ -55,7 +46,7 @@ def test_sentences_and_counts(tmp_path, tokenizer):
 
 @pytest.mark.parametrize("piece", [20, 500_000])
 def test_documents_are_tokenized_like_their_sentences(tokenizer, monkeypatch, piece):
-    """Guards: tokenizing joined sentences equals tokenizing each sentence, also if a text contains "[SEP]"."""
+    """Joined sentences have the same tokens as separate sentences, even if a text contains "[SEP]"."""
     monkeypatch.setattr(store_module, "PIECE_CHARACTERS", piece)
     documents = [["the file.", "", "two [SEP] files [MASK]?", "Read[CLS]it"], [], ["¿¿"], ["\u200d", "a"]]
     documents.append([f"{word} file ." for word in "one two three four five".split()] * 7)
@@ -68,7 +59,7 @@ def test_documents_are_tokenized_like_their_sentences(tokenizer, monkeypatch, pi
 
 
 def test_real_text_is_tokenized_like_its_sentences(real_data):
-    """Guards: tokenizing a real novel equals tokenizing each of its sentences."""
+    """The joined sentences of a novel have the same tokens as the separate sentences."""
     tokenizer = load_tokenizer(str(next((real_data / "vocab").glob("*.txt"))))
     text = sorted((real_data / "books").glob("*.txt"))[0].read_text(encoding="utf-8-sig")[:300_000]
     sentences = list(sentencex.segment("en", text))
@@ -79,7 +70,7 @@ def test_real_text_is_tokenized_like_its_sentences(real_data):
 
 
 def test_stores_are_reused_until_something_changes(tmp_path, tokenizer, monkeypatch):
-    """Guards: a store is reused only if the texts, the tokenizer, the document boundary and the language match."""
+    """A store is reused only if the texts, the tokenizer, the document boundary and the language match."""
     written = []
     write = store_module.write_shard
     monkeypatch.setattr(store_module, "write_shard", lambda *a: (written.append(a[3]), write(*a)))
@@ -96,7 +87,7 @@ def test_stores_are_reused_until_something_changes(tmp_path, tokenizer, monkeypa
     assert prepare(language="de") == (1, 1)
     more = BertTokenizer(vocab={**tokenizer.get_vocab(), "file.": len(tokenizer)})
     assert prepare(more) == (1, 1)
-    (tmp_path / "a.txt").write_text("Six file.\n\nTwo files.")  # as long as before
+    (tmp_path / "a.txt").write_text("Six file.\n\nTwo files.")  # same length
     assert prepare() == (1, 1)
     (tmp_path / "b.txt").write_text("Three.")
     assert prepare() == (1, 2)
@@ -104,7 +95,7 @@ def test_stores_are_reused_until_something_changes(tmp_path, tokenizer, monkeypa
 
 @pytest.mark.parametrize("processes", [1, 2])
 def test_processes_and_shards_do_not_change_the_store(tmp_path, tokenizer, monkeypatch, processes):
-    """Guards: the documents and their order do not depend on the number of processes and shards."""
+    """The documents and their order do not depend on the number of processes and shards."""
     monkeypatch.setattr(store_module, "SHARD_DOCUMENTS", 7)
     texts = [f"file {'one two three four'.split()[n % 4]} " * (n + 1) for n in range(40)]
     documents = prepare_store([rows(tmp_path / "a.jsonl", *texts)], tokenizer, "en", processes, tmp_path / "store")
@@ -113,8 +104,8 @@ def test_processes_and_shards_do_not_change_the_store(tmp_path, tokenizer, monke
     assert [[s + " " for s in sentences] for sentences in sentences_of(documents, tokenizer)] == expected
 
 
-def test_broken_input_leaves_no_complete_store(tmp_path, tokenizer, monkeypatch):
-    """Guards: after an error in a corpus, preparing the store again writes only the missing shards."""
+def test_preparation_continues_after_an_error(tmp_path, tokenizer, monkeypatch):
+    """After an error in a corpus, the store is incomplete, and the next preparation writes only the missing shards."""
     monkeypatch.setattr(store_module, "SHARD_DOCUMENTS", 2)
     file = tmp_path / "a.jsonl"
     corpus = rows(file, *(f"file {n}" for n in "abcdefg"))
@@ -146,7 +137,7 @@ store.prepare_store([Corpus(sys.argv[2])], tokenizer, "en", 2, sys.argv[3])
 
 
 def test_killed_preparation_resumes(tmp_path, vocabulary, tokenizer, monkeypatch):
-    """Guards: after SIGKILL the worker processes exit, and preparing the store again keeps the complete shards."""
+    """After SIGKILL, the worker processes exit, and the next preparation keeps the complete shards."""
     corpus = rows(tmp_path / "a.jsonl", *(f"file {n} " + "one two three. " * 300 for n in range(1000)))
     monkeypatch.setattr(store_module, "SHARD_DOCUMENTS", 50)  # as in PREPARE
     script = tmp_path / "prepare.py"
@@ -166,20 +157,20 @@ def test_killed_preparation_resumes(tmp_path, vocabulary, tokenizer, monkeypatch
 
 
 @pytest.mark.parametrize("name", ["shard-000000.arrow", "documents.npy", "store.json"])
-def test_corrupted_files_are_refused(tmp_path, name):
-    """Guards: a truncated store file is an error, and so is a readable file whose checksum is invalid."""
+def test_corrupted_files(tmp_path, name):
+    """A truncated store file, and a readable file with an invalid checksum, raise InputError."""
     documents = make_store(tmp_path, [2, 3], [1], [4], shard_size=2)
     content = (documents.directory / name).read_bytes()
     half = len(content) // 2
-    for damaged in (content[:-40], content[:half] + bytes([content[half] ^ 1]) + content[half + 1 :]):
-        (documents.directory / name).write_bytes(damaged)
+    for corrupted in (content[:-40], content[:half] + bytes([content[half] ^ 1]) + content[half + 1 :]):
+        (documents.directory / name).write_bytes(corrupted)
         with pytest.raises(InputError, match=f"incomplete or corrupted .{name}.*remove it"):
             Documents(documents.directory)
 
 
 @pytest.mark.parametrize("first", [True, False])
 def test_one_process_verifies_the_store(tmp_path, tokenizer, monkeypatch, first):
-    """Guards: only one process per machine verifies the checksums, which takes seconds per 10 GB."""
+    """Only one process per machine verifies the checksums."""
     corpus = Corpus(str(tmp_path / "a.txt"))
     (tmp_path / "a.txt").write_text("One file.")
     prepare_store([corpus], tokenizer, store_dir=tmp_path / "store")
@@ -191,7 +182,7 @@ def test_one_process_verifies_the_store(tmp_path, tokenizer, monkeypatch, first)
 
 
 def test_store_depends_on_content(tmp_path, tokenizer, monkeypatch):
-    """Guards: a fingerprint depends on the content of a file, not its name, and unchanged files are hashed once."""
+    """The store depends on the content of a file and not on its name. Unchanged files are hashed only once."""
     read = []
     hash_of = store_module.file_sha256
     monkeypatch.setattr(store_module, "file_sha256", lambda file: (read.append(file.name), hash_of(file))[1])
@@ -229,7 +220,7 @@ print(next(line.split()[1] for line in open("/proc/self/status") if line.startsw
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="peak memory is read from /proc")
 def test_memory_does_not_grow_with_the_corpus(tmp_path, vocabulary):
-    """Guards: peak memory depends on the shard size and not on the corpus size."""
+    """Peak memory does not grow with the size of the corpus."""
     peaks = []
     for count in (250, 1000):
         corpus = rows(tmp_path / f"{count}.jsonl", *(f"{n} " + "file one two. " * 1500 for n in range(count)))

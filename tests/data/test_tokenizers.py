@@ -1,4 +1,4 @@
-"""Tokenizers: loading, checks, tokenizing continuous text, and training."""
+"""Tokenizers are loaded, checked, trained and applied to continuous text."""
 
 import json
 import random
@@ -25,7 +25,7 @@ from fixedbert.support.errors import InputError
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 CASED = [*SPECIAL, "[unused1]", *"The the C c Cl é e a ##l ##x".split()]
-AS_WRITTEN, LOWERED = ["The", "C", "Cl", "é"], ["the", "c", "c", "##l", "e"]
+CASED_TOKENS, LOWERCASED_TOKENS = ["The", "C", "Cl", "é"], ["the", "c", "c", "##l", "e"]
 
 
 def save_vocabulary(directory: Path, config: dict | None = None) -> str:
@@ -46,7 +46,7 @@ def tokens(directory: str, *flag) -> list[str]:
 
 
 def test_vocabulary_files(tmp_path, vocabulary):
-    """Guards: a tokenizer can be loaded from a vocab.txt file; a missing file is an error."""
+    """A tokenizer can be loaded from a vocab.txt file. A missing file raises InputError."""
     ids = load_tokenizer(vocabulary)("The list?")["input_ids"]
     assert load_tokenizer(vocabulary).convert_ids_to_tokens(ids) == ["[CLS]", "the", "list", "?", "[SEP]"]
     assert load_tokenizer(vocabulary, do_lower_case=False).tokenize("The")[0] == "[UNK]"
@@ -57,7 +57,7 @@ def test_vocabulary_files(tmp_path, vocabulary):
 
 
 def test_directories_without_a_tokenizer(tmp_path, vocabulary):
-    """Guards: a directory without tokenizer files is an error, and so is a tokenizer without special tokens."""
+    """A directory without tokenizer files, and a tokenizer without special tokens, raise InputError."""
     FixedHeadBertConfig().save_pretrained(tmp_path / "model")
     with pytest.raises(InputError, match="tokenizer not found"):
         load_tokenizer(str(tmp_path / "model"))
@@ -72,16 +72,16 @@ def test_directories_without_a_tokenizer(tmp_path, vocabulary):
 
 
 def test_do_lower_case_overrides_the_files(tmp_path):
-    """Guards: `do_lower_case` overrides the setting in the tokenizer directory and is saved with the tokenizer."""
+    """`do_lower_case` overrides the setting in the tokenizer directory and is saved with the tokenizer."""
     for number, config in enumerate((None, {"do_lower_case": False}, {"do_lower_case": True})):
         directory = save_vocabulary(tmp_path / str(number), config)
-        assert tokens(directory, False) == AS_WRITTEN
-        assert load_tokenizer(directory, True).tokenize("The C Cl é") == LOWERED
-    assert tokens(save_vocabulary(tmp_path / "own", {"do_lower_case": False})) == AS_WRITTEN
+        assert tokens(directory, False) == CASED_TOKENS
+        assert load_tokenizer(directory, True).tokenize("The C Cl é") == LOWERCASED_TOKENS
+    assert tokens(save_vocabulary(tmp_path / "own", {"do_lower_case": False})) == CASED_TOKENS
 
 
 def test_do_lower_case_must_be_supported(tmp_path, vocabulary):
-    """Guards: `do_lower_case` is an error if the tokenizer's normalizer would ignore it."""
+    """`do_lower_case` raises InputError if the tokenizer's normalizer would ignore it."""
     own = BertTokenizer(vocab=vocabulary)
     own.backend_tokenizer.normalizer = normalizers.Sequence([normalizers.NFD(), normalizers.Lowercase()])
     special = {f"{role}_token": getattr(own, f"{role}_token") for role in ("unk", "cls", "sep", "pad", "mask")}
@@ -92,27 +92,20 @@ def test_do_lower_case_must_be_supported(tmp_path, vocabulary):
 
 
 @pytest.mark.parametrize("config", [None, {}, {"do_lower_case": True}])
-def test_cased_vocabularies_are_not_lower_cased_silently(tmp_path, config):
-    """Guards: a lowercasing normalizer with a cased vocabulary is an error."""
+def test_lowercasing_with_a_cased_vocabulary(tmp_path, config):
+    """A lowercasing normalizer with a cased vocabulary raises InputError."""
     with pytest.raises(InputError, match="40% of the tokens .such as 'The', 'C', 'Cl'. are unreachable"):
         load_tokenizer(save_vocabulary(tmp_path, config))
 
 
 def test_vocabularies_without_case(tmp_path):
-    """Guards: a vocabulary without upper and lower case passes the check."""
+    """A vocabulary in a script without letter case passes the check."""
     (tmp_path / "vocab.txt").write_text("\n".join([*SPECIAL, "林", "3", "##5"]))
     assert load_tokenizer(str(tmp_path / "vocab.txt")).tokenize("林35") == ["林", "3", "##5"]
 
 
-def test_vocabulary_of_bert_base_uncased(real_data):
-    """Guards: the token ids match those of bert-base-uncased."""
-    tokenizer = load_tokenizer(str(next((real_data / "vocab").glob("*.txt"))))
-    assert len(tokenizer) == 30522
-    assert tokenizer("Hello, my dog is cute")["input_ids"] == [101, 7592, 1010, 2026, 3899, 2003, 10140, 102]
-
-
-def test_tokens_without_an_embedding_are_refused(tmp_path, vocabulary):
-    """Guards: a token id without an embedding is an error, even if the token ids are not contiguous."""
+def test_tokens_without_an_embedding(tmp_path, vocabulary):
+    """A token id without an embedding raises InputError, even if the token ids are not contiguous."""
     tokenizer = load_tokenizer(vocabulary)
     check_vocab_size(tokenizer, len(tokenizer), "model")
     tokenizer.save_pretrained(tmp_path)
@@ -123,8 +116,8 @@ def test_tokens_without_an_embedding_are_refused(tmp_path, vocabulary):
         check_vocab_size(load_tokenizer(str(tmp_path)), len(tokenizer), "model")
 
 
-def test_foreign_tokenizers_are_refused(tmp_path, vocabulary):
-    """Guards: a tokenizer whose vocabulary differs from that of the model is an error."""
+def test_vocabulary_must_match_the_model(tmp_path, vocabulary):
+    """A tokenizer whose vocabulary differs from the model's vocabulary raises InputError."""
     own = load_tokenizer(vocabulary)
     own.save_pretrained(tmp_path / "model")
     check_same_vocabulary(own, "own", str(tmp_path / "model"))
@@ -136,8 +129,8 @@ def test_foreign_tokenizers_are_refused(tmp_path, vocabulary):
         check_same_vocabulary(other, "vocab.txt", str(tmp_path / "model"))
 
 
-def test_text_that_a_tokenizer_does_not_know_is_refused(tmp_path, vocabulary):
-    """Guards: too many unknown tokens are an error in each function that tokenizes texts."""
+def test_unknown_tokens(tmp_path, vocabulary):
+    """Too many unknown tokens raise InputError in each function that tokenizes text."""
     tokenizer = load_tokenizer(vocabulary)
     (tmp_path / "a.txt").write_text("the list\n" * 9 + "8 9 10 11 12 13\n" * 100)
     with pytest.raises(InputError, match=r"a.txt: 97% of 618 tokens are unknown; .* change `do_lower_case`"):
@@ -152,7 +145,7 @@ def test_text_that_a_tokenizer_does_not_know_is_refused(tmp_path, vocabulary):
 
 
 def test_running_text(tmp_path, vocabulary):
-    """Guards: sequences continue across lines and files, and "[SEP]" in a text is not a special token."""
+    """Sequences continue across lines and files, and "[SEP]" in a text does not become a special token."""
     tokenizer = load_tokenizer(vocabulary)
     (tmp_path / "a.txt").write_text("one two three\nfour\n")
     (tmp_path / "b.txt").write_text("five six [SEP] one")
@@ -165,7 +158,7 @@ def test_running_text(tmp_path, vocabulary):
 
 
 def test_trained_tokenizer_is_an_ordinary_bert_tokenizer(tmp_path):
-    """Guards: training returns a BERT tokenizer with the requested size, once per corpus and setting."""
+    """Training returns a BERT tokenizer with the requested vocabulary size. The store keeps it for the next call."""
     (tmp_path / "a.txt").write_text("The quick brown fox jumps over the lazy dog.\n" * 20)
     corpora = [Corpus(str(tmp_path / "a.txt"), document_boundary="line")]
     tokenizer = prepare_tokenizer(corpora, 60, store_dir=tmp_path)
@@ -181,20 +174,18 @@ def test_trained_tokenizer_is_an_ordinary_bert_tokenizer(tmp_path):
 
 
 def test_training_on_a_fraction_of_the_documents(tmp_path):
-    """Guards: a tokenizer can be trained on a fraction of the documents; a corpus without text is an error."""
+    """A tokenizer can be trained on a fraction of the documents. A corpus without text raises InputError."""
     (tmp_path / "a.txt").write_text("".join(f"{chr(0x4E00 + n)} file\n" for n in range(1000)))
     corpora = [Corpus(str(tmp_path / "a.txt"), document_boundary="line")]
     vocabulary = prepare_tokenizer(corpora, 5000, fraction=0.3, store_dir=tmp_path).get_vocab()
     assert 230 < sum(chr(0x4E00 + n) in vocabulary for n in range(1000)) < 370
     (tmp_path / "a.txt").write_text(" \n \n")
-    with pytest.raises(
-        InputError, match="the corpus contains no words of at most 100 characters to train a tokenizer on"
-    ):
+    with pytest.raises(InputError, match="the corpus contains no words of at most 100 characters"):
         prepare_tokenizer(corpora, 60, store_dir=tmp_path)
 
 
 def test_long_words_are_not_trained_on(tmp_path):
-    """Guards: a word of a million characters is skipped quickly, and the surrounding text is learned."""
+    """A word with a million characters is skipped quickly, but the text around it is used."""
     letters = random.Random(0).choices("abcdefghijklmnopv", k=1_000_000)
     other = "http://" + "www/" * 50 + " " + "字中" * 300 + " [MASK] [SEP]"  # long strings of short words
     (tmp_path / "a.txt").write_text("The quick fox.\n" * 20 + "".join(letters) + f" zebra zebra {other}")
@@ -206,7 +197,7 @@ def test_long_words_are_not_trained_on(tmp_path):
 
 
 def test_vocabulary_is_not_larger_than_requested(tmp_path):
-    """Guards: the vocabulary never exceeds the requested size; the most frequent characters are kept."""
+    """The vocabulary never exceeds the requested size, and the most frequent characters are kept."""
     characters = [chr(0x4E00 + number) for number in range(900)]
     (tmp_path / "a.txt").write_text("".join(characters) + "".join(characters[:30]) + " ab bc" * 9)
     corpora = [Corpus(str(tmp_path / "a.txt"))]

@@ -1,4 +1,4 @@
-"""Choosing heads and neurons: `solve_knapsack`, `head_choices` and `neuron_choices`."""
+"""Heads and neurons are chosen at the lowest cost within a budget."""
 
 import random
 from itertools import product
@@ -12,29 +12,29 @@ from fixedbert.support.errors import InputError
 
 @pytest.mark.parametrize("seed", range(3))
 def test_knapsack_matches_brute_force(seed):
-    """Guards: the knapsack chooses the combination with the lowest cost within the budget."""
+    """The knapsack chooses the combination with the lowest cost within the budget."""
     draw = random.Random(seed)
     sublayers = [[Option(n, draw.random(), draw.randint(0, 20)) for n in range(4)] for _ in range(5)]
     for budget in (3, 30, 47, 90):
-        affordable = [one for one in product(*sublayers) if sum(option.price for option in one) <= budget]
+        affordable = [options for options in product(*sublayers) if sum(x.price for x in options) <= budget]
         if not affordable:
             with pytest.raises(InputError, match="the smallest possible layers need"):
                 solve_knapsack(sublayers, budget)
             continue
         chosen = solve_knapsack(sublayers, budget)
         assert sum(option.price for option in chosen) <= budget
-        best = min(sum(option.cost for option in one) for one in affordable)
+        best = min(sum(option.cost for option in options) for options in affordable)
         assert sum(option.cost for option in chosen) == pytest.approx(best)
 
 
 def test_budget_can_be_met_exactly():
-    """Guards: options can use up the entire budget, even if their prices are not multiples of its units."""
+    """The options can use the entire budget, even if their prices are not multiples of its unit."""
     sublayers = [[Option("all", 0.0, 1234567.0), Option("half", 0.0, 617283.0), Option("none", 9.0, 0.0)]] * 3
     assert [option.choice for option in solve_knapsack(sublayers, 617283.0 * 3)] == ["half"] * 3
 
 
 def test_choices_include_the_original():
-    """Guards: choices cover any number of heads, quarters of the head sizes and 48ths of the neurons."""
+    """The choices contain any number of heads, quarters of the head sizes and multiples of 1/48 of the neurons."""
     choices = head_choices(Heads(5, 8, 6))
     assert {heads.num_heads for heads in choices} == set(range(6)) and Heads(5, 8, 6) in choices
     assert {heads.size for heads in choices} == {2, 4, 6, 8}

@@ -1,4 +1,4 @@
-"""Calibration data for each task head, and the split into calibration and held-out rows."""
+"""Calibration data for each task head, and its split into calibration and held-out rows."""
 
 import json
 
@@ -39,7 +39,7 @@ def rows_of(batches):
 
 
 def test_pairs_are_batched_by_length(texts, loaded):
-    """Guards: pairs keep their token type ids and are truncated, and rows of similar lengths share a batch."""
+    """Pairs are truncated and keep their token type ids, and rows with similar lengths are in the same batch."""
     calibration, held_out, _ = data_for(texts, "pairs.csv", max_seq_length=17, max_samples=50).load(
         loaded("ForSequenceClassification")
     )
@@ -49,8 +49,8 @@ def test_pairs_are_batched_by_length(texts, loaded):
     assert all(batch["token_type_ids"].any() for batch in calibration)
 
 
-def test_masked_lm_gets_running_text(texts, loaded):
-    """Guards: rows for a masked LM need no padding, and each has masked positions, none of them special tokens."""
+def test_running_text_for_a_masked_lm(texts, loaded):
+    """Rows for a masked LM have no padding. Each row has masked positions, but no special token is masked."""
     model = loaded("ForMaskedLM")
     batches, _, _ = data_for(texts, max_seq_length=11, max_samples=31).load(model)
     assert [batch["input_ids"].shape for batch in batches] == [(13, 11)] * 2
@@ -63,8 +63,8 @@ def test_masked_lm_gets_running_text(texts, loaded):
     assert 0.5 <= masked[MASKED_POSITIONS].float().mean() * 2 <= 0.6  # at least one of two tokens
 
 
-def test_each_text_has_an_embedding(texts, loaded):
-    """Guards: for a model with pooling, the two texts of a pair are separate rows."""
+def test_pairs_for_an_embedding_model(texts, loaded):
+    """For a model with pooling, the two texts in a pair are separate rows."""
     model = loaded("Model")
     model.pooling = SentencePooling("mean", normalize=True)
     calibration, held_out, _ = data_for(texts, "pairs.csv").load(model)
@@ -73,7 +73,7 @@ def test_each_text_has_an_embedding(texts, loaded):
 
 
 def test_questions_are_split_into_windows(loaded, tmp_path):
-    """Guards: for a question answering model, each question is paired with all windows of its paragraph."""
+    """For a question answering model, each question is paired with all windows of its paragraph."""
     questions = [{"id": number, "question": "who sat", "answers": []} for number in "ab"]
     paragraph = {"context": "the cat sat on the mat . " * 5, "qas": questions}
     (tmp_path / "squad.json").write_text(json.dumps({"data": [{"paragraphs": [paragraph]}]}))
@@ -84,16 +84,16 @@ def test_questions_are_split_into_windows(loaded, tmp_path):
 
 
 def test_held_out_rows_are_disjoint(texts, loaded):
-    """Guards: fidelity is measured on rows that are used neither for calibration nor for distillation."""
+    """The held-out rows are used neither for calibration nor for distillation."""
     model = loaded("ForSequenceClassification")
-    for number, sizes in ((26, (26, 4, 146)), (100, (100, 16, 134))):
-        parts = [rows_of(part) for part in data_for(texts, max_samples=number).load(model, distillation_rows=150)]
+    for count, sizes in ((26, (26, 4, 146)), (100, (100, 16, 134))):
+        parts = [rows_of(part) for part in data_for(texts, max_samples=count).load(model, distillation_rows=150)]
         assert tuple(map(len, parts)) == sizes
         assert not {*parts[1]} & {*parts[0], *parts[2]}
 
 
 def test_glue_task_holds_out_the_validation_split(texts, loaded, tmp_path):
-    """Guards: for a GLUE task, held-out rows come from the validation split, the others from the training split."""
+    """For a GLUE task, held-out rows come from the validation split and all others from the training split."""
     model = loaded("ForSequenceClassification")
     lines = (texts / "rows.txt").read_text().splitlines()
     (tmp_path / "CoLA").mkdir()
@@ -106,15 +106,15 @@ def test_glue_task_holds_out_the_validation_split(texts, loaded, tmp_path):
     assert len(rows_of(calibration)) == 90
 
 
-def test_text_columns_can_be_named(texts, loaded, tmp_path):
-    """Guards: with text columns specified, labels are not read as texts."""
+def test_text_columns(texts, loaded, tmp_path):
+    """If text columns are specified, other columns are ignored."""
     (tmp_path / "rows.csv").write_text("text,kind,label\n" + "a,b,c\n" * 3)
     data = CalibrationData(train_file=[str(tmp_path / "rows.csv")], text_column_names=("text",))
     assert list(data.texts()) == [("a",)] * 3
 
 
 def test_invalid_calibration_data(texts, loaded):
-    """Guards: missing rows, invalid lengths, and rows that do not suit the task head raise InputError."""
+    """A missing file, invalid lengths, and rows that are unsuitable for the task head raise InputError."""
     with pytest.raises(InputError, match="calibration rows need"):
         CalibrationData()
     with pytest.raises(InputError, match="2: must be between 3 and 23"):

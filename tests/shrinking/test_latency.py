@@ -14,7 +14,7 @@ SIZES = (2, 4, 6, 8)
 
 
 def table_for(machine, rest=1e-2, **changes):
-    """Returns a latency table for `large` with times proportional to head dimensions and neurons."""
+    """Returns a latency table for `large` with times proportional to the number of head dimensions and neurons."""
     heads = [(h, p, v, h * (p + v) * 1e-2) for h in range(8) for p in SIZES for v in SIZES if h or p == v == 8]
     fields = {"width": 32, "inputs": [(13, 7)], "heads": heads, "neurons": [(n, n * 1e-2) for n in range(49)]}
     return LatencyTable(machine=machine, rest=rest, **fields | changes)
@@ -25,7 +25,7 @@ def rows(texts):
 
 
 def test_measured_speed_meets_the_target(large, texts, tmp_path, monkeypatch):
-    """Guards: shapes are chosen with the table, and chosen again if the entire model is slower than predicted."""
+    """Shapes are chosen according to the table, and chosen again if the pruned model is slower than the target."""
     clock = iter(range(10**9))
     monkeypatch.setattr("fixedbert.shrinking.latency.time.perf_counter", lambda: next(clock) * 1e-3)
     measured = iter([(3.0, 2.0, 1.5), (3.0, 1.5, 2.0), (3.0, 1.5, 2.0)])
@@ -39,7 +39,7 @@ def test_measured_speed_meets_the_target(large, texts, tmp_path, monkeypatch):
 
 
 def test_budget_is_scaled_to_the_current_speed(monkeypatch):
-    """Guards: `milliseconds` is the measured time, even if the machine was slower when the table was measured."""
+    """`milliseconds` refers to the current speed, even if the machine had a different speed during the measurement."""
     monkeypatch.setattr("fixedbert.shrinking.latency.machine_name", lambda: "a machine")
     monkeypatch.setattr("fixedbert.shrinking.shrink.median_time", lambda *_: 3.0)
     monkeypatch.setattr("fixedbert.shrinking.shrink.typical_sizes", lambda _: [(13, 7)])
@@ -58,7 +58,7 @@ def test_budget_is_scaled_to_the_current_speed(monkeypatch):
 
 
 def test_table_from_a_different_machine(large, texts, tmp_path):
-    """Guards: with a table from a different machine, only its times count, and the report names that machine."""
+    """With a table from a different machine, only the table is used, and the report contains that machine's name."""
     table = table_for("a server", rest=0.5)
     file = tmp_path / "table.json"
     table.write(file)
@@ -74,7 +74,7 @@ def test_table_from_a_different_machine(large, texts, tmp_path):
 
 
 def test_times_are_measured_and_written(large, texts, tmp_path):
-    """Guards: without a file, all sublayers including empty ones are measured, and the table is written."""
+    """If the file does not exist, all sublayers, including empty ones, are measured and the table is written."""
     context = ShrinkContext.load(large, CalibrationData(train_file=[rows(texts)["train_file"]]), Target(speedup=2.0))
     context.latency_file = tmp_path / "table.json"
     table = latency_table(context)
@@ -86,8 +86,8 @@ def test_times_are_measured_and_written(large, texts, tmp_path):
 
 
 @pytest.mark.parametrize("changes", [{"width": 64}, {"heads": []}, {"neurons": [(48, 1.0)]}])
-def test_table_for_a_different_model_is_rejected(large, texts, tmp_path, changes):
-    """Guards: a table without times for the model's sublayers raises InputError, and nothing is written."""
+def test_table_for_a_different_model(large, texts, tmp_path, changes):
+    """A table that lacks times for the model's sublayers raises InputError, and nothing is written."""
     file = tmp_path / "table.json"
     table_for("a machine", **changes).write(file)
     with pytest.raises(InputError, match="measured for a model with a different shape"):

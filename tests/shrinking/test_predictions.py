@@ -1,4 +1,4 @@
-"""Predictions for each task head, their Fisher information, and the fidelity of one model to another."""
+"""Predictions for each task head, their Fisher information, and the fidelity to an original model."""
 
 import copy
 
@@ -16,7 +16,7 @@ KINDS = {"classes": lambda x: Categorical(logits=x), "labels": lambda x: Bernoul
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_kl_divergence_matches_torch(kind):
-    """Guards: the KL divergence for classes and for labels is in nats and summed over predictions."""
+    """The KL divergence for classes and labels, in nats and summed over predictions, matches torch."""
     one, other = torch.randn(13, 3), torch.randn(13, 3)
     expected = kl_divergence(KINDS[kind](one), KINDS[kind](other)).sum()
     assert torch.allclose(Predictions(one, kind).kl_divergence(Predictions(other, kind)), expected, rtol=1e-5)
@@ -25,7 +25,7 @@ def test_kl_divergence_matches_torch(kind):
 
 @pytest.mark.parametrize("kind", ["classes", "labels", "numbers"])
 def test_fisher_information_is_the_hessian_of_the_divergence(kind):
-    """Guards: the second moment of the gradients of `sampled_nll` is the Hessian of the KL divergence."""
+    """The second moment of the gradients of `sampled_nll` is the Hessian of the KL divergence."""
     values = torch.randn(1, 3)
     hessian = torch.autograd.functional.hessian(
         lambda change: Predictions(values, kind).kl_divergence(Predictions(values + change, kind)), torch.zeros(1, 3)
@@ -47,7 +47,7 @@ def test_fisher_information_is_the_hessian_of_the_divergence(kind):
     ],
 )
 def test_predictions_do_not_depend_on_padding(head, kind, count):
-    """Guards: each task head predicts the expected kind, only for non-padding tokens or masked positions."""
+    """Each task head makes predictions of the expected kind, and none for padding."""
     model = model_of(head).eval()
     ids = torch.randint(5, 30, (2, 7))
     mask = torch.tensor([[1] * 7, [1, 1, 0, 0, 0, 0, 0]])
@@ -64,7 +64,7 @@ def test_predictions_do_not_depend_on_padding(head, kind, count):
 
 
 def test_fidelity_of_embeddings_is_their_cosine_similarity():
-    """Guards: for a model with pooling, the divergence is 1 - cosine similarity of the embeddings."""
+    """For a model with pooling, the divergence is 1 - cosine similarity of the embeddings."""
     model, other = (model_of("Model", initializer_range=scale).eval() for scale in (0.3, 0.5))
     pool = lambda states, mask: (states * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)  # noqa: E731
     batch = {"input_ids": torch.randint(5, 30, (3, 7)), "attention_mask": torch.ones(3, 7).long()}
@@ -76,7 +76,7 @@ def test_fidelity_of_embeddings_is_their_cosine_similarity():
 
 
 def test_fidelity_of_numbers_is_their_difference():
-    """Guards: for a regression, the report contains the root mean square difference and the original's spread."""
+    """For regression, the report contains the root mean square difference and the original's standard deviation."""
     model = model_of("ForSequenceClassification", num_labels=1).eval()
     other = copy.deepcopy(model)
     with torch.no_grad():
@@ -89,7 +89,7 @@ def test_fidelity_of_numbers_is_their_difference():
 
 
 def test_constant_predictions_are_reported():
-    """Guards: the report contains a warning if the original predicts the same label for all rows."""
+    """The report contains a warning if the original predicts the same label for all rows."""
     model = model_of("ForSequenceClassification").eval()
     batch = {"input_ids": torch.randint(5, 30, (1, 7)), "attention_mask": torch.ones(1, 7).long()}
     assert "the original predicts the same label for all rows" in str(measure_fidelity(model, model, [batch]))

@@ -1,4 +1,4 @@
-"""The mathematics of pruning, compared with brute force and naive references in float64."""
+"""The mathematics of pruning is compared with brute force and simple reference implementations in float64."""
 
 from itertools import combinations
 
@@ -36,14 +36,14 @@ def residual(weight, x, kept):
 
 @pytest.mark.parametrize("size", [1, 3])
 def test_each_removal_is_the_best_one(size):
-    """Guards: the group that costs least is removed first, and its cost is the residual of the best refit."""
+    """The group with the lowest cost is removed first, and its cost is the residual of the best refit."""
     groups = 5
     weight, x = torch.randn(7, groups * size).double(), correlated_tokens(groups * size)
     order = prune_inputs(weight, covariance(x), size)
     inputs = torch.arange(groups * size).view(groups, size)
     left = list(range(groups))
     for removed, cost in zip(order.removed, order.costs[1:].tolist(), strict=True):
-        residuals = [residual(weight, x, inputs[[g for g in left if g != one]].flatten()) for one in left]
+        residuals = [residual(weight, x, inputs[[g for g in left if g != group]].flatten()) for group in left]
         assert left[min(range(len(left)), key=residuals.__getitem__)] == removed
         left.remove(removed)
         assert cost == pytest.approx(min(residuals), rel=1e-5)
@@ -51,7 +51,7 @@ def test_each_removal_is_the_best_one(size):
 
 
 def test_several_removals_per_step_end_at_the_same_cost():
-    """Guards: larger steps remove every input once, and the total cost is the same as for single removals."""
+    """With several removals per step, every input is removed once, and the total cost is the same."""
     weight, x = torch.randn(5, 13).double(), correlated_tokens(13)
     one, four = (prune_inputs(weight, covariance(x), 1, at_once) for at_once in (1, 4))
     assert sorted(four.removed) == list(range(13)) and (four.costs.diff() >= 0).all()
@@ -59,16 +59,8 @@ def test_several_removals_per_step_end_at_the_same_cost():
     assert four.costs[-1] == pytest.approx(float((weight @ covariance(x) * weight).sum()), rel=1e-6)
 
 
-def test_inputs_without_effect_go_first():
-    """Guards: inputs with zero weights, such as those added by growing, are removed first at no cost."""
-    weight = torch.randn(5, 6).double()
-    weight[:, [1, 4]] = 0
-    order = prune_inputs(weight, covariance(correlated_tokens(6)), 1)
-    assert set(order.removed[:2]) == {1, 4} and order.costs[2] == 0 < order.costs[3]
-
-
 def test_head_size_is_reduced_with_the_least_error():
-    """Guards: x^T B y is the best approximation of x^T y for a given rank of B, for independent x and y."""
+    """For independent x and y, x^T B y approximates x^T y with the predicted error, better than any subset."""
     A, C = torch.randn(5, 9).double(), torch.randn(5, 8).double()
     x, y = torch.randn(TOKENS, 9).double(), torch.randn(TOKENS, 8).double()
     L, R = (A @ x.T @ x @ A.T / TOKENS, C @ y.T @ y @ C.T / TOKENS)
@@ -84,7 +76,7 @@ def test_head_size_is_reduced_with_the_least_error():
 
 
 def test_reduction_to_the_rank_of_the_weights_is_exact():
-    """Guards: the product of two maps with rank 3 is preserved in 3 dimensions, for any input."""
+    """If the weights have rank 3, their product is preserved exactly in 3 dimensions."""
     A, C = torch.randn(3, 9).double(), torch.randn(3, 8).double()
     wide_a, wide_c = torch.randn(5, 3).double() @ A, torch.randn(5, 3).double() @ C
     moment = torch.diag(torch.tensor([1.0, 0, 0, 0, 0])).double()
@@ -93,15 +85,15 @@ def test_reduction_to_the_rank_of_the_weights_is_exact():
 
 
 def test_remaining_inputs_compensate_for_removed_ones():
-    """Guards: `least_squares` returns the same weights as a least-squares fit on the tokens."""
+    """`least_squares` returns the same weights as a least-squares fit to the outputs for all tokens."""
     weight, x, kept = torch.randn(5, 6).double(), correlated_tokens(6), torch.tensor([0, 2, 5])
-    centred = x - x.mean(dim=0)
-    expected = torch.linalg.lstsq(centred[:, kept], centred @ weight.T).solution.T
+    centered = x - x.mean(dim=0)
+    expected = torch.linalg.lstsq(centered[:, kept], centered @ weight.T).solution.T
     assert torch.allclose(least_squares(weight, covariance(x), kept), expected, rtol=1e-5)
 
 
 def test_refit_is_least_squares_with_a_bias():
-    """Guards: weight and bias minimize the distance to the targets; without inputs, the bias is their mean."""
+    """Weight and bias minimize the squared error. Without inputs, the bias is the mean of the targets."""
     torch.manual_seed(0)
     a, y = correlated_tokens(4), correlated_tokens(3)
     refit, empty = LeastSquaresRefit(4, 3), LeastSquaresRefit(0, 3)
@@ -116,8 +108,8 @@ def test_refit_is_least_squares_with_a_bias():
     assert weight.shape == (3, 0) and torch.allclose(bias, y.mean(dim=0))
 
 
-def test_second_moments_are_those_of_all_tokens():
-    """Guards: moments accumulated over batches equal those computed from all tokens at once, for each group."""
+def test_second_moments():
+    """Moments that are accumulated over batches match the moments of all tokens, for each group."""
     x = correlated_tokens(6)
     moments = SecondMoments(2, 3)
     for part in (slice(0, 100), slice(100, TOKENS)):

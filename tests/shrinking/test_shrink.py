@@ -1,4 +1,4 @@
-"""`fixedbert shrink`: pruning to each kind of target, the refit, and distillation."""
+"""`fixedbert shrink`: pruning to each type of target, refitting, and distillation."""
 
 import json
 import re
@@ -33,20 +33,18 @@ def rows(texts):
 
 @pytest.fixture
 def context(large, texts):
-    return ShrinkContext.load(
-        large, CalibrationData(train_file=[str(texts / "rows.txt")], batch_size=13), Target(params=1)
-    )
+    data = CalibrationData(train_file=[str(texts / "rows.txt")], batch_size=13)
+    return ShrinkContext.load(large, data, Target(params=1))
 
 
-def test_superfluous_parts_are_removed(small, large, rows, tmp_path):
-    """Guards: with the small model's parameter count as the target, pruning recovers its exact shape and outputs."""
+def test_superfluous_heads_and_neurons_are_removed(small, large, rows, tmp_path):
+    """If the target is the parameter count of the small model, pruning recovers its shape and outputs."""
     result = shrink(large, tmp_path / "out", params=small.num_parameters(), **rows)
     assert result.after == [SMALL] * 3 and result.predicted_divergence < 1e-9 and result.fidelity.divergence < 1e-6
     assert result.parameters[1] == small.num_parameters() and result.folder == str(tmp_path / "out")
     pruned = AutoModelForSequenceClassification.from_pretrained(tmp_path / "out")
-    inputs = AutoTokenizer.from_pretrained(tmp_path / "out")(
-        ["the cat sat", "a dog"], padding=True, return_tensors="pt"
-    )
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "out")
+    inputs = tokenizer(["the cat sat", "a dog"], padding=True, return_tensors="pt")
     with torch.no_grad():
         assert torch.allclose(pruned(**inputs).logits, small(**inputs).logits, atol=1e-4)
     written = json.loads((tmp_path / "out" / "shrinking.json").read_text())
@@ -57,7 +55,7 @@ def test_superfluous_parts_are_removed(small, large, rows, tmp_path):
 
 
 def test_flops_are_counted_per_row(small, large, rows, tmp_path):
-    """Guards: with the small model's FLOPs for a row of average length as the target, pruning recovers its shape."""
+    """If the target is the small model's FLOPs for a row of average length, pruning recovers its shape."""
     width, tokens = small.config.hidden_size, 11
     (number, size, value_size), neurons = SMALL.heads, SMALL.neurons
     per_token = 2 * number * (size + value_size) * (2 * width + tokens) + 4 * width * neurons  # multiply and add
@@ -66,28 +64,18 @@ def test_flops_are_counted_per_row(small, large, rows, tmp_path):
 
 
 def test_fixed_shapes_and_empty_sublayers(large, rows, tmp_path):
-    """Guards: the result has exactly the requested layer sizes, and a sublayer without inputs keeps only its bias."""
-    sizes = dict(num_attention_heads=[0, 7, 3], attention_head_size=[8, 2, 8], intermediate_size=[48, 0, 7])
+    """The layers get exactly the requested sizes. A sublayer without heads or neurons keeps only its bias."""
+    sizes = dict(num_attention_heads=[0, 7, 3], attention_head_size=[8, 3, 8], intermediate_size=[48, 0, 7])
     result = shrink(large, tmp_path / "out", **sizes, **rows)
     assert [shape.heads.num_heads for shape in result.after] == [0, 7, 3]
-    assert [shape.neurons for shape in result.after] == [48, 0, 7] and result.after[1].heads == Heads(7, 2, 2)
+    assert [shape.neurons for shape in result.after] == [48, 0, 7] and result.after[1].heads == Heads(7, 3, 3)
     pruned = AutoModelForSequenceClassification.from_pretrained(tmp_path / "out")
     assert layer_shapes(pruned) == result.after
     assert "attention.output.dense.weight" not in dict(pruned.bert.encoder.layer[0].named_parameters())
 
 
-def test_head_sizes_need_not_be_quarters(large, rows, tmp_path):
-    """Guards: any smaller head size is possible, not only quarters, and smaller sizes cost more."""
-    costs = []
-    for size in (7, 3):
-        result = shrink(large, tmp_path / str(size), attention_head_size=size, **rows)
-        assert result.after == [LayerShape(Heads(7, size, size), 48)] * 3
-        costs.append(result.predicted_divergence)
-    assert costs == sorted(costs) and costs[0] < 1e-9 < costs[1]  # the heads use 6 dimensions
-
-
 def test_all_sublayers_can_be_empty(large, rows, tmp_path):
-    """Guards: a model without heads and neurons can be loaded and converted to an equivalent BERT."""
+    """A model without any heads or neurons can be loaded and converted to an equivalent BERT."""
     result = shrink(large, tmp_path / "out", num_attention_heads=0, intermediate_size=0, **rows)
     assert result.after == [LayerShape(Heads(0, 8, 8), 0)] * 3
     pruned = AutoModelForSequenceClassification.from_pretrained(tmp_path / "out").eval()
@@ -97,31 +85,29 @@ def test_all_sublayers_can_be_empty(large, rows, tmp_path):
 
 
 def test_refit_brings_hidden_states_closer(context):
-    """Guards: the refit brings the hidden states for held-out rows closer to those of the original."""
+    """The refit brings the hidden states for held-out rows closer to those of the original."""
     shapes = [LayerShape(Heads(3, 4, 4), 13)] * 3
     pruners = layer_pruners(context, shapes)
     pruned, refitted = (prune_layers(context.original, pruners, shapes) for _ in range(2))
     refit(context.original, refitted, context.calibration)
 
+    @torch.no_grad()
     def distance(model):
-        with torch.no_grad():
-            states = (
-                (m.bert(**batch).last_hidden_state for m in (model, context.original)) for batch in context.held_out
-            )
-            return sum(float((own - target).square().sum()) for own, target in states)
+        changes = (model.bert(**x).last_hidden_state - context.original.bert(**x)[0] for x in context.held_out)
+        return sum(float(change.square().sum()) for change in changes)
 
     assert distance(refitted) < 0.7 * distance(pruned)
 
 
 def test_statistics_ignore_padding(context):
-    """Guards: the statistics for a padded batch equal those for its rows processed one at a time."""
+    """The statistics are the same for a padded batch and for its rows without padding."""
     batch = {name: x[:4] for name, x in context.calibration[5].items()}
     batch["attention_mask"] = batch["attention_mask"].clone()
     batch["attention_mask"][1, 3:] = batch["attention_mask"][3, 2:] = 0
     rows = []
     for row in range(4):
-        real = int(batch["attention_mask"][row].sum())
-        rows.append({name: x[row : row + 1, :real] for name, x in batch.items()})
+        length = int(batch["attention_mask"][row].sum())
+        rows.append({name: x[row : row + 1, :length] for name, x in batch.items()})
     result = []
     for batches in ([batch] * 12, rows * 12):
         torch.manual_seed(0)
@@ -132,10 +118,12 @@ def test_statistics_ignore_padding(context):
         assert {*one.score_errors} == {2, 4} and all(errors.shape == (7,) for errors in one.score_errors.values())
 
 
-@pytest.mark.parametrize("stopped", [None, "in the second step", "after training", "while tidying up"])
+@pytest.mark.parametrize("stopped", [None, "in the second step", "after training", "while removing checkpoints"])
 def test_distillation_improves_and_resumes(large, rows, tmp_path, monkeypatch, stopped):
-    """Guards: distillation brings predictions closer to the original, even if a layer has no heads. An interrupted
-    run resumes with the same pruned model and ends with the same weights."""
+    """
+    Distillation brings the predictions closer to the original, even if a layer has no heads. A resumed run uses the
+    same pruned model and results in the same weights.
+    """
     options = {"num_attention_heads": [2, 0, 2], "intermediate_size": 7, "distil_steps": 100, "learning_rate": 1e-3}
     monkeypatch.setattr("fixedbert.fine_tuning.distillation.has_bf16", lambda _: False)
 
@@ -162,7 +150,7 @@ def test_distillation_improves_and_resumes(large, rows, tmp_path, monkeypatch, s
     patched = {
         "in the second step": (DistillationTrainer, "compute_loss", interrupt_second_step),
         "after training": (DistillationTrainer, "save_state", interrupt),
-        "while tidying up": (shutil, "rmtree", interrupt_after_first),
+        "while removing checkpoints": (shutil, "rmtree", interrupt_after_first),
     }[stopped]
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(*patched)
@@ -175,7 +163,7 @@ def test_distillation_improves_and_resumes(large, rows, tmp_path, monkeypatch, s
 
 
 def test_harmful_distillation_is_discarded(large, rows, context, tmp_path, capsys):
-    """Guards: if distillation makes predictions worse, the model from before it is written, with a message."""
+    """If distillation makes the predictions worse, the pruned model is written, and a message is printed."""
     options = {"num_attention_heads": 4, "intermediate_size": 13, "distil_steps": 3, "learning_rate": 0.5}
     result = shrink(large, tmp_path / "out", **options, **rows)
     assert result.distilled is None and "distillation did not help" in capsys.readouterr().out
@@ -196,14 +184,14 @@ def test_harmful_distillation_is_discarded(large, rows, context, tmp_path, capsy
     ],
 )
 def test_invalid_arguments(large, rows, tmp_path, options, message):
-    """Guards: conflicting arguments, too few rows and unreachable targets raise InputError; nothing is written."""
+    """Conflicting arguments, too few rows and unreachable targets raise InputError, and nothing is written."""
     with pytest.raises(InputError, match=message):
         shrink(large, tmp_path / "out", **options, **rows)
     assert not list(tmp_path.glob("out*"))
 
 
 def test_models_that_cannot_be_shrunk(rows, tmp_path):
-    """Guards: a model with an unsupported feature, or with sublayers that are already empty, raises InputError."""
+    """Models with unsupported features, or with layers that have no heads, raise InputError."""
     for name, config in {"a": {"head_embedding": "add"}, "b": {"layer_attention_heads": [0, 5, 5]}}.items():
         save(model_of("ForSequenceClassification", **SHAPE, **config), tmp_path / name)
     with pytest.raises(InputError, match="models that use head_embedding cannot be shrunk"):
@@ -213,7 +201,7 @@ def test_models_that_cannot_be_shrunk(rows, tmp_path):
 
 
 def test_command(large, texts, tmp_path, capsys):
-    """Guards: flags reach the function, and the report ends with the fidelity and the speed."""
+    """The command passes its flags to the function and prints a report that ends with fidelity and speed."""
     words = f"shrink {large} --output_dir {tmp_path / 'out'} --train_file {texts / 'pairs.csv'} --batch_size 13"
     main([*words.split(), "--intermediate_size", "13"])
     *_, predictions, _, last = capsys.readouterr().out.strip().splitlines()
