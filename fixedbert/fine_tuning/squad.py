@@ -115,9 +115,7 @@ class QuestionAnswering(FineTuningTask):
             windows = squad_windows(examples[kind], tokenizer, *size, **options)
             check_features(source, windows, tokenizer)
             if kind == "train":
-                self.features[kind] = first_rows(
-                    windows, data_args.max_train_samples
-                )  # run_qa.py limits the number of windows, too
+                self.features[kind] = first_rows(windows, data_args.max_train_samples)  # of windows, as in run_qa.py
                 continue
             self.features[kind], _ = longest_first(windows)
             self.evaluations[kind] = SquadEvaluation(

@@ -246,7 +246,7 @@ def read_splits(
             names = sorted({*rows["label"]}, key=label_sort_key)
             if do_regression is None and are_floats(names):
                 rows, label_names = rows.cast_column("label", datasets.Value("float64")), {}
-                PartialState().print(f"{source.name}: the labels are floats; training a regression model")
+                PartialState().print(f"{source.name}: the labels are floats; treating the task as regression")
             else:
                 label_names = {name: name for name in names}
             if len(label_names) == 1 and split == "train":

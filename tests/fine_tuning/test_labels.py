@@ -80,10 +80,7 @@ def test_unnamed_labels_that_do_not_fit():
         with pytest.raises(InputError, match=f"predicts LABEL_0, LABEL_1, but the labels in the data are {listed};"):
             align_labels(names, config, train=False)
     assert label_names(config_with("LABEL_0", **FINE_TUNED)) == []  # a single output means regression
-    assert align_labels(["no", "yes"], config, train=True) == (
-        {"no": 0, "yes": 1},
-        False,
-    )  # training defines the names
+    assert align_labels(["no", "yes"], config, train=True) == ({"no": 0, "yes": 1}, False)  # names are new
     assert default_names(config) == ["no", "yes"]
 
 

@@ -60,10 +60,8 @@ def test_windows_against_hand_computed_values(windows_of, tokenizer):
 
 def test_token_spans_at_the_edges():
     """Answers are expanded to complete tokens. They need not start or end at a token, but must lie in the window."""
-    context = np.array(
-        [[0, 4], [5, 8], [9, 12], [12, 15], [16, 20], [21, 25]]
-    )  # the window lacks the first and last token
-    window = context[1:5]
+    context = np.array([[0, 4], [5, 8], [9, 12], [12, 15], [16, 20], [21, 25]])
+    window = context[1:5]  # without the first and last token
 
     def span(start, length):
         (characters,) = answer_characters(context, {"answer_start": [start], "text": ["x" * length]})
@@ -227,9 +225,7 @@ def test_best_null_threshold(tmp_path, tokenizer):
     rows = questions_for_post_processing(tmp_path, True)
     windows = squad_windows(rows, tokenizer, 19, 4, for_training=False)
     start, end = np.zeros((2, len(windows), 19))
-    start[:, 0] = np.where(
-        np.array(windows["question"]) == 1, 6.0, 5.0
-    )  # [CLS] has the highest score, most of all for q1
+    start[:, 0] = np.where(np.array(windows["question"]) == 1, 6.0, 5.0)  # [CLS] has the highest score
     evaluation = SquadEvaluation(rows, windows, 20, 1, True, "best")
     for number, window in enumerate(windows):
         if window["question"] != 1 and window["start_positions"]:
@@ -394,7 +390,7 @@ def test_first_answer_in_the_window_is_the_label(tmp_path, tokenizer):
 
 
 def test_sources_of_questions(tmp_path, monkeypatch):
-    """--dataset_name loads a dataset from the Hub. Missing splits, no source and two sources are refused."""
+    """--dataset_name loads a dataset from the Hub. Missing splits are refused. There must be exactly one source."""
     answers = {"text": ["two"], "answer_start": [3]}
     row = {"id": "1", "title": "t", "context": "no two", "question": "x ?", "answers": answers}
     hub = {"train": datasets.Dataset.from_list([row, {**row, "id": "2"}])}

@@ -255,7 +255,7 @@ def test_column_names(tmp_path):
 
 
 def test_sources_of_texts(tmp_path):
-    """No source and two sources are refused. Messages contain the arguments to set."""
+    """Exactly one source of texts must be specified. Messages contain the arguments to set."""
     with pytest.raises(InputError, match="`task_name` cannot be combined with `train_file`"):
         load_texts("rte", GlueDataArguments(task_name=["rte"], train_file="a.csv"), ("train",))
     with pytest.raises(InputError, match="no data specified; set `validation_file`, `task_name` or `dataset_name`"):
