@@ -1,1 +1,1 @@
-"""Publishing: a checkpoint on the Hub, and as ONNX."""
+"""Publishes checkpoints on the Hugging Face Hub, writes their model cards, and exports them to ONNX."""

@@ -1,8 +1,7 @@
 """
-Export to ONNX.
+Exports models to ONNX, for use with onnxruntime, optimum, sentence-transformers or text-embeddings-inference.
 
-The exported directory works with onnxruntime, optimum, sentence-transformers and text-embeddings-inference. It appears
-only if the outputs of the graph equal those of the model.
+The directory is created only if the graph has the same outputs as the model.
 """
 
 from pathlib import Path
@@ -24,25 +23,25 @@ from ..support.files import new_directory
 from .model_card import checkpoint_card
 from .pooling import SentencePooling, read_pooling
 
-GRAPH, QUANTIZED = "onnx/model.onnx", "onnx/model_quantized.onnx"  # optimum's file names
-OPSET = 18  # optimum's, and the one that torch's exporter writes without conversion
-TOLERANCE = 1e-4  # for outputs in float32, relative to those above 1
+GRAPH, QUANTIZED = "onnx/model.onnx", "onnx/model_quantized.onnx"  # file names that optimum uses
+OPSET = 18  # optimum uses it too, and torch's exporter writes it without conversion
+TOLERANCE = 1e-4  # maximum difference in float32 outputs: absolute below 1, relative above
 
-# Output names of each head, as in optimum. All other heads have `logits`.
+# Names of the outputs for each task head, as in optimum. All other task heads return `logits`.
 OUTPUTS = {
     "Model": ("last_hidden_state",),
     "ForPreTraining": ("prediction_logits", "seq_relationship_logits"),
     "ForQuestionAnswering": ("start_logits", "end_logits"),
 }
-EMBEDDING = "sentence_embedding"  # additional output of sentence-transformers models
-# An odd number of texts with different lengths, on which graphs are compared with the model.
+EMBEDDING = "sentence_embedding"  # name of the additional output of sentence-transformers models
+# Texts on which the graph and the model are compared. Their lengths differ, and their number is odd.
 TEXTS = ["The cat sat on the mat.", "A transformer computes weighted means of its values.", "Yes!"]
 TEXTS += ["Who wrote the letter that arrived on Monday?", "In 1905 he published four papers. " * 5]
 Batch = dict[str, Tensor]
 
 
 class Graph(nn.Module):
-    """A model whose forward returns the outputs of the graph as a list, sentence embeddings last."""
+    """Model whose forward returns a list with the outputs of the graph. Sentence embeddings come last."""
 
     def __init__(self, model: PreTrainedModel, head: str, pooling: SentencePooling | None):
         super().__init__()
@@ -66,29 +65,29 @@ def export(
     token: str | None = None,
 ) -> str:
     """
-    Exports a model to ONNX, to a new directory with its configuration, tokenizer and model card.
+    Exports a model to ONNX. Creates a directory with the graph, its configuration, tokenizer and model card.
 
     Args:
-        model: a model, or the directory or Hub id of one.
-        output_dir: the directory to create.
-        int8: also write a graph with int8 weights.
-        tokenizer: tokenizer of a model in memory.
-        revision, cache_dir, token: for a model on the Hub.
+        model: A model in memory, a directory or a Hub id.
+        output_dir: New directory for the exported model.
+        int8: Also write a graph with int8 weights.
+        tokenizer: Tokenizer for a model in memory.
+        revision, cache_dir, token: Options for downloading a model from the Hub.
 
     Returns:
-        A summary with the files, their sizes, and the difference of their outputs from the model's.
+        A summary with the names and sizes of the graphs, and how much their outputs differ from the model's.
 
     Raises:
-        InputError: the model cannot be loaded or exported, a package is missing, or `output_dir` is not empty.
+        InputError: If the model cannot be loaded or exported, a package is missing, or `output_dir` is not empty.
     """
     for package in ("onnxruntime", "onnxscript"):
         require_package(package, "onnx")
     hub_options = {"revision": revision, "cache_dir": cache_dir, "token": token}
     with model_directory(model, tokenizer) as source, new_directory(output_dir) as directory:
         bert, auxiliary = load_bert(source, **hub_options).float().eval(), auxiliary_directory(source, **hub_options)
-        if bert.config.model_type == "distilbert":  # its forward has no token types
+        if bert.config.model_type == "distilbert":  # its forward accepts no token types
             bert = to_fixed_head_bert(bert)
-        bert.config.use_cache = False  # a cache would be an output
+        bert.config.use_cache = False  # the graph would return the cache
         head = task_head(type(bert).__name__, bert.config.model_type)
         graph = Graph(bert, head, read_pooling(auxiliary) if head == "Model" else None).eval()
         batches = example_batches(graph, load_tokenizer(str(auxiliary), trust_remote_code=False))
@@ -108,11 +107,11 @@ def export(
 
 
 def example_batches(graph: Graph, tokenizer: PreTrainedTokenizerBase) -> list[Batch]:
-    """Returns TEXTS as inputs (B, L), or (B, 2, L) for multiple choice: one padded batch, and each text alone."""
+    """Returns a padded batch (B, L), or (B, 2, L) for multiple choice, with all TEXTS, and one batch for each text."""
     config = fixed_head_config(graph.model.config)
     names = ["input_ids", "attention_mask"]
     has_types = "token_type_ids" in tokenizer.model_input_names and config.type_vocab_size > 1
-    if has_types and graph.head != "LMHeadModel":  # optimum's decoders take no token types
+    if has_types and graph.head != "LMHeadModel":  # decoders in optimum accept no token types
         names.append("token_type_ids")
     options: dict[str, Any] = {"padding": True, "truncation": True, "max_length": config.max_position_embeddings}
     options |= {"return_token_type_ids": True, "return_tensors": "pt"}
@@ -127,17 +126,17 @@ def example_batches(graph: Graph, tokenizer: PreTrainedTokenizerBase) -> list[Ba
 
 
 def write_graphs(graph: Graph, batches: list[Batch], directory: Path, int8: bool) -> str:
-    """Writes the graph and, with `int8`, the quantized graph. Returns a summary."""
+    """Writes the graph, and with `int8` a quantized graph too. Returns a summary."""
     file, quantized = directory / GRAPH, directory / QUANTIZED
     with torch.no_grad():
         expected = [graph(**batch) for batch in batches]
     file.parent.mkdir()
     trace(graph, batches[0], file)
     difference = largest_difference(expected, run_graph(file, batches))
-    if not difference <= TOLERANCE:  # also if NaN
+    if not difference <= TOLERANCE:  # also true for NaN
         raise InputError(
-            f"the graph's outputs differ from the model's by {difference:.2g}, more than {TOLERANCE:g}; please report "
-            "this with the model's config.json."
+            f"the graph's outputs differ from the model's by {difference:.2g}, but at most {TOLERANCE:g} is allowed; "
+            "please report this error with the model's config.json."
         )
     summary = f"{GRAPH}, {file.stat().st_size / 1e6:.1f} MB, largest difference between outputs {difference:.1g}"
     if int8:
@@ -149,9 +148,9 @@ def write_graphs(graph: Graph, batches: list[Batch], directory: Path, int8: bool
 
 def trace(graph: Graph, batch: Batch, file: Path):
     """
-    Writes the graph for any batch size and any length up to the model's maximum.
+    Writes a graph that accepts any batch size and any length up to the model's maximum.
 
-    Uses eager attention, because sdpa needs more operations, and pads values if their size is not that of the keys.
+    Uses eager attention, because sdpa needs more operations and pads values whose size differs from the keys.
     """
     longest = fixed_head_config(graph.model.config).max_position_embeddings
     axes = [torch.export.Dim("batch_size"), torch.export.Dim("sequence_length", max=longest)]
@@ -169,27 +168,27 @@ def trace(graph: Graph, batch: Batch, file: Path):
     )
     assert program is not None
     for node in program.model.graph:
-        node.metadata_props.clear()  # local paths of the source code
+        node.metadata_props.clear()  # contains local paths to the source code
     program.save(file, external_data=False)
 
 
 def quantize(file: Path, quantized: Path):
-    """Writes the graph with int8 weights and dynamically quantized inputs of matrix products."""
+    """Writes a graph with int8 weights. The inputs to matrix products are quantized dynamically."""
     import onnx
     from onnxruntime.quantization import quantize_dynamic
     from onnxruntime.quantization.shape_inference import quant_pre_process
 
     folded = quantized.with_name("folded.onnx")
-    quant_pre_process(file, folded, skip_symbolic_shape=True)  # transposes hide matrices from quantize_dynamic
+    quant_pre_process(file, folded, skip_symbolic_shape=True)  # quantize_dynamic does not find transposed weights
     model = onnx.load(folded)
-    del model.graph.value_info[:]  # contains the shapes of pooler weights, which quantize_dynamic transposes
-    # 7-bit weights: on x86 without VNNI, sums of 8-bit products overflow.
+    del model.graph.value_info[:]  # shapes that are invalid after quantize_dynamic transposes the pooler
+    # Uses 7 bits, because sums of 8-bit products overflow on x86 processors without VNNI.
     quantize_dynamic(model, quantized, per_channel=True, reduce_range=True)
     folded.unlink()
 
 
 def session_of(file: Path, threads: int = 0):
-    """Returns an onnxruntime session on the CPU. With 0 threads, onnxruntime uses all cores."""
+    """Returns an onnxruntime session for the CPU. If `threads` is 0, it uses all cores."""
     from onnxruntime import InferenceSession, SessionOptions
 
     options = SessionOptions()
@@ -205,15 +204,15 @@ def run_graph(file: Path, batches: list[Batch]) -> list[list[Tensor]]:
 
 
 def largest_difference(expected: list[list[Tensor]], actual: list[list[Tensor]]) -> float:
-    """Returns the largest difference between two outputs, relative to outputs above 1. NaN if any difference is."""
+    """Returns the largest difference between two lists of outputs, absolute below 1 and relative above, or NaN."""
     pairs = [pair for tensors in zip(expected, actual, strict=True) for pair in zip(*tensors, strict=True)]
     return float(torch.stack([((a - b).abs() / a.abs().clamp(min=1)).max() for a, b in pairs]).max())
 
 
 def graph_config(graph: Graph) -> PreTrainedConfig:
-    """Returns the configuration to export, a BERT's for a FixedHeadBert, which libraries for ONNX do not know."""
+    """Returns the model's configuration, as a BERT's if it is a FixedHeadBert, which ONNX libraries do not know."""
     config = graph.model.config
     if config.model_type != FixedHeadBertConfig.model_type:
         return config
-    fields = shared_fields(config) | {"intermediate_size": max(config.neuron_counts)}  # BertConfig takes no list
+    fields = shared_fields(config) | {"intermediate_size": max(config.neuron_counts)}  # BertConfig accepts no list
     return BertConfig(**fields, architectures=[f"Bert{graph.head}"])

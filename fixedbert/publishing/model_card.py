@@ -1,4 +1,4 @@
-"""Model cards with a checkpoint's shape, provenance and results, and instructions for loading it."""
+"""Writes model cards with the shape, provenance and results of a checkpoint and instructions for loading it."""
 
 import json
 import math
@@ -31,23 +31,40 @@ PIPELINES = {
     "ForQuestionAnswering": "question-answering",
     "ForMultipleChoice": "multiple-choice",
 }
-PAPER = (
-    ": BERT with a free attention head size, as in [Low-Rank Bottleneck in Multi-head Attention Models]"
-    "(https://arxiv.org/abs/2002.07028) (Bhojanapalli et al., 2020)"
-)
-NOT_METRICS = re.compile(r"runtime|per_second|_samples|model_preparation")  # in a Trainer's all_results.json
-LOADING = """
-```python
-import fixedbert
-from transformers import AutoTokenizer, {auto_class}
+NOT_METRICS = re.compile(r"runtime|per_second|_samples|model_preparation")  # other fields in all_results.json
+TEMPLATE = """---
+{{ card_data }}
+---
 
-model = {auto_class}.from_pretrained("{name}")
-tokenizer = AutoTokenizer.from_pretrained("{name}")
-```
-"""
-REMOTE_CODE = """
-Without fixedbert, omit the import and pass `trust_remote_code=True`, which runs the Python files next to the weights,
-and the `revision` that you have reviewed.
+# {{ title }}
+
+`{{ architecture }}`{% if fixed %}: BERT with a free attention head size, as in [Low-Rank Bottleneck in Multi-head
+Attention Models](https://arxiv.org/abs/2002.07028) (Bhojanapalli et al., 2020){% endif %}. Made with fixedbert.
+
+## Shape
+
+{{ shape }}
+{% if provenance %}
+## How it was made
+
+{{ provenance.strip() }}
+{% endif %}{% if results %}
+## Results on {{ evaluated_on.name }}
+
+{{ results }}
+{% endif %}
+## How to load it
+
+{% if loading %}{{ loading }}{% else %}```python
+{% if fixed %}import fixedbert
+{% endif %}from transformers import AutoTokenizer, {{ auto_class }}
+
+model = {{ auto_class }}.from_pretrained("{{ name }}")
+tokenizer = AutoTokenizer.from_pretrained("{{ name }}")
+```{% if fixed %}
+
+Without fixedbert, omit its import and pass `trust_remote_code=True`, which runs the Python files next to the weights,
+and the `revision` that you have reviewed.{% endif %}{% endif %}
 """
 
 
@@ -57,12 +74,7 @@ def markdown_table(rows: list[tuple], header: tuple[str, ...]) -> str:
 
 
 def shape_table(config: PreTrainedConfig, count: int | None = None) -> str:
-    """
-    Returns a Markdown table with sizes, parameters and FLOPs of a BERT or FixedHeadBert.
-
-    Args:
-        count: number of parameters of the model. Default: that of the model with pretraining heads.
-    """
+    """Returns a Markdown table with sizes, FLOPs and parameters. The default `count` includes pretraining heads."""
     config = fixed_head_config(config)
     total, in_layers = parameters(config)
     rows = [
@@ -91,50 +103,55 @@ def checkpoint_card(
     **metadata: Any,
 ) -> ModelCard:
     """
-    Returns the model card of a trained, converted or exported checkpoint.
+    Returns the model card for a trained, converted or exported checkpoint.
 
     Args:
-        architecture: name of the model class.
-        name: directory or Hub id.
-        provenance: how the checkpoint was made, in Markdown.
-        results: metrics as in all_results.json.
-        evaluated_on: `type`, `name` and, if known, `config` of the evaluation dataset.
-        count: number of parameters.
-        loading: instructions for loading the checkpoint, in Markdown. Default: with transformers.
-        metadata: further metadata, such as license, datasets or base_model.
+        architecture: Name of the model class.
+        name: Directory or Hub id.
+        provenance: Description of how the checkpoint was made, in Markdown.
+        results: Metrics as in all_results.json. They are shown only with `evaluated_on`.
+        evaluated_on: `type`, `name` and optionally `config` of the evaluation dataset.
+        count: Number of parameters.
+        loading: Instructions for loading the checkpoint, in Markdown. The default explains how to use transformers.
+        metadata: Additional metadata fields, such as license, datasets or base_model.
     """
     fixed = config.model_type == FixedHeadBertConfig.model_type
     head = task_head(architecture, config.model_type)
+    title = name.split("/")[-1]
     metrics = {
         key.removeprefix("eval_"): value
         for key, value in (results or {}).items()
         if key.startswith("eval_") and not NOT_METRICS.search(key)
-        if isinstance(value, float | int) and math.isfinite(value)
+        if evaluated_on and isinstance(value, float | int) and math.isfinite(value)
     }
     metadata = {"library_name": "transformers", "pipeline_tag": PIPELINES.get(head), **metadata}
     metadata["tags"] = ["fixedbert", "bert", *["custom_code"] * (fixed and not loading), *metadata.get("tags", [])]
-    sections = {"Shape": shape_table(config, count), "How it was made": provenance}
-    if metrics and evaluated_on:
-        dataset: dict[str, Any] = {f"dataset_{key}": value for key, value in evaluated_on.items()}
-        metadata["model_name"] = name.split("/")[-1]
+    if metrics:
+        dataset: dict[str, Any] = {f"dataset_{key}": value for key, value in (evaluated_on or {}).items()}
+        metadata["model_name"] = title
         metadata["eval_results"] = [
             EvalResult(task_type=metadata["pipeline_tag"], metric_type=key, metric_value=round(value, 6), **dataset)
             for key, value in metrics.items()
         ]
-        rows = [(key, f"{value:.4g}") for key, value in metrics.items()]
-        sections[f"Results on {evaluated_on['name']}"] = markdown_table(rows, ("metric", "value"))
-    if not loading:
-        loading = LOADING.format(auto_class=HEADS[head][0], name=name)
-        loading = loading + REMOTE_CODE if fixed else loading.replace("import fixedbert\n", "")
-    sections["How to load it"] = loading
-    text = "\n".join(f"## {heading}\n\n{body.strip()}\n" for heading, body in sections.items() if body)
-    introduction = f"`{architecture}`{PAPER if fixed else ''}. Made with fixedbert."
-    header = f"---\n{ModelCardData(**metadata).to_yaml()}\n---\n\n# {name.split('/')[-1]}\n\n{introduction}\n\n"
-    return ModelCard(header + text)
+    rows = [(key, f"{value:.4g}") for key, value in metrics.items()]
+    return ModelCard.from_template(
+        ModelCardData(**metadata),
+        template_str=TEMPLATE,
+        title=title,
+        name=name,
+        architecture=architecture,
+        fixed=fixed,
+        shape=shape_table(config, count),
+        provenance=provenance,
+        results=markdown_table(rows, ("metric", "value")) if rows else "",
+        evaluated_on=evaluated_on,
+        loading=loading,
+        auto_class=HEADS[head][0],
+    )
 
 
 def create_model_card(trainer: Trainer):
-    """Writes a model card with the arguments, results, hardware and versions of a run to its output directory."""
+    """Writes a model card with the run's arguments, results, hardware and library versions to its output directory."""
     if not trainer.is_world_process_zero():
         return
     args: Any = trainer.args
@@ -146,7 +163,7 @@ def create_model_card(trainer: Trainer):
     )
     architecture = type(model).__name__.removeprefix("FSDP")
     shown = yaml.safe_dump({name: public(value) for name, value in arguments.items() if name != "output_dir"})
-    tokens = f", {summary['real tokens seen']:,} real tokens" if "real tokens seen" in summary else ""
+    tokens = f", {summary['real tokens seen']:,} non-padding tokens" if "real tokens seen" in summary else ""
     provenance = f"""
 - Training: {trainer.state.global_step:,} steps{tokens}, seed {args.seed}
 - Hardware: {hardware_name()}, {args.world_size} process(es), mixed precision: {args.mixed_precision}
@@ -172,7 +189,7 @@ def create_model_card(trainer: Trainer):
 
 
 def public(value: Any) -> Any:
-    """Returns the value of an argument without local directories: only the name of an existing or absolute path."""
+    """Returns an argument's value for publication. Absolute and existing paths are reduced to the file name."""
     if isinstance(value, list):
         return [public(item) for item in value]
     is_path = isinstance(value, str) and (value.startswith(("/", "~")) or Path(value).exists())
@@ -180,8 +197,8 @@ def public(value: Any) -> Any:
 
 
 def datasets_of(arguments: dict[str, Any]) -> tuple[list[str], dict[str, str]]:
-    """Returns the Hub ids of a run's training data, and its evaluation dataset as for `checkpoint_card`."""
-    task = "".join(arguments.get("task_name") or []).lower()  # a list with one task
+    """Returns the Hub ids of a run's training data, and `evaluated_on` for `checkpoint_card`."""
+    task = "".join(arguments.get("task_name") or []).lower()  # a string, or a list with one task
     if task in TASKS and arguments.get("data_dir"):
         return [], {"type": "files", "name": f"GLUE {task}, from files"}
     if task in TASKS:

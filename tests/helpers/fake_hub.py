@@ -58,7 +58,6 @@ class FakeHub:
         self.private: set[str] = set()
         self.requests: list[tuple[str, str]] = []
         self.faults: list[tuple[str, str, int]] = []
-        self.before_commit: Callable[[], object] | None = None  # called once
 
     def __enter__(self) -> "FakeHub":
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
@@ -217,12 +216,7 @@ class Handler(BaseHTTPRequestHandler):
         return {"files": answers}
 
     def add_commit(self, repository: str) -> object:
-        if callback := self.hub.before_commit:
-            self.hub.before_commit = None
-            callback()
         header, *operations = [json.loads(line) for line in self.body.splitlines() if line]
-        if header["value"].get("parentCommit") not in (None, self.readable(repository).sha):
-            raise Refusal(412, "A commit has happened since. Please refresh and try again.")
         changes: dict[str, bytes | None] = {}
         for operation in operations:
             value = operation["value"]

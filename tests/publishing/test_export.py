@@ -1,4 +1,4 @@
-"""ONNX export: graphs compute what the model computes, and libraries find the files and names that they look for."""
+"""Tests that ONNX graphs have the same outputs as the model, and the files and names that other libraries expect."""
 
 import json
 
@@ -18,13 +18,13 @@ from fixedbert.support.errors import InputError
 onnxruntime = pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
 
-# The fields of earlier versions of sentence-transformers, all of which text-embeddings-inference requires.
+# Pooling configuration from earlier versions of sentence-transformers. text-embeddings-inference requires all fields.
 MEAN = {"word_embedding_dimension": D, "pooling_mode_mean_tokens": True}
 MEAN |= {f"pooling_mode_{mode}": False for mode in ("cls_token", "max_tokens", "mean_sqrt_len_tokens")}
 
 
 def save_sentence_model(folder, *kinds, pooling=MEAN, **changes):
-    """Saves a sentence-transformers model with these modules after the encoder."""
+    """Saves a sentence-transformers model with the modules `kinds` after the encoder."""
     save(model_of("Model", **SHAPE, **changes), folder)
     modules = []
     for number, kind in enumerate(["Transformer", *kinds]):
@@ -51,8 +51,8 @@ def tokens_of(folder, texts=TEXTS):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("head", HEADS)
-def test_every_head(head, tmp_path):
-    """Guards: the graph of each head has optimum's names and the model's outputs on new batches, in int8 too."""
+def test_every_task_head(head, tmp_path):
+    """Each task head's graph has optimum's input and output names and the same outputs as the model on new batches."""
     model = model_of(head, unpad_inputs=True, **SHAPE, **UNEQUAL).eval()
     save(model, tmp_path / "model")
     export(tmp_path / "model", tmp_path / "graph", int8=True)
@@ -85,12 +85,12 @@ def test_every_head(head, tmp_path):
     ids=["head embeddings", "qk_norm", "decoder", "empty sublayers"],
 )
 def test_every_attention(shape, tmp_path):
-    """Guards: shared projections, normalized queries and keys, and causal masks are exported, for odd batches."""
+    """All types of attention are exported correctly, for various batch sizes and lengths."""
     model = model_of("Model", **SHAPE, **shape).eval()
     save(model, tmp_path / "model")
     export(tmp_path / "model", tmp_path / "graph")
     tokens = tokens_of(tmp_path / "graph")
-    for rows, length in ((4, 14), (3, 9), (1, 1)):  # servers begin with the last one
+    for rows, length in ((4, 14), (3, 9), (1, 1)):  # servers start with a batch of one token
         inputs = {name: x[:rows, :length] for name, x in tokens.items()}
         with torch.no_grad():
             expected = model(**inputs).last_hidden_state
@@ -100,7 +100,7 @@ def test_every_attention(shape, tmp_path):
 
 @pytest.fixture(scope="module")
 def sentences(tmp_path_factory):
-    """A sentence-transformers model with unequal heads and empty sublayers, and its exported directory."""
+    """Directory with a sentence-transformers model with unequal heads and empty sublayers, and its exported graphs."""
     folder = tmp_path_factory.mktemp("sentences")
     empty = {"layer_attention_heads": [2, 0, 5], "intermediate_size": [37, 11, 0]}
     save_sentence_model(folder / "model", "Pooling", "Normalize", **UNEQUAL | empty)
@@ -109,7 +109,7 @@ def sentences(tmp_path_factory):
 
 
 def test_sentence_embeddings(sentences):
-    """Guards: onnxruntime alone computes the embeddings of sentence-transformers, with and without padding."""
+    """onnxruntime computes the same embeddings as sentence-transformers, with and without padding."""
     sentence_transformers = pytest.importorskip("sentence_transformers")
     expected = sentence_transformers.SentenceTransformer(str(sentences / "model"), device="cpu").encode(TEXTS)
     for texts, rows in ((TEXTS, expected), (TEXTS[1:2], expected[1:2])):
@@ -118,7 +118,7 @@ def test_sentence_embeddings(sentences):
 
 
 def test_int8(sentences):
-    """Guards: the int8 graph multiplies in int8, and computes nearly the same embeddings."""
+    """The int8 graph multiplies in int8 and computes nearly the same embeddings."""
     files = [sentences / "graph/onnx" / name for name in ("model.onnx", "model_quantized.onnx")]
     assert sorted(files[0].parent.iterdir()) == sorted(files)  # no intermediate files
     inputs = tokens_of(sentences / "graph", TEXTS[:1])
@@ -127,11 +127,13 @@ def test_int8(sentences):
     assert 0.98 < float(cosine) < 1
     onnx = pytest.importorskip("onnx")
     kinds = [node.op_type for node in onnx.load(files[1]).graph.node]
-    assert kinds.count("MatMulInteger") == 6 + 2 + 4  # of three layers; products within attention have no weights
+    assert (
+        kinds.count("MatMulInteger") == 6 + 2 + 4
+    )  # in three layers; matrix products without weights are not quantized
 
 
 def test_files_for_optimum_and_servers(sentences):
-    """Guards: optimum, sentence-transformers and text-embeddings-inference get the files and fields that they read."""
+    """The directory has the files and fields that optimum and sentence-transformers read."""
     graph = sentences / "graph"
     config = AutoConfig.from_pretrained(graph)
     assert type(config) is transformers.BertConfig and config.architectures == ["BertModel"]
@@ -146,7 +148,7 @@ def test_files_for_optimum_and_servers(sentences):
 
 @pytest.mark.parametrize("mode", MODES)
 def test_pooling_modes(mode, tmp_path):
-    """Guards: each mode is read from its directory and computes what sentence-transformers computes."""
+    """Each pooling mode gives the same embeddings as in sentence-transformers."""
     reference = pytest.importorskip("sentence_transformers.models").Pooling(D, mode)
     save_sentence_model(tmp_path, "Pooling", pooling={"embedding_dimension": D, "pooling_mode": mode})
     pooling = read_pooling(tmp_path)
@@ -166,7 +168,7 @@ def test_pooling_modes(mode, tmp_path):
     ids=["dense layer", "unknown mode"],
 )
 def test_unsupported_sentence_models(kinds, pooling, tmp_path):
-    """Guards: sentence-transformers modules that the graph would leave out are refused, and nothing is written."""
+    """Unsupported modules and pooling modes raise an error instead of being ignored, and nothing is written."""
     save_sentence_model(tmp_path / "model", *kinds, pooling=pooling)
     with pytest.raises(InputError, match="supported"):
         export(tmp_path / "model", tmp_path / "graph")
@@ -174,7 +176,7 @@ def test_unsupported_sentence_models(kinds, pooling, tmp_path):
 
 
 def test_distilbert(tmp_path):
-    """Guards: a DistilBERT, which has no token types, is exported with its outputs."""
+    """A DistilBERT, which has no token types, is exported with the same outputs."""
     config = transformers.DistilBertConfig(
         vocab_size=SHAPE["vocab_size"], dim=32, n_layers=2, n_heads=4, hidden_dim=37
     )
@@ -186,8 +188,8 @@ def test_distilbert(tmp_path):
     assert (outputs_of(tmp_path / "graph", inputs)["logits"] - expected).abs().max() <= 1e-5
 
 
-def test_a_wrong_graph_is_not_written(tmp_path, monkeypatch):
-    """Guards: if the graph's outputs differ from the model's, or are NaN, export fails and leaves no directory."""
+def test_incorrect_graph_is_not_written(tmp_path, monkeypatch):
+    """If the graph's outputs differ from the model's or are NaN, export raises an error and leaves no directory."""
     save(model_of("Model", **SHAPE), tmp_path / "model")
     monkeypatch.setattr(onnx_export, "trace", lambda *_: None)
     monkeypatch.setattr(onnx_export.Graph, "forward", lambda *_, **__: [torch.zeros(1)])

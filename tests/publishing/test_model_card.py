@@ -1,4 +1,4 @@
-"""Model cards: true to the model and to its results, with metadata that the Hub understands."""
+"""Tests that model cards describe the model, its training and its results correctly, with valid Hub metadata."""
 
 import json
 import re
@@ -34,13 +34,13 @@ def preset_row(name: str) -> tuple:
 
 
 def test_table_of_presets():
-    """Guards: model_cards/presets.md lists each preset, in order and with exact counts."""
+    """model_cards/presets.md lists all presets in order and with exact parameter counts."""
     rows = re.findall(r"^\| `.*$", (ROOT / "model_cards" / "presets.md").read_text(encoding="utf-8"), re.MULTILINE)
     assert rows == markdown_table([preset_row(name) for name in PRESETS], ()).splitlines()[2:]
 
 
-def test_card_of_a_fine_tuned_model(model, download, tmp_path):
-    """Guards: run_glue.py writes a card with its arguments, seed and exact results, and no local directories."""
+def test_fine_tuned_model(model, download, tmp_path):
+    """run_glue.py writes a card with the run's arguments, seed and exact results, but without local paths."""
     flags = ("--do_train", "--do_eval", "--max_steps", "2", "--seed", "7")
     results = glue(model, download, tmp_path / "out", *flags, task="mrpc")
     data = metadata(tmp_path / "out" / "README.md")
@@ -56,8 +56,8 @@ def test_card_of_a_fine_tuned_model(model, download, tmp_path):
     assert "AutoModelForSequenceClassification.from_pretrained" in text
 
 
-def test_card_of_a_pretrained_model(tmp_path, monkeypatch):
-    """Guards: run_pretraining.py's card states initialization, data, number of tokens and held-out results."""
+def test_pretrained_model(tmp_path, monkeypatch):
+    """run_pretraining.py writes a card with the preset, the data, the token count and the held-out results."""
     texts = [" ".join(f"Sentence {index} of text {number} is short." for index in range(9)) for number in range(60)]
     monkeypatch.setattr("fixedbert.data.sample.documents", lambda: texts)  # the sample takes seconds to collect
     run_pretraining(
@@ -69,12 +69,12 @@ def test_card_of_a_pretrained_model(tmp_path, monkeypatch):
     data, text = metadata(tmp_path / "out" / "README.md"), (tmp_path / "out" / "README.md").read_text()
     assert data["pipeline_tag"] == "fill-mask" and "config_name: tiny\n" in text
     tokens = json.loads((tmp_path / "out" / "summary.json").read_text())["real tokens seen"]
-    assert f"{tokens:,} real tokens" in text and "sample\n" in text
+    assert f"{tokens:,} non-padding tokens" in text and "sample\n" in text
     assert "perplexity" in text.split("## Results on held-out data")[1]
 
 
 def test_card_without_results():
-    """Guards: metadata reach the card; a model without results gets no model-index."""
+    """The card contains all metadata, and no model-index if there are no results."""
     card = checkpoint_card(preset_config("tiny"), FixedHeadBertModel.__name__, "me/tiny", license="mit")
     data = metadata(card)
     assert data["license"] == "mit" and data["pipeline_tag"] == "feature-extraction" and "model-index" not in data
@@ -83,7 +83,7 @@ def test_card_without_results():
 
 
 def test_cards_of_stock_models():
-    """Guards: cards of RoBERTa and DistilBERT load without remote code, and read DistilBERT's field names."""
+    """Cards for RoBERTa and DistilBERT mention no remote code, and DistilBERT's sizes are correct."""
     sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 37}
     results = {"eval_accuracy": 0.5, "eval_loss": float("nan"), "eval_name": "x"}
     card = checkpoint_card(
@@ -109,6 +109,6 @@ def test_cards_of_stock_models():
     ],
 )
 def test_datasets_of_a_run(arguments, expected):
-    """Guards: evaluation data are told from training data, and Hub ids from files."""
+    """Evaluation data are distinguished from training data, and Hub ids from files."""
     datasets, evaluated_on = datasets_of(arguments)
     assert (datasets, evaluated_on["name"]) == expected

@@ -1,4 +1,4 @@
-"""Publishing: a pushed directory is complete and opens with and without fixedbert."""
+"""Tests that a pushed directory is complete and loads with and without fixedbert."""
 
 import json
 import os
@@ -13,6 +13,7 @@ from helpers.fake_hub import FakeHub
 from helpers.tiny_models import HEADS, UNEQUAL, inputs_of, model_of
 from helpers.tiny_tasks import glue_arguments, write_model
 from huggingface_hub import ModelCard, constants
+from huggingface_hub.errors import HfHubHTTPError
 from transformers import AutoConfig, BertConfig, BertModel, BertTokenizer
 
 import fixedbert
@@ -35,7 +36,7 @@ def hub():
 
 @pytest.fixture
 def online(hub, monkeypatch):
-    """This process uses the fake Hub."""
+    """Fake Hub that this process uses in place of the Hugging Face Hub."""
     fields = {"ENDPOINT": hub.url, "HF_HUB_OFFLINE": False, "HF_HUB_DISABLE_XET": True}
     for name, value in fields.items():
         monkeypatch.setattr(constants, name, value)
@@ -44,7 +45,7 @@ def online(hub, monkeypatch):
 
 @pytest.fixture
 def folder(tmp_path, vocabulary) -> Path:
-    """A model directory as the scripts leave it, with a pickle and a checkpoint."""
+    """Model directory as written by the scripts, with a pickle and a checkpoint."""
     folder = tmp_path / "model"
     write_model(str(folder), vocabulary)
     (folder / "training_args.bin").write_bytes(b"pickle")
@@ -59,7 +60,7 @@ def push(folder, *more, token="hf_write"):
 
 
 def test_all_auto_classes_are_in_every_configuration(tmp_path):
-    """Guards: saving a model with one head keeps the Auto classes of all heads in config.json, and their code."""
+    """A saved model with any task head lists the Auto classes for all task heads and contains their code."""
     assert {reference.split(".")[1] for reference in AUTO_MAP.values()} == {
         "FixedHeadBertConfig", *(f"FixedHeadBert{head}" for head in HEADS)
     }  # fmt: skip
@@ -71,8 +72,8 @@ def test_all_auto_classes_are_in_every_configuration(tmp_path):
     assert AutoConfig.from_pretrained(tmp_path / "Model").auto_map == AUTO_MAP
 
 
-def test_saved_model_opens_by_its_own_code(tmp_path):
-    """Guards: a saved model opens without fixedbert and computes bit-identical logits."""
+def test_saved_model_loads_without_fixedbert(tmp_path):
+    """A saved model loads with trust_remote_code alone and computes bit-identical logits."""
     shape = {"hidden_size": 9, "intermediate_size": 21, "unpad_inputs": True, "sparse_prediction": True, **UNEQUAL}
     model, inputs = model_of("ForPreTraining", **shape).eval(), inputs_of("ForPreTraining", size=3)
     model.save_pretrained(tmp_path / "model")
@@ -92,8 +93,8 @@ assert torch.equal(model(**inputs).prediction_logits, expected)
 
 
 @pytest.mark.slow
-def test_pushed_model_opens_without_fixedbert(hub, folder, tmp_path):
-    """Guards: every Auto class opens a pushed model with trust_remote_code alone, and saving it keeps the code."""
+def test_pushed_model_loads_without_fixedbert(hub, folder, tmp_path):
+    """Every Auto class loads a pushed model with trust_remote_code alone, and saving it again keeps the code."""
     command = ["push", str(folder), "user/model", "--license", "cc0-1.0", "--commit_message", "First"]
     done = hub.run([sys.executable, "-m", "fixedbert", *command], tmp_path / "home", "hf_write")
     assert done.returncode == 0 and f"{hub.url}/user/model/commit/" in done.stdout, done.stderr
@@ -116,7 +117,7 @@ transformers.AutoModelForMaskedLM.from_pretrained(saved, trust_remote_code=True)
 
 @pytest.mark.slow
 def test_script_pushes_its_results_and_no_token(hub, folder, download, tmp_path):
-    """Guards: --push_to_hub uploads weights, code and a card with the results, and never writes the token."""
+    """--push_to_hub uploads weights, code and a model card with the results, and writes the token to no file."""
     arguments = glue_arguments(str(folder), download, tmp_path / "rte", "--do_train", "--do_eval", "--max_steps", "1")
     more = ["--push_to_hub", "--hub_model_id", "organization/rte", "--hub_token", "hf_write"]
     done = hub.run([sys.executable, str(ROOT / "run_glue.py"), *arguments, *more], tmp_path / "home")
@@ -138,7 +139,7 @@ def test_script_pushes_its_results_and_no_token(hub, folder, download, tmp_path)
 
 
 def test_private_is_not_public(online, folder):
-    """Guards: --private never uploads weights to a public repository."""
+    """--private never uploads weights to a public repository."""
     online.create("user/model")
     with pytest.raises(InputError, match="this repository is public"):
         push(folder, "--license", "mit", "--private")
@@ -146,7 +147,7 @@ def test_private_is_not_public(online, folder):
 
 
 def test_only_files_of_a_model_are_uploaded(online, folder):
-    """Guards: pickles, checkpoints and secrets stay local, and other weights, which could be loaded, are deleted."""
+    """Pickles, checkpoints and secrets are not uploaded, and old weights on the Hub are deleted."""
     online.create("user/model")
     old = {"model.safetensors.index.json": b"{}", "model-00001-of-00002.safetensors": b"old", "figure.png": b"mine"}
     online.commit("user/model", old)
@@ -160,37 +161,25 @@ def test_only_files_of_a_model_are_uploaded(online, folder):
 
 
 def test_license_of_the_card(online, folder):
-    """Guards: a card needs a license, gets the one that is passed, keeps the rest, and is not contradicted."""
-    with pytest.raises(InputError, match="`license` is missing"):
+    """A model card needs a license. The one that is passed is written to the card, and all else stays unchanged."""
+    with pytest.raises(InputError, match="`license` is required"):
         push(folder)
     assert not online.requests
     (folder / "README.md").write_text("---\ntags: [a]\nodd: {x: 1}\n---\n# Mine\n")
     push(folder, "--license", "mit")
     card = ModelCard(online.files("user/model")["README.md"].decode())
     assert (card.data.license, card.data.tags, card.data.odd) == ("mit", ["a"], {"x": 1}) and "# Mine" in card.text
-    with pytest.raises(InputError, match="states the license mit, not apache-2.0"):
-        push(folder, "--license", "apache-2.0")
 
 
 def test_token_without_write_access(online, folder):
-    """Guards: a read-only token is reported before anything is created."""
-    with pytest.raises(InputError, match="403 Forbidden"):
+    """A read-only token raises an error before a repository is created."""
+    with pytest.raises(HfHubHTTPError, match="403 Forbidden"):
         push(folder, "--license", "mit", token="hf_read")
     assert "user/model" not in online.repositories
 
 
-def test_concurrent_commit_is_not_overwritten(online, folder):
-    """Guards: a commit made by someone else during the upload is kept, and the upload fails."""
-    online.create("user/model")
-    online.before_commit = lambda: online.commit("user/model", {"README.md": b"theirs"})
-    with pytest.raises(InputError, match="412 Precondition Failed"):
-        push(folder, "--license", "mit")
-    assert online.files("user/model")["README.md"] == b"theirs"
-    assert "model.safetensors" not in online.files("user/model")
-
-
 def test_other_models_are_refused(online, folder):
-    """Guards: a directory without a FixedHeadBert is refused before the first request to the Hub."""
+    """A directory without a FixedHeadBert raises an error before the first request to the Hub."""
     BertModel(BertConfig(hidden_size=4, num_hidden_layers=1, num_attention_heads=2)).save_pretrained(folder)
     for directory in (folder, folder / "missing"):
         with pytest.raises(InputError):
@@ -200,7 +189,7 @@ def test_other_models_are_refused(online, folder):
 
 @pytest.mark.slow
 def test_conversion_reads_from_the_hub(hub, tmp_path, vocabulary):
-    """Guards: `fixedbert convert user/bert` downloads weights, tokenizer and license from the Hub."""
+    """fixedbert convert with a Hub id downloads weights, tokenizer and license."""
     tokenizer = BertTokenizer(vocab=vocabulary)
     shape = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 37}
     BertModel(BertConfig(vocab_size=len(tokenizer), **shape)).save_pretrained(tmp_path / "bert")
