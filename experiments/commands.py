@@ -2,35 +2,35 @@
 
 from argparse import ArgumentParser
 
-OPTIONS = {  # of `fixedbert study`; the last ones describe the data, as in run_pretraining.py
+OPTIONS = {  # options of `fixedbert study` with one value
     "output_dir": "directory for the records of runs and the report",
-    "scale": "tiny or day: two CPU cores; small: one GPU; paper: many GPUs",
-    "share": "1/2 runs every second shape, 2/2 the others",
-    "tokenizer_name": "directory, Hub id or vocab.txt; default: trained on the corpus",
+    "scale": "tiny or day for two CPU cores, small for one GPU, paper for many GPUs",
+    "share": "part of the shapes to run: 1/2 runs the first of every two shapes, 2/2 the second",
+    "tokenizer_name": "directory or Hub id of a tokenizer, or a vocab.txt file; default: train a new tokenizer",
     "store_dir": "directory for tokenized corpora",
-    "glue_dir": "directory with GLUE tasks, for MNLI; default: the Hub",
-    "squad_dir": "directory with train-v1.1.json and dev-v1.1.json; default: the Hub",
+    "glue_dir": "directory with GLUE tasks, for MNLI; default: download from the Hub",
+    "squad_dir": "directory with train-v1.1.json and dev-v1.1.json; default: download from the Hub",
 }
-LISTS = {
-    "train_file": "training corpora",
-    "validation_file": "held-out corpora",
-    "dataset_name": "corpora on the Hub",
-    "dataset_config_name": "their configurations",
-    "document_boundary": "what ends a document",
+LISTS = {  # options of `fixedbert study` with several values, as in run_pretraining.py
+    "train_file": "files with training texts",
+    "validation_file": "files with held-out texts",
+    "dataset_name": "datasets on the Hub",
+    "dataset_config_name": "configurations of the datasets on the Hub",
+    "document_boundary": "document boundary of each corpus, as for fixedbert pretrain",
 }
 
 
 def study_arguments(parser: ArgumentParser):
-    parser.add_argument("name", help="a study listed in docs/study.md, a YAML file, or report, followed by runs.jsonl")
-    parser.add_argument("files", nargs="*", help="runs.jsonl of one study, from one or more machines")
+    parser.add_argument("name", help="a study in docs/study.md, a YAML file, or `report` followed by record files")
+    parser.add_argument("files", nargs="*", help="for `report`: runs.jsonl files from one study on several machines")
     for name, text in OPTIONS.items():
         parser.add_argument(f"--{name}", help=text)
     for name, text in LISTS.items():
         parser.add_argument(f"--{name}", nargs="+", help=text)
-    parser.add_argument("--processes", type=int, help="concurrent runs; default: one per GPU or CPU core")
-    parser.add_argument("--dry_run", action="store_true", help="list the shapes and the cost of all runs")
+    parser.add_argument("--processes", type=int, help="number of concurrent runs; default: one per GPU or CPU core")
+    parser.add_argument("--dry_run", action="store_true", help="only print the shapes and the cost of all runs")
     parser.add_argument(
-        "--take_over_output_dir", action="store_true", help="continue a study whose machine has died without a trace"
+        "--take_over_output_dir", action="store_true", help="continue a study that crashed on a different machine"
     )
 
 
@@ -74,9 +74,11 @@ def study(
 
 def theory_arguments(parser: ArgumentParser):
     parser.add_argument("--output_dir", required=True, help="new directory for the result")
-    parser.add_argument("--lengths", type=int, nargs="+", default=[8, 16, 32], help="sequence lengths in tokens")
-    parser.add_argument("--patterns", type=int, default=5, help="random attention patterns per head size")
-    parser.add_argument("--seed", type=int, default=0, help="random seed")
+    parser.add_argument(
+        "--lengths", type=int, nargs="+", default=[8, 16, 32], help="lengths in tokens; default: 8 16 32"
+    )
+    parser.add_argument("--patterns", type=int, default=5, help="random patterns per head size; default: 5")
+    parser.add_argument("--seed", type=int, default=0, help="random seed; default: 0")
 
 
 def theory(**options):
@@ -86,6 +88,6 @@ def theory(**options):
 
 
 COMMANDS = {
-    "study": ("train models of many shapes on equal terms", study_arguments, study),
+    "study": ("train and compare models of many shapes under the same conditions", study_arguments, study),
     "theory": ("check the papers' theorems numerically", theory_arguments, theory),
 }

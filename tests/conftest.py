@@ -3,7 +3,6 @@
 import atexit
 import gc
 import os
-import resource
 import shutil
 import signal
 import tempfile
@@ -135,11 +134,3 @@ def tasks(tmp_path_factory) -> Path:
             patch.setattr(sample, rows.__name__, lambda count, split, rows=rows: rows(count // 20, split))
         sample.write_tasks(directory)
     return directory
-
-
-@pytest.fixture
-def full_disk():
-    """Returns a function that limits the size of written files. Without an argument, it removes the limit."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    yield lambda size=soft: resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

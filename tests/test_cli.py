@@ -64,6 +64,6 @@ def test_tasks_are_commands(tmp_path, tmp_path_factory):
     for name in TASKS:
         done = run(name, "--help")
         assert done.returncode == 0 and done.stdout.startswith(f"usage: fixedbert {name} [-h]"), done.stderr
-    refused = run("squad", "--output_dir", "out")
-    assert refused.returncode == 1 and refused.stderr.startswith("error: nothing to do; set --do_train")
-    assert len(refused.stderr.splitlines()) == 1
+    done = run("squad", "--output_dir", "out")
+    assert done.returncode == 1 and done.stderr.startswith("error: nothing to do; set --do_train")
+    assert len(done.stderr.splitlines()) == 1

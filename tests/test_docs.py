@@ -1,4 +1,4 @@
-"""Tests that commands and Python blocks in the documentation run. Long ones are only parsed."""
+"""Tests that links in the documentation work, and that its commands and Python blocks run or can be parsed."""
 
 import argparse
 import importlib
@@ -277,3 +277,43 @@ def test_example_in_contributing_works(tmp_path):
     code += "print(TASKS['boolq'].texts, METRICS['boolq'])"
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
     assert done.stdout == "('question', 'passage') ('accuracy',)\n", done.stderr
+
+
+def anchors(page: Path) -> set[str]:
+    """Returns the anchors that GitHub generates for the headings of a page."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links(page):
+    """All linked files and headings exist."""
+    file = ROOT / page
+    for link in re.findall(r"\]\((?!https?:)([^)]+)\)", file.read_text(encoding="utf-8")):
+        name, _, anchor = link.partition("#")
+        target = file.parent / name if name else file
+        assert target.exists(), link
+        assert not anchor or anchor in anchors(target), link
+
+
+def test_every_page_is_listed():
+    """docs/README.md lists all pages with their titles, in the same order as the table of contents of the website."""
+    docs = ROOT / "docs"
+    listed = re.findall(r"^- \[(.+)\]\(([^)]+\.md)\)", (docs / "README.md").read_text("utf-8"), re.MULTILINE)
+    pages = {*PAGES} - {"README.md", "CODE_OF_CONDUCT.md", "docs/README.md", "docs/index.md"}
+    assert sorted((docs / name).resolve() for _, name in listed) == sorted(ROOT / page for page in pages)
+    for title, name in listed:
+        assert (docs / name).read_text("utf-8").startswith(f"# {title}\n"), name
+    contents = re.findall(r"^(?!```|:)\S+$", (docs / "index.md").read_text("utf-8"), re.MULTILINE)
+    assert [f"{name}.md" for name in contents] == [name for _, name in listed]
+
+
+def test_files_of_the_architecture_exist():
+    """All files listed in docs/architecture.md exist, and all modules and subpackages are listed."""
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    names = {name for row in re.findall(r"^\|(.*?)\|", text, re.MULTILINE) for name in re.findall(r"`([\w./]+)`", row)}
+    assert len(names) > 20
+    for name in names:
+        assert (ROOT / name).exists() or (ROOT / "fixedbert" / name).exists(), name
+    modules = {file.name + ("/" if file.is_dir() else "") for file in (ROOT / "fixedbert").iterdir()}
+    assert not {name for name in modules if not name.startswith(("_", "py.typed"))} - names

@@ -1,16 +1,11 @@
 """Tests of `plan`."""
 
-import re
-from pathlib import Path
-
 import pytest
 
 from fixedbert.counts import Shape
 from fixedbert.planning import parse_number, plan
 from fixedbert.support.errors import InputError
 from fixedbert_cli import main
-
-PAGE = (Path(__file__).parents[1] / "docs" / "planning.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("budgets", [{"params": "110M"}, {"params": 10e6}, {"flops": "700M", "params": "300M"}])
@@ -51,17 +46,3 @@ def test_invalid_budgets(arguments, message):
     """Invalid budgets are errors. If no shape fits, the error describes the nearest shape."""
     with pytest.raises(InputError, match=message):
         main(["plan", *arguments])
-
-
-def test_page(capsys):
-    """The commands and the Python block in docs/planning.md run."""
-    commands = [line.split() for line in re.findall(r"^    fixedbert (.*)$", PAGE, re.MULTILINE)]
-    assert len(commands) == 2
-    for command in commands:
-        main(command)
-        assert "BERT-base" in capsys.readouterr().out
-    (code,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-    names: dict = {}
-    exec(code, names)
-    assert len(capsys.readouterr().out.splitlines()) == 10
-    assert names["config"].hidden_size == names["found"].shapes[0].shape.d

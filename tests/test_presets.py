@@ -8,32 +8,14 @@ import pytest
 from fixedbert import PRESETS, preset_config
 from fixedbert.counts import parameters
 
-# Millions of parameters, as printed in Tables 1, 2A, 2B and 3.
-PRINTED = {
-    "standard-1024-8x128": 336,
-    "standard-1024-16x64": 336,
-    "standard-1024-32x32": 336,
-    "fixed-512-8x128": 168,
-    "fixed-512-12x128": 193,
-    "fixed-512-16x128": 218,
-    "fixed-512-32x128": 319,
-    "fixed-512-8x32": 130,
-    "fixed-512-8x64": 142,
-    "fixed-512-8x256": 218,
-    "fixed-768-8x128": 214,
-    "fixed-768-12x128": 252,
-    "fixed-768-16x128": 290,
-    "fixed-768-20x128": 327,
-}
+TABLES = {name: preset for name, preset in PRESETS.items() if preset.source.startswith("Table")}
 
 
 def test_parameters_round_to_the_printed_million():
     """Presets from the tables have the printed parameter counts, with both pretraining heads and BERT's vocabulary."""
-    tables = {name: preset for name, preset in PRESETS.items() if preset.source.startswith("Table")}
-    assert tables.keys() == PRINTED.keys()
-    for name, preset in tables.items():
+    for name, preset in TABLES.items():
         assert preset.vocab_size == 30522
-        assert round(parameters(preset_config(name))[0] / 1e6) == PRINTED[name] == preset.parameters
+        assert round(parameters(preset_config(name))[0] / 1e6) == preset.parameters
 
 
 def test_small_presets():
@@ -58,7 +40,7 @@ def test_table_in_the_documentation():
     shape = rf"\| [\dAB, ]+ \| {number} of {number} in {number}[^|]* \| {number} \| `(\S+)`[^|]*"
     row = re.compile(rf"{shape} \| {number} M \| [\d.]+ \| {number} ± [\d.]+ \| {number} ± [\d.]+ \|")
     rows = [match.groups() for match in map(row.match, page.splitlines()) if match]
-    assert {name for _, _, _, _, name, *_ in rows} == PRINTED.keys() and len(rows) == len(PRINTED)
+    assert {name for _, _, _, _, name, *_ in rows} == TABLES.keys() and len(rows) == len(TABLES) == 14
     for heads, size, width, neurons, name, millions, f1, mnli in rows:
         config, preset = preset_config(name), PRESETS[name]
         assert (config.num_attention_heads, config.head_dim, config.hidden_size) == (int(heads), int(size), int(width))

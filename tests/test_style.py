@@ -5,8 +5,8 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-FOLDERS = ("fixedbert", "tests", "benchmarks", "soak", "experiments", "docs", "model_cards")
-FILES = [*ROOT.glob("*.py"), *(file for folder in FOLDERS for file in ROOT.glob(f"{folder}/**/*.py"))]
+DIRECTORIES = ("fixedbert", "tests", "benchmarks", "soak", "experiments", "docs", "model_cards")
+FILES = [*ROOT.glob("*.py"), *(file for directory in DIRECTORIES for file in ROOT.glob(f"{directory}/**/*.py"))]
 # Words with which an incomplete sentence or noun phrase begins.
 INCOMPLETE = re.compile(r"(Of|Those( of)?|That of|The same|By (its|their)|Its|Their)\b")
 

@@ -61,11 +61,11 @@ class Pair:
         self.outputs = [output / "rank-0", output / "rank-1"]
         address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(), "WORLD_SIZE": "2"}
         self.processes = []
-        for rank, folder in enumerate(self.outputs):
-            folder.mkdir(parents=True)
+        for rank, directory in enumerate(self.outputs):
+            directory.mkdir(parents=True)
             local = {"LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": "2"}
             self.processes.append(
-                start(script, arguments, script.parent, folder, **address, **local, **settings, RANK=str(rank))
+                start(script, arguments, script.parent, directory, **address, **local, **settings, RANK=str(rank))
             )
 
     def ended(self) -> list[CompletedProcess]:

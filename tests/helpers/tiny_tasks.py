@@ -16,7 +16,7 @@ WORDS = "the a function takes returns list string file read write what does one 
 QUICK = ("--use_cpu", "--bf16", "false", "--disable_tqdm", "true", "--save_strategy", "no")
 
 
-def write_model(folder: str, vocabulary: str):
+def write_model(directory: str, vocabulary: str):
     """Saves a tiny pretrained model without dropout, with its tokenizer."""
     tokenizer = BertTokenizer(vocab=vocabulary)
     torch.manual_seed(0)
@@ -24,11 +24,11 @@ def write_model(folder: str, vocabulary: str):
     shape |= {"intermediate_size": 37, "max_position_embeddings": 128, "vocab_size": len(tokenizer)}
     no_dropout = {"hidden_dropout_prob": 0, "attention_probs_dropout_prob": 0}
     config = fixedbert.FixedHeadBertConfig(**shape, **no_dropout, initializer_range=0.2)
-    fixedbert.FixedHeadBertForPreTraining(config).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
+    fixedbert.FixedHeadBertForPreTraining(config).save_pretrained(directory)
+    tokenizer.save_pretrained(directory)
 
 
-def write_download(folder: Path):
+def write_download(directory: Path):
     """Writes all tasks as in the GLUE download, each with 23 training, 13 validation and 7 test rows."""
     rng = random.Random(0)
 
@@ -36,7 +36,7 @@ def write_download(folder: Path):
         return " ".join(rng.choices(WORDS, k=rng.randint(1, 9)))
 
     for task in TASKS.values():
-        (folder / task.folder).mkdir()
+        (directory / task.folder).mkdir()
         labels = [str(n) for n in range(len(task.labels))] if task.numbered else task.labels or ("0.5", "2.25", "4")
         for split, file in task.files.items():
             test = split.startswith("test")
@@ -50,7 +50,7 @@ def write_download(folder: Path):
                 lines.append(
                     "\t".join(text() if column in task.file_texts else values.get(column, "") for column in columns)
                 )
-            (folder / task.folder / file).write_text("\n".join(lines) + "\n")
+            (directory / task.folder / file).write_text("\n".join(lines) + "\n")
 
 
 def write_questions(file: Path):

@@ -91,7 +91,7 @@ class StopAt(TrainerCallback):
             os.kill(os.getpid(), signal.SIGTERM)
 
 
-def test_stages_continue_each_other_and_resume(recipe, tmp_path, monkeypatch):
+def test_stages_and_resumption(recipe, tmp_path, monkeypatch):
     """
     A stage starts from a model with the same outputs as the previous stage's model.
 
@@ -161,14 +161,14 @@ FIRST = {"steps": 3}
         ([FIRST], {"max_steps": 8}, "`max_steps` cannot be combined with `stages`"),
     ],
 )
-def test_invalid_stages_are_refused(tmp_path, stages, options, message):
+def test_invalid_stages(tmp_path, stages, options, message):
     """Errors in a later stage are reported before training the first stage."""
     arguments = {"config_name": "tiny", "config_overrides": SHAPE, "use_cpu": True, "do_train": True}
     with pytest.raises(InputError, match=message):
         plan_stages(arguments | {"output_dir": str(tmp_path / "run"), "stages": stages} | options)
 
 
-def test_a_stock_bert_grows_into_a_fixed_head_bert(tmp_path):
+def test_stages_from_a_stock_bert(tmp_path):
     """A stock BERT becomes a FixedHeadBert when it grows. Stages have different batch sizes, seeds and directories."""
     (tmp_path / "bert").mkdir()
     (tmp_path / "bert" / "config.json").write_text(json.dumps({"model_type": "bert"}))

@@ -8,11 +8,11 @@ import run_demo
 from fixedbert.support.errors import InputError
 
 
-def write_results(folder, pairs: tuple[float, float], questions: tuple[float, float]):
+def write_results(directory, pairs: tuple[float, float], questions: tuple[float, float]):
     """Writes results of both tasks, each with and without pretraining, in the format of the scripts."""
     for task, fractions in (("pairs", pairs), ("questions", questions)):
         for start, fraction in zip(run_demo.START, fractions, strict=True):
-            output = folder / run_demo.directory(task, start)
+            output = directory / run_demo.directory(task, start)
             output.mkdir(parents=True)
             scores = {"eval_accuracy": fraction} if task == "pairs" else {}
             scores |= {"eval_exact_match": 100 * fraction, "eval_f1": 100 * fraction} if task == "questions" else {}
