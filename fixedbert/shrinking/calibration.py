@@ -46,7 +46,7 @@ class CalibrationData:
 
     def __post_init__(self):
         if (self.task_name is None) == (self.train_file is None):
-            raise InputError("calibration rows need either `task_name` or `train_file`.")
+            raise InputError("specify either `task_name` or `train_file` for the calibration rows.")
 
     def load(self, loaded: LoadedModel, distillation_rows: int = 0) -> tuple[list[Batch], list[Batch], list[Batch]]:
         """
@@ -68,7 +68,7 @@ class CalibrationData:
         Returns at most `count` tokenized rows in random order.
 
         Raises:
-            InputError: If the model is for multiple choice, or if the rows do not suit its task head.
+            InputError: If the model is for multiple choice, or if the rows are unsuitable for its task head.
         """
         head, tokenizer = head_name(loaded.model), loaded.tokenizer
         length = row_length(self.max_seq_length, loaded.model.config.max_position_embeddings)

@@ -166,7 +166,7 @@ class ShrinkContext:
 
 def fixed_head_model(model: PreTrainedModel, source: str) -> FixedHeadBertPreTrainedModel:
     """
-    Converts the model to a FixedHeadBert in float32, on the GPU if there is one.
+    Converts the model to a FixedHeadBert in float32 and moves it to the GPU, if one is available.
 
     Raises:
         InputError: If the model uses unsupported features, or a layer has no heads or no neurons.

@@ -115,7 +115,7 @@ def test_text_columns(texts, loaded, tmp_path):
 
 def test_invalid_calibration_data(texts, loaded):
     """A missing file, invalid lengths, and rows that are unsuitable for the task head raise InputError."""
-    with pytest.raises(InputError, match="calibration rows need"):
+    with pytest.raises(InputError, match="specify either `task_name` or `train_file`"):
         CalibrationData()
     with pytest.raises(InputError, match="2: must be between 3 and 23"):
         data_for(texts, max_seq_length=2).load(loaded("ForSequenceClassification"))
