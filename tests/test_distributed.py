@@ -123,7 +123,7 @@ for number, invalid in enumerate(invalid_shapes):
         raise AssertionError("invalid model was loaded")
     except ValueError as error:
         counts = ("3, 4, 6", "5", "1, 6")[number]
-        assert str(error).startswith(f"tp_size=2 must divide all numbers of heads: {counts}"), error
+        assert str(error).startswith(f"tp_size=2 must divide the number of heads in every layer: [{counts}"), error
 """
 
 AVERAGE = """

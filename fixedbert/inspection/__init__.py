@@ -1,1 +1,1 @@
-"""Inspection: what the heads of a checkpoint do with real text, in numbers, a picture and a page."""
+"""Measures what a checkpoint's attention heads do on real text. Reports it in a table, a plot and an HTML page."""

@@ -1,4 +1,4 @@
-"""`fixedbert inspect`: measures the heads of one or two checkpoints on real text. results.py defines the measures."""
+"""`fixedbert inspect`: measures the attention heads of one or two checkpoints on real text."""
 
 import math
 from collections.abc import Iterator
@@ -24,10 +24,10 @@ from .page import draw_maps, inspection_html
 from .recorder import Recorder
 from .results import Example, Inspection, json_fields
 
-EXAMPLES = 3  # sentences whose attention the page shows
-EXAMPLE_TOKENS = 7, 32  # minimum and maximum length of an example, with [CLS] and [SEP]
-EXAMPLE_WEIGHTS = 1_000_000  # attention weights of all examples, a byte each: a page of two models stays below 5 MB
-EXAMPLE_TEXT = 100, 20_000  # lines and characters of the text that are searched for examples
+EXAMPLES = 3  # number of sentences whose attention the page shows
+EXAMPLE_TOKENS = 7, 32  # minimum and maximum length of an example, including [CLS] and [SEP]
+EXAMPLE_WEIGHTS = 1_000_000  # maximum attention weights per model, one byte each: keeps a page below 5 MB
+EXAMPLE_TEXT = 100, 20_000  # lines and characters at the start of the text in which to look for examples
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Checkpoint:
     example_length: int  # maximum tokens of an example
 
 
-def inspect(  # noqa: PLR0913  the options of the command
+def inspect(  # noqa: PLR0913  one argument per command-line option
     model: str | Path | PreTrainedModel,
     output_dir: str | Path,
     validation_file: str | Path,
@@ -53,29 +53,28 @@ def inspect(  # noqa: PLR0913  the options of the command
     token: str | None = None,
 ) -> Inspection:
     """
-    Writes inspection.html, an interactive page, inspection.json and inspection.png to the new directory `output_dir`.
+    Measures attention heads on text. Writes inspection.html, .json and .png to the new directory `output_dir`.
 
     Args:
-        model: a BERT-like encoder, or its directory or Hub id.
-        validation_file: text file, directory or glob, in the formats that pretraining reads.
-        max_samples: number of sequences to measure.
-        importance_samples: number of these sequences for `importance`, which runs the model once per head.
-        compare: directory or Hub id of a second encoder, inspected on the same text and shown on the same page; its
-            results are in compared.json and compared.png.
-        tokenizer: tokenizer of a model in memory.
-        revision, cache_dir, token: for models on the Hub; `revision` applies only to `model`.
+        model: A BERT-like encoder, or its directory or Hub id.
+        validation_file: Text file, directory or glob pattern, in any format that pretraining reads.
+        max_samples: Maximum number of sequences to measure.
+        importance_samples: Number of these sequences used for `importance`, which runs the model once per head.
+        compare: Directory or Hub id of a second encoder. It is inspected on the same text and shown on the same page.
+            Its results are written to compared.json and compared.png.
+        tokenizer: Tokenizer for a model in memory. Otherwise the tokenizer is loaded with the model.
+        revision, cache_dir, token: Options for models on the Hub. `revision` applies only to `model`.
 
     Raises:
-        InputError: the model or the text does not exist, the text is shorter than one sequence, or the attention of
-            the model cannot be recorded.
+        InputError: If the model or text does not exist, the text is too short, or attention cannot be recorded.
     """
     text = str(validation_file)
     hub_options = {"revision": revision, "cache_dir": cache_dir, "token": token}
     require_package("matplotlib", "plots")
-    CorpusReader(Corpus(text))  # raises before the model is loaded
+    CorpusReader(Corpus(text))  # fails early if no text is found
     with new_directory(output_dir) as directory, model_directory(model, tokenizer) as path:
         checkpoints = [load_checkpoint(path, max_seq_length, **hub_options)]
-        if isinstance(model, PreTrainedModel):  # `path` is temporary
+        if isinstance(model, PreTrainedModel):  # show no temporary path
             checkpoints = [replace(checkpoint, name=Path(path).name) for checkpoint in checkpoints]
         if compare is not None:
             checkpoints.append(load_checkpoint(str(compare), max_seq_length, **{**hub_options, "revision": "main"}))
@@ -100,17 +99,17 @@ def inspect_checkpoint(
     importance_samples: int,
 ) -> Inspection:
     """
-    Measures the heads on sequences of `length` tokens from the text, and on the example sentences.
+    Measures the attention heads on sequences of `length` tokens from the text, and on the example sentences.
 
     Raises:
-        InputError: the text is too short, or a measure is not finite.
+        InputError: If the text is shorter than one sequence, or if a measure is NaN or infinite.
     """
     recorder = checkpoint.recorder
-    error = InputError(f"{checkpoint.name}: the outputs of its heads are not finite; its weights are damaged.")
+    error = InputError(f"{checkpoint.name}: attention outputs contain NaN or infinity; are the weights corrupted?")
     try:
         batches = read_sequences([text], checkpoint.tokenizer, length, batch_size)
         first = measure_sequences(recorder, batches, max_samples, importance_samples)
-    except torch.linalg.LinAlgError:  # raised if products overflow
+    except torch.linalg.LinAlgError:  # raised for matrices that contain infinity
         raise error from None
     if first is None:
         raise InputError(f"{text}: shorter than {length} tokens; pass more text or a lower max_seq_length.")
@@ -142,7 +141,7 @@ def inspect_checkpoint(
 
 
 def measure_sequences(recorder: Recorder, batches: Iterator[Tensor], maximum: int, kept: int) -> Tensor | None:
-    """Records the first `maximum` sequences and returns the first `kept` of them (kept, n), or None without any."""
+    """Measures up to `maximum` sequences. Returns the ids (kept, n) of the first `kept`, or None without text."""
     first: list[Tensor] = []
     with tqdm(total=maximum, desc="measuring sequences", unit="sequence") as progress:
         for ids in batches:
@@ -156,7 +155,7 @@ def measure_sequences(recorder: Recorder, batches: Iterator[Tensor], maximum: in
 
 
 def example_sentences(checkpoint: Checkpoint, text: str) -> list[str]:
-    """Returns the first EXAMPLES distinct sentences of a suitable length."""
+    """Returns up to EXAMPLES different sentences of suitable length from the start of the text."""
     rows = (str(row).rstrip("\n") for row in CorpusReader(Corpus(text, document_boundary="line")))
     beginning = "\n".join(islice(rows, EXAMPLE_TEXT[0]))[: EXAMPLE_TEXT[1]]
     sentences: dict[str, None] = {}
@@ -176,8 +175,8 @@ def record_example(sentence: str, checkpoint: Checkpoint, progress: tqdm) -> Exa
 
 
 def load_checkpoint(name: str, length: int, **hub_options) -> Checkpoint:
-    """Loads a model and its tokenizer. Raises InputError unless it is an encoder that takes `length` tokens."""
-    with reading(name, "pass a complete model of a type that transformers supports", "no model can be read"):
+    """Loads a model and its tokenizer. Raises InputError unless it is an encoder that accepts `length` tokens."""
+    with reading(name, "pass a complete model of a type that transformers supports", "the model cannot be loaded"):
         config = read_config(name, **hub_options)
         model, _ = load_body(AutoModel, name, config, dtype=torch.float32, trust_remote_code=False, **hub_options)
     tokenizer = load_tokenizer(name, **hub_options)
@@ -186,10 +185,10 @@ def load_checkpoint(name: str, length: int, **hub_options) -> Checkpoint:
         remedy = "; convert it with fixedbert convert first" if config.model_type == "distilbert" else ""
         raise InputError(f"{name}: only bidirectional encoders like BERT can be inspected{remedy}.")
     positions = config.max_position_embeddings
-    if config.model_type in FAMILIES:  # RoBERTa reserves some positions
+    if config.model_type in FAMILIES:  # RoBERTa reserves some positions for padding
         positions = fixed_head_config(config).max_position_embeddings
     if not 3 <= length <= positions:
-        raise InputError(f"{length}: {name} takes 3 to {positions} tokens.", "max_seq_length")
+        raise InputError(f"{length}: must be between 3 and {positions} for {name}.", "max_seq_length")
     try:
         recorder = Recorder(model.eval())
     except (AttributeError, ValueError) as error:
@@ -198,6 +197,6 @@ def load_checkpoint(name: str, length: int, **hub_options) -> Checkpoint:
 
 
 def example_length(heads: int, length: int) -> int:
-    """Returns the maximum tokens of an example for a model with `heads` in total and sequences of `length`."""
+    """Returns the maximum tokens per example, given the total number of heads in the model and the sequence length."""
     fitting = math.isqrt(EXAMPLE_WEIGHTS // (EXAMPLES * heads))
     return min(length, EXAMPLE_TOKENS[1], max(fitting, EXAMPLE_TOKENS[0]))

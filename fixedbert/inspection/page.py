@@ -1,4 +1,4 @@
-"""Results of `inspect` as inspection.html, an interactive page that needs no other file, and inspection.png."""
+"""Renders the results of `inspect` as inspection.html, a self-contained interactive page, and inspection.png."""
 
 import json
 from base64 import b64encode
@@ -12,11 +12,11 @@ import torch
 from ..support.figures import new_figure
 from .results import MAPS, Example, Inspection, json_fields, limits
 
-FULL = 255  # an attention weight of 1, which the page stores as a byte
+FULL = 255  # the byte that represents an attention weight of 1 in the page
 
 
 def inspection_html(inspections: list[Inspection]) -> str:
-    """Returns the page for one inspection, or for two side by side."""
+    """Returns the HTML page that shows one inspection, or two inspections side by side."""
     names = names_of(inspections)
     about = [f"{name}: {inspection.summary}." for name, inspection in zip(names, inspections, strict=True)]
     about.append(inspections[0].uniform)
@@ -34,18 +34,18 @@ def page_file(name: str) -> str:
 
 
 def json_in_html(data: object) -> str:
-    """Formats JSON so that no text in it can close the script element."""
+    """Returns JSON that can be embedded in a script element, because it contains no `<`."""
     return json.dumps(data, allow_nan=False, separators=(",", ":")).replace("<", r"\u003c")
 
 
 def names_of(inspections: list[Inspection]) -> list[str]:
-    """Returns the last part of each path or id, or the complete one if both end in the same part."""
+    """Returns the last component of each model's path or Hub id, or the complete paths if these are equal."""
     names = [Path(inspection.model).name or inspection.model for inspection in inspections]
     return names if len({*names}) == len(names) else [inspection.model for inspection in inspections]
 
 
 def page_data(inspections: list[Inspection]) -> dict[str, object]:
-    """Returns the data of the page: scales of the maps, and for each checkpoint inspection.json and the examples."""
+    """Returns the data for page.js: the color scales, and for each checkpoint the measures and the examples."""
     return {
         "full": FULL,
         "maps": [{"name": name, "title": title, "limits": limits(name, inspections)} for name, title in MAPS.items()],
@@ -62,24 +62,24 @@ def page_data(inspections: list[Inspection]) -> dict[str, object]:
 
 
 def example_data(example: Example) -> dict[str, object]:
-    weights = torch.cat([of_layer.flatten() for of_layer in example.attention])  # ordered by layer, head, query, key
+    weights = torch.cat([layer.flatten() for layer in example.attention])  # ordered by layer, head, query, key
     return {
         "sentence": example.sentence,
         "tokens": example.tokens,
         "attention": b64encode((weights * FULL).round().to(torch.uint8).numpy().tobytes()).decode(),
-        "changes": [rounded(of_layer.tolist(), digits=3) for of_layer in example.changes],
+        "changes": [rounded(layer.tolist(), digits=3) for layer in example.changes],
     }
 
 
 def rounded(value: object, digits: int = 4) -> object:
-    """Rounds numbers in nested lists to significant digits; the page shows three."""
+    """Rounds floats in nested lists to `digits` significant digits. The page shows only three."""
     if isinstance(value, list):
         return [rounded(one, digits) for one in value]
     return float(f"{value:.{digits}g}") if isinstance(value, float) else value
 
 
 def draw_maps(inspection: Inspection, file: Path):
-    """Draws heat maps, layers x heads, and the condition numbers by layer."""
+    """Plots a heat map (layers, heads) for each measure, and a bar chart with the condition number of each layer."""
     from matplotlib.ticker import MaxNLocator
 
     layers = range(inspection.layers)

@@ -1,4 +1,4 @@
-"""Records attention modules on sequences and sums the measures that are defined in results.py."""
+"""Runs a model on sequences, records its attention, and sums the measures defined in results.py."""
 
 import math
 import weakref
@@ -17,15 +17,15 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from ..counts import layer_shapes
 from ..support.errors import InputError
 
-NAME = "fixedbert_inspection"  # of the attention function in transformers' registry
-NUMERICAL = 1e-6  # smaller singular values, relative to the largest, are rounding errors of float32
+NAME = "fixedbert_inspection"  # name of `attend` in transformers' registry of attention functions
+NUMERICAL = 1e-6  # singular values below this fraction of the largest are float32 rounding errors
 
-# The recorder and the layer index of each attention module.
+# Maps each attention module to its recorder and its layer index.
 RECORDED: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 
 
 def attend(module, query, key, value, attention_mask, scaling=None, **kwargs):
-    """Computes and records attention: queries, keys and values (B, H, n, P) -> (B, n, H, P)."""
+    """Computes and records attention: queries, keys and values (B, H, n, P) -> outputs (B, n, H, P) and patterns."""
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
     patterns = (query @ key.mT * scaling).softmax(dim=-1)  # (B, H, n, n)
     reference, layer = RECORDED[module]
@@ -44,13 +44,13 @@ ALL_MASK_ATTENTION_FUNCTIONS.register(NAME, eager_mask)
 
 class Recorder:
     """
-    Sums the measures over sequences. They are recorded by an attention function in transformers' registry.
+    Sums the measures of a model's attention heads over sequences. Replaces its attention function by `attend`.
 
     Args:
-        model: a bidirectional base model in evaluation mode, with BERT's module names.
+        model: A bidirectional base model in evaluation mode, with BERT's module names.
 
     Raises:
-        AttributeError, ValueError: modules have other names, or the attention function cannot be replaced.
+        AttributeError, ValueError: If modules have other names, no layer has heads, or attention cannot be replaced.
     """
 
     def __init__(self, model: PreTrainedModel):
@@ -60,11 +60,11 @@ class Recorder:
         self.counts, self.sizes = [shape.h for shape in self.shapes], [shape.p for shape in self.shapes]
         if not any(self.counts):
             raise ValueError("no layer has heads")
-        self.sums: dict[str, list[Tensor]] = {}  # over sequences, by layer
+        self.sums: dict[str, list[Tensor]] = {}  # sum over sequences for each measure and layer
         self.sequences = self.attention_calls = 0
         self.measuring = True
-        self.patterns: list[Tensor] | None = None  # by layer, if requested
-        self.ablated: tuple[int, int] | None = None  # layer and head
+        self.patterns: list[Tensor] | None = None  # for each layer, while `attention` runs
+        self.ablated: tuple[int, int] | None = None  # layer and head to ablate
         for number, layer in enumerate(self.encoder_layers):
             if self.counts[number] == 0:
                 continue
@@ -78,7 +78,7 @@ class Recorder:
         return list(self.model.get_submodule("encoder.layer").children())
 
     def on_heads_output(self, layer: int, module: nn.Module, args: tuple[Tensor]) -> tuple[Tensor] | None:
-        """Zeroes the ablated head in the heads' output (B, n, H V), or measures the output's condition number."""
+        """Hook on the concatenated heads (B, n, H V). Zeroes the ablated head, or measures the condition number."""
         (output,) = args
         if self.ablated is not None and self.ablated[0] == layer:
             size = self.shapes[layer].v
@@ -87,12 +87,13 @@ class Recorder:
             return (output,)
         if self.measuring:
             singular = singular_values(output.double())
-            largest = singular[:, 0].clamp_min(torch.finfo(singular.dtype).tiny)  # if all outputs are zero
+            largest = singular[:, 0].clamp_min(torch.finfo(singular.dtype).tiny)  # outputs may all be zero
             floor = largest * torch.finfo(torch.float32).eps
             self.add(layer, "log_condition", (largest / singular[:, -1].maximum(floor)).log())
         return None
 
     def measure(self, layer: int, query: Tensor, key: Tensor, patterns: Tensor):
+        """Adds the measures of scaled queries and keys (B, H, n, P) and attention patterns (B, H, n, n)."""
         n = query.shape[2]
         query, key = query.double(), key.double().expand_as(query)
         for prefix, keys in (("", key), ("pattern_", key - key.mean(dim=2, keepdim=True))):
@@ -114,7 +115,7 @@ class Recorder:
         self.add(layer, "similarity", cosine.amax(-1) if len(cosine[0]) > 1 else torch.zeros_like(cosine[..., 0]))
 
     def add(self, layer: int, name: str, values: Tensor):
-        """Adds `values` (B, ...), summed over the batch. Layers without heads have empty sums and a NaN condition."""
+        """Adds `values` (B, ...) to the layer's sums. Without heads, sums are empty and the condition is NaN."""
         empty = torch.tensor(math.nan) if values.ndim == 1 else torch.zeros(0)
         zero = torch.zeros((), dtype=torch.float64)
         sums = self.sums.setdefault(name, [zero if count else empty for count in self.counts])
@@ -122,21 +123,21 @@ class Recorder:
 
     @torch.no_grad()
     def run(self, ids: Tensor) -> tuple[Tensor, ...]:
-        """Returns the hidden states (B, n, D) before each layer and after the last."""
+        """Runs the model. Returns the hidden states (B, n, D) before each layer and after the last layer."""
         self.attention_calls = 0
         states = self.model(input_ids=ids.to(self.model.device), output_hidden_states=True).hidden_states
         if self.attention_calls != sum(map(bool, self.counts)):
-            raise InputError(f"the attention of only {self.attention_calls} layers can be recorded: not like BERT.")
+            raise InputError(f"not a model like BERT: attention was recorded in only {self.attention_calls} layers.")
         return states
 
     def add_sequences(self, ids: Tensor):
-        """Adds the measures of the sequences `ids` (B, n)."""
+        """Runs the model on the sequences `ids` (B, n) and adds their measures to the sums."""
         self.measuring = True
         self.run(ids)
         self.sequences += len(ids)
 
     def attention(self, ids: Tensor) -> list[Tensor]:
-        """Returns the attention of each layer over one sequence `ids` (1, n): (heads, n, n), a row for each query."""
+        """Returns, for each layer, the attention patterns (heads, n, n) in one sequence `ids` (1, n)."""
         self.measuring, self.patterns = False, []
         self.run(ids)
         patterns, self.patterns = iter(self.patterns), None
@@ -144,16 +145,16 @@ class Recorder:
         return [next(patterns)[0].cpu() if count else empty for count in self.counts]
 
     def importance(self, ids: Tensor, progress: tqdm) -> Tensor:
-        """Returns (layers, heads): the relative change of the last hidden states when a head is ablated."""
+        """Returns a tensor (layers, heads): the relative change in the last hidden states without that head."""
         return pad_heads(self.ablate(ids, lambda change, states: change.norm() / states.norm(), progress))
 
     def token_changes(self, ids: Tensor, progress: tqdm) -> list[Tensor]:
-        """Returns by layer (heads, n): the relative change of each token in one sequence `ids` (1, n)."""
+        """Returns, for each layer (heads, n): the relative change in each last hidden state without the head."""
         return self.ablate(ids, lambda change, states: (change.norm(dim=-1) / states.norm(dim=-1))[0], progress)
 
     @torch.no_grad()
     def ablate(self, ids: Tensor, measure: Callable[[Tensor, Tensor], Tensor], progress: tqdm) -> list[Tensor]:
-        """Applies `measure` to the change in the last hidden states (B, n, D) without each head, and to the states."""
+        """Returns, per layer, `measure(change, states)` of the last hidden states (B, n, D) for each ablated head."""
         self.measuring = False
         states = self.run(ids)
         by_layer = []
@@ -173,8 +174,8 @@ class Recorder:
 
     def means(self, n: int) -> dict[str, Any]:
         """
-        Returns the measures for sequences of n tokens: each (layers, heads), `condition` (layers,), and by layer
-        `singular_values` and `likeness`.
+        Returns the measures, averaged over the recorded sequences of n tokens. They are tensors (layers, heads) except
+        `condition` (layers,), and `singular_values` and `likeness`, which are lists with a tensor for each layer.
         """
         means: dict[str, Any] = {name: [one / self.sequences for one in sums] for name, sums in self.sums.items()}
         by_layer = {name: means.pop(name) for name in ("singular_values", "likeness")}
@@ -186,19 +187,19 @@ class Recorder:
 
 
 def pad_heads(by_layer: list[Tensor]) -> Tensor:
-    """Returns (layers, heads), with NaN for missing heads."""
+    """Stacks one tensor (heads,) per layer to (layers, heads), with NaN for missing heads."""
     return pad_sequence(by_layer, batch_first=True, padding_value=math.nan).double()
 
 
 def product_singular_values(query: Tensor, key: Tensor) -> Tensor:
-    """Returns the singular values of Q K^T, the square roots of the eigenvalues of (Q^T Q) (K^T K), (B, H, P, P)."""
+    """Returns the P largest singular values of Q K^T, computed from the smaller products Q^T Q and K^T K."""
     values, vectors = torch.linalg.eigh(query.mT @ query)
     root = vectors * values.clamp_min(0).sqrt()[..., None, :]
     return torch.linalg.eigvalsh(root.mT @ (key.mT @ key) @ root).clamp_min(0).sqrt().flip(-1)
 
 
 def singular_values(matrix: Tensor) -> Tensor:
-    """Returns the singular values of (..., n, m), largest first, from the smaller product with its transpose."""
+    """Returns the singular values of a matrix (..., n, m), largest first, from the smaller of A A^T and A^T A."""
     square = matrix @ matrix.mT if matrix.shape[-2] <= matrix.shape[-1] else matrix.mT @ matrix
     return torch.linalg.eigvalsh(square).clamp_min(0).sqrt().flip(-1)
 

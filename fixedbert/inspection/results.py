@@ -1,26 +1,25 @@
 """
-Measures of the heads of a checkpoint on real text, and how evenly heads use their size.
+Results of `inspect`: the measures of attention heads on real text, and the conclusions from them.
 
-For each layer and head, averaged over sequences of n tokens, with queries Q and keys K (n, p) of a head of size p:
+The following measures are averaged over sequences of n tokens. Q and K (n, p) are the queries and keys of a head of
+size p, and P (n, n) is its attention pattern, the probabilities.
 
     rank           numerical rank of the scores S = Q K^T / sqrt(p): singular values above 1e-6 of the largest
-    pattern_rank   numerical rank of C log P, which is S minus its mean over the keys of each query and determines the
-                   attention pattern P
+    pattern_rank   numerical rank of C log P, which is S minus its mean over the keys of each query and determines P
     effective_rank, effective_pattern_rank
                    exponential of the entropy of the normalized singular values (Roy and Vetterli, 2007)
-    ceiling        effective_pattern_rank as a share of its maximum, min(p, n - 1); tells how evenly the head uses its
-                   size, not what it cannot express
-    entropy        entropy of the attention of a query (nats; ln n if uniform)
-    distance       distance between a query and the tokens that it attends to (tokens)
-    similarity     cosine between the head's pattern and that of the most similar head in its layer, after subtracting
-                   uniform attention
-    importance     relative change of the last hidden states when the head is ablated (outputs zeros)
+    ceiling        effective_pattern_rank as a fraction of its maximum, min(p, n - 1): how evenly the head uses its
+                   size, which does not tell what the head cannot express
+    entropy        entropy of a query's attention weights (in nats; ln n for uniform attention)
+    distance       expected distance between a query and the tokens that it attends to (in tokens)
+    similarity     cosine similarity to the pattern of the most similar head in the layer, after uniform attention is
+                   subtracted from both
+    importance     relative change in the last hidden states when the head is ablated (its output is set to zero)
     singular_values
                    singular values of C log P, largest first
-    likeness       the cosine for each head of the layer; `similarity` is the mean of the largest in each sequence
-
-and for each layer the condition number of the concatenated heads (n, h p), a geometric mean, which includes directions
-that the output projection ignores and is at most 1 / eps of float32.
+    likeness       cosine similarity to each head in the layer; `similarity` averages the largest in each sequence
+    condition      condition number of the layer's concatenated heads (n, h p), averaged geometrically; includes
+                   directions that the output projection ignores, and is at most 1 / eps of float32
 """
 
 import math
@@ -30,8 +29,8 @@ from torch import Tensor
 
 from ..counts import size_text
 
-EVEN_SHARE = 0.8  # ceiling above which a larger head is worth trying, a convention
-# Measures in the printed table, with their column headings.
+EVEN_SHARE = 0.8  # ceiling from which a larger head is worth trying, by convention
+# Maps the measures in the printed table to their column headings.
 MEASURES = {
     "rank": "rank",
     "pattern_rank": "pattern",
@@ -43,24 +42,24 @@ MEASURES = {
     "similarity": "similar",
     "importance": "importance",
 }
-UNIFORM = 0.95  # share of the entropy of uniform attention above which a layer has hardly learned
-MAPS = {  # measures that are plotted, with their titles
+UNIFORM = 0.95  # fraction of uniform attention's entropy from which a layer has hardly learned to attend
+MAPS = {  # maps the plotted measures to their titles
     "ceiling": "evenness of the head's dimensions (1: all equal)",
-    "entropy": "entropy of attention (nats)",
-    "distance": "distance of attention (tokens)",
-    "similarity": "similarity to the nearest head of the layer (cosine)",
-    "importance": "relative change of the output without the head",
+    "entropy": "attention entropy (nats)",
+    "distance": "attention distance (tokens)",
+    "similarity": "cosine similarity to the nearest head in the layer",
+    "importance": "relative change in the output without the head",
 }
 
 
 @dataclass(frozen=True, eq=False)
 class Example:
     """
-    The heads on one sentence of n tokens, including special tokens.
+    Attention heads on one sentence of n tokens, including special tokens.
 
     Attributes:
-        attention: by layer (heads, n, n), a row for each query.
-        changes: by layer (heads, n), the relative change of each token's last hidden state when the head is ablated.
+        attention: For each layer, the attention patterns (heads, n, n). Rows are queries.
+        changes: For each layer (heads, n), the relative change in each last hidden state when a head is ablated.
     """
 
     sentence: str
@@ -72,20 +71,20 @@ class Example:
 @dataclass(frozen=True, eq=False, repr=False)  # tensors cannot be compared with ==
 class Inspection:
     """
-    The result of `inspect`: the measures above, each (layers, heads), and `condition`, (layers,). Missing heads of
-    smaller layers, and the condition of a layer without heads, are NaN. `singular_values` and `likeness` are lists by
-    layer.
+    Result of `inspect`. Each measure defined above is a tensor (layers, heads), except `condition` (layers,), and
+    `singular_values` and `likeness`, which are lists with a tensor for each layer. Missing heads in layers with fewer
+    heads are NaN, and so is the condition number of a layer without heads.
 
     Attributes:
-        can_grow: True if `fixedbert convert` can enlarge the heads of this model.
-        importance_sequences: number of the `sequences` that were used for `importance`.
-        compared: the inspection of the second checkpoint, if any.
+        can_grow: True if `fixedbert convert` can enlarge this model's heads.
+        importance_sequences: Number of `sequences` that were used for `importance`.
+        compared: Inspection of the second checkpoint, if any.
     """
 
     model: str
     layers: int
-    heads: int  # largest number in a layer
-    head_counts: list[int]  # by layer
+    heads: int  # the largest number of heads in a layer
+    head_counts: list[int]  # for each layer
     head_sizes: list[int]
     can_grow: bool
     width: int
@@ -106,7 +105,7 @@ class Inspection:
     likeness: list[Tensor]  # (heads, heads)
     examples: list[Example]
     compared: "Inspection | None"
-    directory: str = ""  # with the page and the plots
+    directory: str = ""  # contains the page and the plots
 
     def __repr__(self) -> str:
         return f"Inspection({self.model}: {self.summary}; in {self.directory})"
@@ -116,7 +115,7 @@ class Inspection:
 
     @property
     def summary(self) -> str:
-        """Describes the shape and the amount of text."""
+        """Describes the model's shape and the amount of text in one line."""
         return (
             f"{self.layers} layers of width {self.width}, {size_text(self.head_counts)} heads of "
             f"{size_text(self.head_sizes)}; {self.sequences:,} sequences of {self.max_seq_length} tokens"
@@ -124,7 +123,7 @@ class Inspection:
 
     @property
     def uniform(self) -> str:
-        """Describes the measures of uniform attention."""
+        """States the entropy and distance that uniform attention would have, for comparison."""
         n = self.max_seq_length
         return (
             f"Uniform attention would have an entropy of {math.log(n):.2f} nats and a distance of "
@@ -133,26 +132,26 @@ class Inspection:
 
     @property
     def even_layers(self) -> list[int]:
-        """Layers that use their head size evenly, and whose heads cannot express every pattern."""
+        """Indices of layers whose heads use their size evenly, but are too small to express every pattern."""
         used = self.ceiling.nanmean(dim=1)
         sufficient = self.max_seq_length - 1
         return [i for i, size in enumerate(self.head_sizes) if used[i] >= EVEN_SHARE and size < sufficient]
 
     @property
     def nearest(self) -> list[list[int | None]]:
-        """The most similar head of the layer, by layer and head; None for the only head."""
+        """For each layer and head, the index of the most similar head in the layer, or None for a single head."""
         return [nearest_heads(cosines) for cosines in self.likeness]
 
 
 def nearest_heads(cosines: Tensor) -> list[int | None]:
-    """Returns for each head of `cosines` (heads, heads) the other head with the largest cosine."""
+    """Returns, for each head, the index of the other head with the largest value in `cosines` (heads, heads)."""
     if len(cosines) < 2:
         return [None] * len(cosines)
     return cosines.clone().fill_diagonal_(-math.inf).argmax(dim=1).tolist()
 
 
 def limits(name: str, inspections: list[Inspection]) -> tuple[float, float]:
-    """Returns the limits of the color scale for a measure in MAPS, shared by all `inspections`."""
+    """Returns the limits of the color scale for a measure in MAPS, which all `inspections` share."""
     bounds = {"ceiling": 1.0, "similarity": 1.0, "entropy": math.log(inspections[0].max_seq_length)}
     if name in bounds:
         return 0.0, bounds[name]
@@ -160,7 +159,7 @@ def limits(name: str, inspections: list[Inspection]) -> tuple[float, float]:
 
 
 def json_fields(inspection: Inspection) -> dict[str, object]:
-    """Returns the fields of inspection.json, without missing heads and without the examples."""
+    """Returns the contents of inspection.json: all measures as lists without missing heads, but no examples."""
 
     def to_lists(value: object) -> object:
         if isinstance(value, list):
@@ -175,7 +174,7 @@ def json_fields(inspection: Inspection) -> dict[str, object]:
 
 
 def inspection_text(inspection: Inspection) -> str:
-    """Formats a row for each head and a suggestion for larger heads, then the same for the second checkpoint."""
+    """Formats a table with a row for each head, and a suggestion about head sizes, for one or two checkpoints."""
     lines = [
         f"{inspection.model}: {inspection.summary}",
         "layer head " + " ".join(f"{heading:>11}" for heading in MEASURES.values()),
@@ -194,26 +193,26 @@ def inspection_text(inspection: Inspection) -> str:
 
 
 def suggestion(inspection: Inspection) -> str:
-    """Names the layers that use their head size most evenly, and the command that enlarges only their heads."""
+    """Suggests larger heads for the layers that use their head size evenly, or explains why none are suggested."""
     n, sizes, share = inspection.max_seq_length, inspection.head_sizes, f"{EVEN_SHARE:.0%}"
     if min(sizes) >= n - 1:
-        return f"Heads of {size_text(sizes)} can express every pattern over {n} tokens: larger heads add nothing here."
+        return f"Heads of {size_text(sizes)} can express every pattern over {n} tokens, so larger heads add nothing."
     even = inspection.even_layers
     if not even:
         return (
-            f"In no layer does the mean effective rank reach {share} of its maximum, so heads leave part of their "
-            "size unused. Whether larger heads would learn more is open."
+            f"The average effective rank is below {share} of its maximum in every layer, so heads leave part of their "
+            "size unused. This does not tell whether larger heads would learn more."
         )
     uniform = [layer for layer in even if inspection.entropy[layer].nanmean() >= UNIFORM * math.log(n)]
     if uniform:
         return (
-            f"In layers {', '.join(map(str, uniform))} attention is nearly uniform: the model has hardly learned to "
-            "attend, and its ranks are random. They do not tell which size its heads need."
+            f"Attention is nearly uniform in layers {', '.join(map(str, uniform))}. The model has hardly learned to "
+            "attend, so its ranks are random and do not tell which head size it needs."
         )
     layers = ", ".join(map(str, even))
-    finding = f"In layers {layers} the mean effective rank is at least {share} of its maximum."
+    finding = f"The average effective rank is at least {share} of its maximum in layers {layers}."
     if not inspection.can_grow:
         return finding
     larger = " ".join(str(2 * size if layer in even else size) for layer, size in enumerate(sizes))
     command = f"fixedbert convert {inspection.model} --output_dir OUTPUT --attention_head_size {larger}"
-    return f"{finding} To enlarge only their heads: `{command}`; training shows whether this helps."
+    return f"{finding} To enlarge only their heads, run `{command}`. Only training can show whether this helps."

@@ -159,9 +159,7 @@ def requires_padding(model, ids_or_embeddings, attention_mask, sequence_ids, bat
         or not (model.unpad_inputs or sequence_ids is not None)
         or "flex" in name
         or name not in ALL_MASK_ATTENTION_FUNCTIONS  # for example vLLM's, which tracks sequences itself
-        or (
-            model.training and hasattr(model.get_input_embeddings(), "neftune_noise_alpha")
-        )  # depends on padded length
+        or (model.training and hasattr(model.get_input_embeddings(), "neftune_noise_alpha"))  # scaled by padded length
     )
 
 

@@ -191,9 +191,7 @@ class FixedHeadBertPreTrainedModel(bert.BertPreTrainedModel):
         if processes > 1 and 0 in (*counts, *model.config.neuron_counts):
             raise ValueError("tp_size: layers without heads or neurons cannot be split.")
         if model.tp_plan and any(heads % processes for heads in counts):
-            raise ValueError(
-                f"tp_size={processes} must divide the number of heads in every layer: {', '.join(map(str, counts))}."
-            )
+            raise ValueError(f"tp_size={processes} must divide the number of heads in every layer: {counts}.")
         return super().maybe_distribute_model(model, distributed_config, *args, **kwargs)
 
 
@@ -230,8 +228,8 @@ class FixedHeadBertModel(FixedHeadBertPreTrainedModel, bert.BertModel):
         """
         ids_or_embeddings = single_input(inputs)
         check_mask(attention_mask, ids_or_embeddings, inputs.get("past_key_values"))
-        is_flash = "flash" in self.config._attn_implementation  # needs sequence lengths for packed rows
-        if self.unpad_inputs or is_flash:
+        # Flash attention needs sequence lengths for packed rows, which only the fast path computes.
+        if self.unpad_inputs or "flash" in self.config._attn_implementation:
             return fast_forward(self, ids_or_embeddings, attention_mask, output_mask, packed_batch, inputs)
         return self.bert_forward(attention_mask, **inputs)
 
@@ -339,9 +337,9 @@ class FixedHeadBertForPreTrainingOutput(bert.BertForPreTrainingOutput):
 
 class FixedHeadBertForPreTraining(FixedHeadBertPreTrainedModel, bert.BertForPreTraining):
     """
-    Pretraining model. `labels` (B, L) are the ids of masked tokens, and -100 elsewhere. `next_sentence_label` (B,) is
-    0 if the second segment continues the first, and 1 if it is random. Losses are returned only if both are passed.
-    `label_indices` (N,), the indices of labels in the flattened batch, are computed from the labels by default.
+    Pretraining model. `labels` (B, L) are the ids of masked tokens, and -100 elsewhere. `label_indices` (N,) are their
+    indices in the flattened batch, computed from the labels by default. `next_sentence_label` (B,) is 0 if the second
+    segment continues the first, and 1 if it is random. Losses are returned only if both kinds of labels are passed.
     """
 
     _tp_plan = PREDICTION_TP_PLAN
@@ -422,9 +420,7 @@ class FixedHeadBertLMHeadModel(FixedHeadBertPreTrainedModel, bert.BertLMHeadMode
         if labels is not None:
             if shift_labels is None:
                 shift_labels = pad(mask_padding_labels(labels, logits, attention_mask)[:, 1:], (0, 1), value=-100)
-            shift_labels = mask_padding_labels(
-                shift_labels, logits, attention_mask
-            )  # nor are labels predicted from padding
+            shift_labels = mask_padding_labels(shift_labels, logits, attention_mask)  # padding predicts no token
             loss = token_loss(logits.float(), shift_labels, num_items_in_batch)  # in float32, as in transformers
         returned = {name: x for name, x in outputs.items() if name != "last_hidden_state"}
         return modeling_outputs.CausalLMOutputWithCrossAttentions(loss, logits, **returned)

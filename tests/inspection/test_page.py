@@ -1,4 +1,4 @@
-"""inspection.html: its numbers equal the inspection's, and it works in a browser with mouse and keyboard."""
+"""inspection.html: shows the measured numbers, and works in a browser with mouse and keyboard."""
 
 import json
 import math
@@ -20,7 +20,7 @@ EVIL = "</script><script>document.title = 'broken'</script><b>&amp;"
 
 
 class Page(HTMLParser):
-    """Parses the tags of a page and the data for its script."""
+    """Parses a page into its tags and the data for its script."""
 
     def __init__(self, html: str):
         super().__init__()
@@ -87,7 +87,7 @@ def same_numbers(shown: object, exact: object) -> bool:
 
 
 def check_numbers(found: Inspection, side: dict):
-    """The page has numbers with four digits, token changes with three, and attention as bytes."""
+    """Checks that the page contains all measures with four digits, changes with three, and attention as bytes."""
     for name, value in json_fields(found).items():
         assert same_numbers(side[name], value), name
     assert side["nearest"] == found.nearest
@@ -99,8 +99,8 @@ def check_numbers(found: Inspection, side: dict):
             assert torch.tensor(of_layer).allclose(changes.float(), rtol=1e-2)
 
 
-def test_numbers_of_the_page_are_those_of_the_inspection(model, text, tmp_path):
-    """Guards: a page for two checkpoints has the values that Python returns, all within the scales."""
+def test_page_shows_the_results_of_inspect(model, text, tmp_path):
+    """A page for two checkpoints contains the values that `inspect` returns, all within the color scales."""
     found = inspect(
         model, tmp_path / "out", text, max_seq_length=16, max_samples=5, importance_samples=3, compare=model
     )
@@ -120,8 +120,8 @@ def test_numbers_of_the_page_are_those_of_the_inspection(model, text, tmp_path):
     assert json.loads((tmp_path / "out" / "compared.json").read_text()) == json_fields(found.compared)
 
 
-def test_text_stays_text():
-    """Guards: markup in names and tokens does not close the script or become tags."""
+def test_markup_is_escaped():
+    """Markup in names and tokens neither closes the script element nor creates tags."""
     page = Page(inspection_html([inspection_of("<i>" + EVIL, [1], [3], [EVIL] * 5), BEFORE]))
     tags = [tag for tag, _ in page.tags]
     assert tags.count("script") == 2 and "i" not in tags and "b" not in tags
@@ -129,8 +129,8 @@ def test_text_stays_text():
     check_numbers(BEFORE, page.data["checkpoints"][1])
 
 
-def test_page_refers_to_nothing_outside():
-    """Guards: the page loads nothing, and its policy forbids it."""
+def test_page_is_self_contained():
+    """The page loads no other resources, and its content security policy forbids it."""
     html = inspection_html([BEFORE])
     attributes = {name for _, found in Page(html).tags for name in found}
     assert attributes.isdisjoint(("src", "href", "srcset", "action"))
@@ -139,7 +139,7 @@ def test_page_refers_to_nothing_outside():
 
 
 def test_size_of_two_large_models():
-    """Guards: a page for two models of BERT-large's depth is below 5 MB."""
+    """A page for two models as deep as BERT-large is smaller than 5 MB."""
     tokens = ["token"] * example_length(24 * 32, 128)
     assert example_length(12 * 12, 128) == 32 and example_length(12 * 12, 16) == 16
     large = [inspection_of(name, [32] * 24, [128] * 24, tokens, EXAMPLES) for name in ("one", "other")]
@@ -164,7 +164,7 @@ class Reader:
         file = folder / "inspection.html"
         file.write_text(inspection_html([*inspections]), encoding="utf-8")
         browser.get(file.as_uri())
-        WebDriverWait(browser, 20).until(lambda _: self.all(".map button"))  # on a busy machine
+        WebDriverWait(browser, 20).until(lambda _: self.all(".map button"))  # slow on a busy machine
 
     def all(self, selector: str) -> list:
         return self.browser.find_elements("css selector", selector)
@@ -197,7 +197,7 @@ def digits(value: float) -> str:
 
 
 def test_maps_show_numbers(alone):
-    """Guards: each measure has a map with a cell per head, which shows its value under the mouse."""
+    """Each measure has a map with a cell for each head, and pointing at a cell shows its value."""
     assert len(alone.all(".map")) == len(MAPS) and len(alone.all(".map button")) == len(MAPS) * (2 + 5 + 3)
     section = alone.all(".measure")[list(MAPS).index("entropy")]
     assert section.find_element("tag name", "h2").text == MAPS["entropy"]
@@ -208,14 +208,14 @@ def test_maps_show_numbers(alone):
     assert alone.errors() == []
 
 
-def test_keyboard_alone(alone):
-    """Guards: Tab, arrow keys and Enter open a head, and Escape returns to its cell."""
+def test_keyboard_navigation(alone):
+    """Tab, arrow keys and Enter open a head, and Escape returns to its cell."""
     alone.press(alone.keys.TAB)
     assert alone.label() == f"layer 0, head 0: {digits(BEFORE.ceiling[0, 0])}"
     alone.press(alone.keys.ARROW_DOWN, alone.keys.ARROW_RIGHT, alone.keys.ARROW_RIGHT)
     place = f"layer 1, head 2: {digits(BEFORE.ceiling[1, 2])}"
     assert alone.label() == place and alone.one(".readout").text == place
-    alone.press(alone.keys.ARROW_DOWN, alone.keys.ARROW_DOWN)  # below the last layer is nothing
+    alone.press(alone.keys.ARROW_DOWN, alone.keys.ARROW_DOWN)  # there is no cell below the last layer
     assert alone.label() == f"layer 2, head 2: {digits(BEFORE.ceiling[2, 2])}"
     alone.press(alone.keys.ENTER)
     assert alone.one("dialog").is_displayed() and alone.one(".choice").get_property("value") == "2 2"
@@ -225,7 +225,7 @@ def test_keyboard_alone(alone):
 
 
 def test_details_of_a_head(alone):
-    """Guards: a click shows the head's attention, changes, nearest head, singular values and measures."""
+    """Clicking a cell shows the head's attention, changes, nearest head, singular values and measures."""
     alone.one(".map [data-row='1'][data-column='3']").click()
     tokens = BEFORE.examples[0].tokens
     assert alone.texts(".queries button") == tokens and alone.browser.title == "Heads of before"
@@ -249,7 +249,7 @@ def test_details_of_a_head(alone):
 
 
 def test_two_checkpoints(browser, tmp_path):
-    """Guards: the second checkpoint shows the head with the same index, or keeps its head if there is none."""
+    """Both checkpoints show the clicked head, unless one lacks it and keeps showing its previous head."""
     both = Reader(browser, tmp_path, BEFORE, AFTER)
     assert both.texts("h1") == ["Heads of before and after"] and len(both.all(".map")) == 2 * len(MAPS)
     cell = both.one(".map [data-row='1'][data-column='2']")
@@ -268,7 +268,7 @@ def test_two_checkpoints(browser, tmp_path):
 
 
 def test_two_large_models_open_at_once(browser, tmp_path):
-    """Guards: a page for two models like BERT-large needs few layouts, not one per cell."""
+    """A page for two models like BERT-large is laid out a few times, not once per cell."""
     tokens = ["token"] * example_length(24 * 16, 128)
     large = [inspection_of(name, [16] * 24, [64] * 24, tokens, EXAMPLES) for name in ("one", "other")]
     browser.execute_cdp_cmd("Performance.enable", {})
@@ -276,4 +276,4 @@ def test_two_large_models_open_at_once(browser, tmp_path):
     assert page.errors() == [] and len(page.all(".map button")) == 2 * len(MAPS) * 24 * 16
     metrics = {one["name"]: one["value"] for one in browser.execute_cdp_cmd("Performance.getMetrics", {})["metrics"]}
     assert 0 < metrics["LayoutCount"] < 10 and 0 < metrics["RecalcStyleCount"] < 20
-    assert metrics["Nodes"] < 8 * len(MAPS) * 2 * 24 * 16  # heads are opened on request
+    assert metrics["Nodes"] < 8 * len(MAPS) * 2 * 24 * 16  # details of heads are created on request

@@ -1,4 +1,4 @@
-"""The configuration: the head size is free, unknown fields are reported, and impossible values are errors."""
+"""Configuration: free head sizes, warnings about unknown fields, and errors for invalid values."""
 
 import importlib.metadata
 import json
@@ -19,14 +19,14 @@ from fixedbert.model import configuration_fixed_head_bert
 
 
 def test_default_works_and_logs_nothing(caplog):
-    """Guards: FixedHeadBertConfig() is a valid BERT-base with heads of 128, without a warning."""
+    """FixedHeadBertConfig() describes BERT-base with heads of size 128, and logs no warning."""
     config = FixedHeadBertConfig()
     assert (config.hidden_size, config.num_attention_heads, config.attention_head_size) == (768, 12, 128)
     assert not caplog.records
 
 
-def test_a_value_for_each_layer(tmp_path):
-    """Guards: lists, numbers and None are kept through saving and give each layer its value."""
+def test_values_for_each_layer(tmp_path):
+    """Lists, single numbers and None are saved and loaded unchanged, and give each layer the right value."""
     shape = {"hidden_size": 32, "num_attention_heads": 5, "num_hidden_layers": 3, "attention_head_size": 6}
     config = FixedHeadBertConfig(**shape)
     assert config.head_sizes == config.value_head_sizes == [6, 6, 6] and config.head_counts == [5, 5, 5]
@@ -66,15 +66,15 @@ def test_a_value_for_each_layer(tmp_path):
         ({"is_decoder": True, "add_cross_attention": True}, "FixedHeadBert does not support cross-attention"),
     ],
 )
-def test_impossible_values(changes, message):
-    """Guards: an impossible value is an error that names the field."""
+def test_invalid_values(changes, message):
+    """An invalid value is an error that names the field."""
     shape = {"hidden_size": 32, "num_attention_heads": 5, "attention_head_size": 6, "num_hidden_layers": 3}
     with pytest.raises(StrictDataclassError, match=message):
         FixedHeadBertConfig(**shape | changes)
 
 
 def test_configuration_of_each_layer():
-    """Guards: `per_layer_config`, from which transformers allocates caches, has the sizes of each layer."""
+    """Guards: `per_layer_config`, from which transformers allocates caches, contains the sizes of each layer."""
     config = config_of("Model", **UNEQUAL)
     layers = config.per_layer_config
     assert [layer.num_key_value_heads for layer in layers] == [2, 5, 3]
@@ -89,24 +89,18 @@ def test_configuration_of_each_layer():
 
 @pytest.mark.parametrize("alias", ["head_size", "head_dim"])
 def test_aliases_of_the_head_size(alias):
-    """Guards: aliases set and return the head size; BertConfig accepts head_dim and ignores it."""
+    """Aliases set and return the head size, and an alias that contradicts it is an error."""
     config = FixedHeadBertConfig(**{alias: 7})
     assert config.attention_head_size == 7 and getattr(config, alias) == 7
     setattr(config, alias, 9)
     assert config.attention_head_size == 9
     assert alias not in config.to_dict()
-
-
-def test_without_head_size_it_follows_the_width():
-    """Guards: None follows later changes of the width."""
-    config = FixedHeadBertConfig(attention_head_size=None, hidden_size=96, num_attention_heads=4)
-    assert config.head_dim == 24
-    config.hidden_size = 64
-    assert config.head_dim == 16
+    with pytest.raises(ValueError, match=f"{alias}=3 contradicts attention_head_size=4"):
+        FixedHeadBertConfig(attention_head_size=4, **{alias: 3})
 
 
 def test_activation_of_the_pooler():
-    """Guards: the pooler has the configured activation, by default BERT's."""
+    """The pooler uses the configured activation function, and BERT's by default."""
     states = torch.linspace(-3, 3, 2 * 3 * 32).view(2, 3, 32)
     for name, function in (("tanh", torch.tanh), ("relu", torch.relu), ("gelu", torch.nn.functional.gelu)):
         pooler = FixedHeadBertModel(config_of("Model", pooler_hidden_act=name)).pooler
@@ -114,21 +108,15 @@ def test_activation_of_the_pooler():
     assert FixedHeadBertConfig().pooler_hidden_act == "tanh"
 
 
-def test_aliases_that_disagree():
-    """Guards: two different head sizes are an error."""
-    with pytest.raises(ValueError, match="head_dim=3 contradicts attention_head_size=4"):
-        FixedHeadBertConfig(attention_head_size=4, head_dim=3)
-
-
 def test_unknown_keys_warn_and_suggest(caplog):
-    """Guards: a misspelt key is reported with a suggestion."""
+    """A misspelled argument causes a warning that suggests the right field."""
     with caplog.at_level(logging.WARNING, logger="fixedbert"):
         FixedHeadBertConfig(attention_head_sise=64)
     assert "no field 'attention_head_sise'" in caplog.text and "'attention_head_size'" in caplog.text
 
 
 def test_keys_of_other_libraries(caplog, tmp_path):
-    """Guards: keys of other libraries are saved and loaded without a warning."""
+    """Keys from other libraries are saved and loaded without a warning."""
     config = FixedHeadBertConfig()
     config.my_library = {"spans": [3, 7]}
     config.save_pretrained(tmp_path)
@@ -139,7 +127,7 @@ def test_keys_of_other_libraries(caplog, tmp_path):
 
 @pytest.mark.parametrize("key", ["attn_implementation", "_attn_implementation"])
 def test_attention_kernels_in_config_json_are_ignored(key, tmp_path):
-    """Guards: config.json cannot make us run an attention kernel from the Hub; only the caller can."""
+    """An attention kernel from the Hub runs only if the caller requests it, not if config.json does."""
     FixedHeadBertModel(config_of("Model")).save_pretrained(tmp_path)
     file = tmp_path / "config.json"
     written = json.loads(file.read_text())
@@ -151,8 +139,8 @@ def test_attention_kernels_in_config_json_are_ignored(key, tmp_path):
     assert AutoModel.from_pretrained(tmp_path).config._attn_implementation == "eager"
 
 
-def test_fields_of_a_bert(tmp_path):
-    """Guards: the configuration of a BERT is an error, as its heads would silently become 128."""
+def test_configuration_of_a_bert_is_rejected(tmp_path):
+    """BERT's configuration is an error, because the head size would silently become 128."""
     bert = BertConfig(hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=37)
     BertModel(bert).save_pretrained(tmp_path)
     for make in (
@@ -171,7 +159,7 @@ def test_fields_of_a_bert(tmp_path):
 
 
 def test_unknown_arguments_of_from_pretrained_warn(caplog, tmp_path):
-    """Guards: unknown arguments of from_pretrained, which transformers drops silently, are reported."""
+    """Unknown arguments to `from_pretrained`, which transformers drops silently, cause a warning."""
     FixedHeadBertConfig().save_pretrained(tmp_path)
     with caplog.at_level(logging.WARNING, logger="fixedbert"):
         assert FixedHeadBertConfig.from_pretrained(tmp_path, head_dim=7).attention_head_size == 7
@@ -182,7 +170,7 @@ def test_unknown_arguments_of_from_pretrained_warn(caplog, tmp_path):
 
 
 def test_keys_of_transformers_do_not_warn(caplog, tmp_path):
-    """Guards: keys that transformers writes to config.json are not reported as unknown."""
+    """Keys that transformers writes to config.json cause no warning."""
     config = FixedHeadBertConfig(num_labels=3, output_attentions=True, output_hidden_states=True, dtype="float32")
     config.auto_map = {"AutoConfig": "configuration_fixed_head_bert.FixedHeadBertConfig"}
     config.save_pretrained(tmp_path)
@@ -191,8 +179,8 @@ def test_keys_of_transformers_do_not_warn(caplog, tmp_path):
 
 
 @pytest.mark.parametrize("library, version", [("transformers", "4.57.6"), ("torch", "2.9.1")])
-def test_remote_code_names_the_versions_that_it_needs(library, version, monkeypatch):
-    """Guards: remote code fails with older versions than setup.cfg allows, with a message that names the minimum."""
+def test_remote_code_requires_minimum_versions(library, version, monkeypatch):
+    """With older versions than setup.cfg allows, remote code fails with a message that names the minimum."""
     setup = ConfigParser()
     setup.read(Path(__file__).parents[2] / "setup.cfg")
     oldest = dict(re.findall(r"(torch|transformers)>=([\d.]+)", setup["options"]["install_requires"]))

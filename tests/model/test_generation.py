@@ -1,4 +1,4 @@
-"""Decoders: generation with every kind of cache, and causality."""
+"""Decoders: generation with every kind of cache, and causal attention."""
 
 import pytest
 import torch
@@ -21,7 +21,7 @@ from transformers import ContinuousBatchingConfig, GenerationConfig, StaticCache
     ids=str,
 )
 def test_generation_with_a_cache(how, variant):
-    """Guards: greedy, beam and sampled generation give the same tokens with and without a cache, with left padding."""
+    """Greedy, beam and sampled generation of left-padded rows yields the same tokens with and without a cache."""
     if "prefill_chunk_size" in how and variant is UNEQUAL and not hasattr(configuration_utils, "get_head_shapes"):
         pytest.skip("older transformers allocate one shape for all layers")
     model = model_of("LMHeadModel", max_position_embeddings=32, **variant).eval()
@@ -39,7 +39,7 @@ def test_generation_with_a_cache(how, variant):
 
 @pytest.mark.parametrize("values, fits", [(None, True), ([9, 4, 6], False)])
 def test_static_cache_allocated_before_the_first_token(values, fits):
-    """Guards: a static cache has the shapes of `per_layer_config`, and a cache of a wrong shape is an error."""
+    """A static cache works with the shapes in `per_layer_config`, and a cache with other shapes is an error."""
     model = model_of("LMHeadModel", **{**UNEQUAL, "value_head_size": values}).double().eval()
     config, ids = model.config, inputs_of("Model")["input_ids"]
 
@@ -60,8 +60,8 @@ def test_static_cache_allocated_before_the_first_token(values, fits):
             logits(heads, sizes)
 
 
-def test_compiled_decoder_makes_its_own_cache():
-    """Guards: torch.compile captures a decoder in one graph, including the cache that it creates."""
+def test_compiled_decoder_creates_its_cache():
+    """Torch.compile captures a decoder in one graph, including the cache that it creates."""
     model = model_of("LMHeadModel", **UNEQUAL).eval()
     ids = inputs_of("Model")["input_ids"]
     outputs = torch.compile(model, backend="eager", fullgraph=True)(ids)
@@ -70,18 +70,18 @@ def test_compiled_decoder_makes_its_own_cache():
 
 
 def test_continuous_batching():
-    """Guards: it generates the same tokens as generate(), also with smaller values."""
+    """Continuous batching generates the same tokens as `generate`, even if values are smaller than keys."""
     model = model_of("LMHeadModel", value_head_size=4, max_position_embeddings=32).eval()
     options = GenerationConfig(max_new_tokens=3, do_sample=False, pad_token_id=0, eos_token_id=-1)
     ids = inputs_of("Model")["input_ids"][:2]
     expected = model.generate(ids, generation_config=options)[:, L:].tolist()
-    small = ContinuousBatchingConfig(num_blocks=4, max_batch_tokens=64)  # else it takes most of the memory
+    small = ContinuousBatchingConfig(num_blocks=4, max_batch_tokens=64)  # otherwise it allocates most of the memory
     found = model.generate_batch(ids.tolist(), generation_config=options, continuous_batching_config=small)
     assert [one.generated_tokens for one in found.values()] == expected
 
 
 def test_causal_model_sees_no_later_token():
-    """Guards: a token changes no logits before it, and the loss is that of the next token."""
+    """A token does not affect earlier logits, and the loss is that of predicting the next token."""
     model = model_of("LMHeadModel").double().eval()
     ids = inputs_of("Model")["input_ids"]
     other = ids.clone()

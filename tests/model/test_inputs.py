@@ -1,4 +1,4 @@
-"""Bad or unusual input to the model: an error, or a defined result, but no NaN."""
+"""Invalid or unusual inputs cause an error or a defined result, but never NaN."""
 
 import pytest
 import torch
@@ -19,7 +19,7 @@ from helpers.tiny_models import B, D, L, V, inputs_of, model_of
     ],
 )
 def test_inputs_that_would_give_a_wrong_result(change, message, unpad_inputs):
-    """Guards: inputs that torch would accept, with a wrong result, are errors that name the shapes."""
+    """Inputs for which torch would silently compute a wrong result are errors that name the shapes."""
     with pytest.raises(ValueError, match=message):
         model_of("Model", unpad_inputs=unpad_inputs)(**(inputs_of("Model") | change))
 
@@ -36,8 +36,8 @@ def test_inputs_that_would_give_a_wrong_result(change, message, unpad_inputs):
         {"input_ids": torch.ones(B, 12, dtype=torch.long), "token_type_ids": None, "attention_mask": None},
     ],
 )
-def test_inputs_that_do_not_fit(change, unpad_inputs):
-    """Guards: ids with inconsistent shapes, or out of range, are errors on every path."""
+def test_invalid_ids(change, unpad_inputs):
+    """Ids that are out of range or have inconsistent shapes are errors, with and without unpadding."""
     with pytest.raises((RuntimeError, IndexError)):
         model_of("Model", unpad_inputs=unpad_inputs)(**(inputs_of("Model") | change))
 
@@ -46,7 +46,7 @@ OUR_LOSSES = ["ForPreTraining", "ForMaskedLM", "LMHeadModel", "ForTokenClassific
 
 
 def without_labels(head: str) -> dict[str, torch.Tensor]:
-    """Returns inputs without any label."""
+    """Returns inputs in which all labels are ignored."""
     inputs = inputs_of(head, labels=True)
     for name in ("labels", "next_sentence_label", "start_positions", "end_positions"):
         if name in inputs:
@@ -57,7 +57,7 @@ def without_labels(head: str) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize("unpad_inputs", [False, True])
 @pytest.mark.parametrize("head", OUR_LOSSES)
 def test_no_label_gives_zero(head, unpad_inputs):
-    """Guards: without labels, loss and gradients are zero; with one label, the loss is not."""
+    """Loss and gradients are zero if all labels are ignored. One label makes the loss positive."""
     model = model_of(head, unpad_inputs=unpad_inputs, sparse_prediction=unpad_inputs).eval()
     inputs = without_labels(head)
     loss = model(**inputs).loss
@@ -73,7 +73,7 @@ def test_no_label_gives_zero(head, unpad_inputs):
 
 @pytest.mark.parametrize("head", OUR_LOSSES)
 def test_no_label_gives_zero_in_an_exported_graph(head):
-    """Guards: an exported graph gives zero without labels, and the same loss with them."""
+    """The loss of an exported graph is zero if all labels are ignored, and equals the model's otherwise."""
     model = model_of(head, num_hidden_layers=1).eval()
     inputs = inputs_of(head, labels=True)
     exported = torch.export.export(model, (), inputs).module()
@@ -84,13 +84,13 @@ def test_no_label_gives_zero_in_an_exported_graph(head):
 @pytest.mark.parametrize("count", [0, torch.tensor(0)], ids=["int", "tensor"])
 @pytest.mark.parametrize("head", ["ForMaskedLM", "LMHeadModel", "ForTokenClassification"])
 def test_no_label_in_a_training_step_gives_zero(head, count):
-    """Guards: if Trainer counts no label in any batch of a step, the loss is zero."""
+    """The loss is zero if Trainer counts no label in any batch of a training step."""
     assert model_of(head)(**without_labels(head), num_items_in_batch=count).loss == 0
 
 
 @pytest.mark.parametrize("dtype", [torch.float, torch.long])
 def test_a_score_of_minus_100_is_a_score(dtype):
-    """Guards: in regression, -100 is a valid score."""
+    """Regression treats a label of -100 as a score, not as an ignored label."""
     model = model_of("ForSequenceClassification", num_labels=1, problem_type="regression").eval()
     inputs = inputs_of("ForSequenceClassification")
     scores = torch.full((B,), -100, dtype=dtype)
@@ -104,8 +104,8 @@ def test_a_score_of_minus_100_is_a_score(dtype):
 @pytest.mark.parametrize("head", ["ForMaskedLM", "ForPreTraining"])
 @pytest.mark.parametrize("sparse_prediction", [False, True])
 @pytest.mark.parametrize("unpad_inputs", [False, True])
-def test_labels_that_do_not_fit(head, sparse_prediction, unpad_inputs):
-    """Guards: labels of a wrong shape, or out of range, are errors."""
+def test_invalid_labels(head, sparse_prediction, unpad_inputs):
+    """Labels that are out of range or have an invalid shape are errors."""
     model = model_of(head, sparse_prediction=sparse_prediction, unpad_inputs=unpad_inputs)
     inputs = inputs_of(head, labels=True)
     with pytest.raises((ValueError, RuntimeError), match=r"labels have shape \(13, 5\), but tokens|expanded size"):
@@ -117,7 +117,7 @@ def test_labels_that_do_not_fit(head, sparse_prediction, unpad_inputs):
 
 
 def test_mask_that_does_not_cover_the_cache():
-    """Guards: with a cache, the mask must cover the cached tokens."""
+    """With a cache, the mask must cover the cached tokens."""
     model = model_of("LMHeadModel")
     ids = inputs_of("Model")["input_ids"]
     cache = model(ids[:, :4]).past_key_values
@@ -126,7 +126,7 @@ def test_mask_that_does_not_cover_the_cache():
 
 
 def test_masks_of_four_dimensions():
-    """Guards: a four-dimensional boolean mask gives the same result with every backend."""
+    """A four-dimensional boolean mask has the same effect with every attention backend."""
     allowed = torch.ones(B, 1, L, L, dtype=torch.bool).tril()
     ids = inputs_of("Model")["input_ids"]
     causal = model_of("Model", is_decoder=True).double().eval()
@@ -138,10 +138,10 @@ def test_masks_of_four_dimensions():
 
 @pytest.mark.parametrize("unpad_inputs", [False, True])
 def test_inputs_without_readable_values(unpad_inputs):
-    """Guards: the meta device gives shapes, and vmap over texts gives the result of a batch."""
+    """The model runs on the meta device, and vmap over rows computes the same as a batch."""
     model = model_of("ForMaskedLM", unpad_inputs=unpad_inputs, sparse_prediction=unpad_inputs).eval()
     inputs = inputs_of("ForMaskedLM", labels=True) | {"position_ids": torch.arange(L).repeat(B, 1)}
-    del inputs["attention_mask"]  # by whose values transformers decides on masks
+    del inputs["attention_mask"]  # transformers would read its values
     labels = inputs.pop("labels")
     model.sparse_prediction = False
     expected = model(**inputs).logits

@@ -1,4 +1,4 @@
-"""The model: bit-identical to BERT with BERT's head size, and a model like transformers' own."""
+"""Models: bit-identical to BERT with BERT's head size, and compatible with transformers' features."""
 
 import inspect
 import json
@@ -31,7 +31,7 @@ from fixedbert.model.configuration_fixed_head_bert import HEADS as HEADS_OF_MODE
 
 @pytest.mark.parametrize("head", BERT_HEADS)
 def test_bert_checkpoints_give_identical_outputs(head, tmp_path):
-    """Guards: with attention_head_size=None, a BERT checkpoint loads by name; all outputs and losses are identical."""
+    """With attention_head_size=None, BERT checkpoints load, and all outputs and losses are identical."""
     torch.manual_seed(0)
     decoder = head == "LMHeadModel"
     bert = getattr(transformers, f"Bert{head}")(BertConfig(**SHAPE, num_attention_heads=4, is_decoder=decoder)).eval()
@@ -42,7 +42,7 @@ def test_bert_checkpoints_give_identical_outputs(head, tmp_path):
     assert not any(info.values())
     for labels in (False, True)[: 1 if head == "Model" else 2]:
         inputs = inputs_of(head, labels)
-        if inputs.get("labels", torch.empty(0)).shape == (B, L):  # BERT also counts labels at padding
+        if inputs.get("labels", torch.empty(0)).shape == (B, L):  # BERT's loss includes labels at padding
             inputs["labels"] = inputs["labels"].masked_fill(inputs["attention_mask"] == 0, -100)
         outputs, expected = model.eval()(**inputs), bert(**inputs)
         assert [name for name in outputs if name not in ("masked_lm_loss", "next_sentence_loss")] == list(expected)
@@ -54,7 +54,7 @@ def test_bert_checkpoints_give_identical_outputs(head, tmp_path):
 
 @pytest.mark.parametrize("padded", [False, True])
 def test_training_is_identical_to_bert(padded):
-    """Guards: with dropout and one seed, outputs and gradients of the base model are identical to BERT's."""
+    """With dropout and the same seed, outputs and gradients are identical to BERT's."""
     shape = {**SHAPE, "num_attention_heads": 4, "hidden_dropout_prob": 0.2, "attention_probs_dropout_prob": 0.3}
     bert = transformers.BertModel(BertConfig(**shape, attn_implementation="eager"))
     model = model_of("Model", **shape, attention_head_size=None, attn_implementation="eager")
@@ -76,7 +76,7 @@ def test_training_is_identical_to_bert(padded):
 
 @pytest.mark.parametrize("head", HEADS)
 def test_head_sizes_by_layer(head, tmp_path):
-    """Guards: layers with different head sizes are saved and reloaded with every head; eager and sdpa agree."""
+    """Models whose layers have different head sizes are saved and loaded, with the same outputs in eager attention."""
     model = model_of(head, attention_head_size=[3, 13, 6]).eval()
     shapes = [layer.attention.output.dense.weight.shape for layer in model.base_model.encoder.layer]
     assert shapes == [(D, H * 3), (D, H * 13), (D, H * 6)]
@@ -97,7 +97,7 @@ def test_head_sizes_by_layer(head, tmp_path):
 
 @pytest.mark.parametrize("head", ["ForPreTraining", "ForMaskedLM"])
 def test_sparse_prediction_changes_neither_loss_nor_gradients(head):
-    """Guards: computing the masked-LM head only at labelled tokens changes neither loss nor gradients."""
+    """Applying the masked-LM head only to labeled tokens changes neither loss nor gradients."""
     dense, sparse = (model_of(head, sparse_prediction=value).double().eval() for value in (False, True))
     inputs = inputs_of(head, labels=True)
     for model in (dense, sparse):
@@ -112,7 +112,7 @@ def test_sparse_prediction_changes_neither_loss_nor_gradients(head):
 
 
 def test_both_losses_of_pretraining():
-    """Guards: both losses are returned in addition to their sum, and Trainer does not mistake them for logits."""
+    """The two losses are returned in addition to their sum, and Trainer does not treat them as logits."""
     model = model_of("ForPreTraining").eval()
     inputs = inputs_of("ForPreTraining", labels=True)
     outputs = model(**inputs)
@@ -129,10 +129,9 @@ def test_both_losses_of_pretraining():
 
 @pytest.mark.parametrize("head", HEADS[1:])
 def test_gradient_accumulation_equals_one_large_batch(head, tmp_path):
-    """Guards: four accumulated batches of 4 log the loss and gradient norm of one batch of 16."""
-
+    """Four accumulated batches of 4 have the same loss and gradient norm as a batch of 16."""
     inputs = inputs_of(head, labels=True, size=16)
-    if -100 in inputs.get("labels", ()):  # the same number of labels in every row, so that means of means agree
+    if -100 in inputs.get("labels", ()):  # equal label counts in all rows, so that averages of averages agree
         inputs["labels"] = torch.where(torch.arange(L) % 2 == 0, inputs["input_ids"], -100)
         inputs["attention_mask"][:] = 1
     rows = [{name: tensor[row] for name, tensor in inputs.items()} for row in range(16)]
@@ -156,8 +155,8 @@ def test_gradient_accumulation_equals_one_large_batch(head, tmp_path):
     assert logs[0]["grad_norm"] == pytest.approx(logs[1]["grad_norm"], rel=1e-5)
 
 
-def test_saved_directory_opens_in_a_fresh_process(tmp_path, vocabulary):
-    """Guards: after `import fixedbert`, a saved directory opens with every Auto class."""
+def test_saved_directory_loads_in_a_new_process(tmp_path, vocabulary):
+    """After `import fixedbert`, every Auto class loads a saved directory."""
     model_of("ForPreTraining").save_pretrained(tmp_path)
     BertTokenizer(vocab=vocabulary).save_pretrained(tmp_path)
     script = f"""
@@ -178,7 +177,7 @@ print(type(transformers.AutoTokenizer.from_pretrained({str(tmp_path)!r})).__name
 
 @pytest.mark.parametrize("head", HEADS)
 def test_loading_changes_no_field(head, tmp_path):
-    """Guards: every saved field has the same value in the loaded model and in its base model."""
+    """Loading changes no saved configuration field of the model and its base model."""
     changes = {
         "is_decoder": True,
         "tie_word_embeddings": False,
@@ -205,7 +204,7 @@ def test_loading_changes_no_field(head, tmp_path):
 
 
 def test_loading_keeps_every_weight(tmp_path):
-    """Guards: weights of a pretraining model load unchanged into each head, from safetensors."""
+    """The weights of a pretraining model load unchanged into models with other task heads."""
     pretrained = model_of("ForPreTraining")
     pretrained.save_pretrained(tmp_path)
     code = {f"{part}_fixed_head_bert.py" for part in ("configuration", "attention", "fast", "modeling")}
@@ -224,7 +223,7 @@ def test_loading_keeps_every_weight(tmp_path):
 
 
 def test_every_head_is_registered():
-    """Guards: each head is in __all__ and in AUTO_MAP, and is saved for one of its Auto classes."""
+    """Each model class is in __all__ and AUTO_MAP, and is saved under one of its Auto classes."""
     opened = {}
     for auto_class, reference in AUTO_MAP.items():
         opened.setdefault(reference.split(".")[1], []).append(auto_class)
@@ -237,13 +236,13 @@ def test_every_head_is_registered():
 
 @pytest.mark.parametrize("head", BERT_HEADS[1:])
 def test_arguments_by_position(head):
-    """Guards: heads have BERT's signature, take arguments by position, and reject too many."""
+    """Models have the signatures of BERT's classes, accept positional arguments, and reject too many."""
     model = model_of(head).eval()
     signature = inspect.signature(model.forward)
     assert signature == inspect.signature(getattr(transformers, f"Bert{head}").forward.__get__(model))
     inputs = inputs_of(head, labels=True)
     by_position = [inputs.get(name) for name, x in signature.parameters.items() if x.kind is not x.VAR_KEYWORD]
-    while by_position[-1] is None:  # not every default is None
+    while by_position[-1] is None:  # None is not the default of every argument
         by_position.pop()
     assert torch.equal(model(*by_position).loss, model(**inputs).loss)
     with pytest.raises(TypeError, match="too many positional arguments"):
@@ -252,7 +251,7 @@ def test_arguments_by_position(head):
 
 @pytest.mark.parametrize("head", HEADS)
 def test_transformers_sees_that_attention_can_be_set(head):
-    """Guards: transformers, which searches the source file of a head, finds that the attention can be set."""
+    """Transformers recognizes, from the source code, that the attention implementation can be set."""
     model = model_of(head, attn_implementation="sdpa")
     assert model._can_set_attn_implementation() and model.base_model._can_set_attn_implementation()
     model.set_attn_implementation("eager")
@@ -263,7 +262,7 @@ def test_transformers_sees_that_attention_can_be_set(head):
 
 
 def test_tied_weights_survive_saving_and_resizing(tmp_path):
-    """Guards: output embeddings remain tied to input embeddings."""
+    """Output embeddings stay tied to input embeddings after saving, loading and resizing."""
     model_of("ForMaskedLM").save_pretrained(tmp_path)
     model = AutoModelForMaskedLM.from_pretrained(tmp_path)
     model.resize_token_embeddings(V + 5)
@@ -273,7 +272,7 @@ def test_tied_weights_survive_saving_and_resizing(tmp_path):
 
 @pytest.mark.parametrize("head", ["ForPreTraining", "ForMaskedLM", "LMHeadModel"])
 def test_untied_embeddings_leave_no_parameter_without_gradient(head, tmp_path):
-    """Guards: without tied embeddings, BERT's two output biases are trained, saved and resized as one."""
+    """Without tied embeddings, BERT's two output biases are trained, saved and resized as one parameter."""
     model = model_of(head, tie_word_embeddings=False)
     model(**inputs_of(head, labels=True)).loss.backward()
     assert [name for name, parameter in model.named_parameters() if parameter.grad is None] == []
@@ -289,7 +288,7 @@ def test_untied_embeddings_leave_no_parameter_without_gradient(head, tmp_path):
 
 
 def test_untied_bert_checkpoints_keep_the_bias_that_bert_used(tmp_path):
-    """Guards: of the two output biases in an untied BERT checkpoint, the decoder's is used."""
+    """Untied BERT checkpoints with different output biases give BERT's logits, which use the decoder's bias."""
     shape = {**SHAPE, "num_attention_heads": 4, "tie_word_embeddings": False}
     bert = transformers.BertForMaskedLM(BertConfig(**shape)).eval()
     torch.nn.init.normal_(bert.cls.predictions.decoder.bias)
@@ -301,8 +300,8 @@ def test_untied_bert_checkpoints_keep_the_bias_that_bert_used(tmp_path):
 
 
 @pytest.mark.parametrize("saved", HEADS)
-def test_every_head_opens_from_every_other(saved, tmp_path):
-    """Guards: a directory saved with one head opens with any other, with all shared weights."""
+def test_every_model_class_loads_from_every_other(saved, tmp_path):
+    """A directory saved by one model class can be loaded by all others, with all shared weights."""
     model = model_of(saved, is_decoder=False, head_embedding="add", qk_norm=True)
     model.save_pretrained(tmp_path)
     weights = {name.removeprefix("bert."): value for name, value in model.state_dict().items()}
@@ -310,13 +309,13 @@ def test_every_head_opens_from_every_other(saved, tmp_path):
         other = getattr(fixedbert, f"FixedHeadBert{head}").from_pretrained(tmp_path, ignore_mismatched_sizes=True)
         shared = {name.removeprefix("bert."): value for name, value in other.state_dict().items()}
         for name in shared.keys() & weights.keys():
-            if not name.startswith("classifier") or head == saved:  # classifiers of different heads differ in shape
+            if not name.startswith("classifier") or head == saved:  # classifiers of different classes differ in shape
                 assert torch.equal(shared[name], weights[name]), (head, name)
         assert sum(name.startswith("encoder.") for name in shared) == sum(x.startswith("encoder.") for x in weights)
 
 
 def test_initialization():
-    """Guards: all parameters are initialized, also after the meta device: normal, biases zero, norms one."""
+    """Models from the meta device are initialized: biases to zero, norms to one, weights normally distributed."""
     changes = {"head_embedding": "add", "qk_norm": True, "initializer_range": 0.02, "hidden_size": 128}
     changes |= {"num_attention_heads": 12, "attention_head_size": 64, "intermediate_size": 512}
     with torch.device("meta"):
@@ -337,32 +336,9 @@ def test_initialization():
     assert model.bert.embeddings.token_type_ids.abs().max() == 0
 
 
-def test_only_missing_weights_are_initialized(tmp_path):
-    """Guards: head embeddings that a checkpoint lacks are initialized; loaded weights do not change."""
-    model = model_of("Model", head_embedding="mul")
-    state = {name: value for name, value in model.state_dict().items() if "layer.1.attention.self.head" not in name}
-    model.save_pretrained(tmp_path, state_dict=state)
-    again, info = type(model).from_pretrained(tmp_path, output_loading_info=True)
-    assert info["missing_keys"] == {"encoder.layer.1.attention.self.head_embedding"}
-    for name, value in again.state_dict().items():
-        assert (name not in state) or torch.equal(value, state[name])
-    missing = again.encoder.layer[1].attention.self.head_embedding
-    assert 0.3 < missing.std() < 0.7  # initializer_range 0.5
-
-
-@pytest.mark.parametrize("head", [head for head in HEADS if head != "ForMultipleChoice"])
-def test_inputs_embeds(head):
-    """Guards: inputs_embeds gives results identical to those of input_ids."""
-    model = model_of(head).eval()
-    inputs = inputs_of(head)
-    expected = model(**inputs)[0]
-    embeddings = model.get_input_embeddings()(inputs.pop("input_ids"))
-    assert torch.equal(model(inputs_embeds=embeddings, **inputs)[0], expected)
-
-
 @pytest.mark.parametrize("head", HEADS)
 def test_tuples_equal_dictionaries(head):
-    """Guards: return_dict=False gives the same values in the same order, hidden states and attentions included."""
+    """Return_dict=False returns the same values in the same order, including hidden states and attentions."""
     model = model_of(head, attn_implementation="eager").eval()
     inputs = inputs_of(head, labels=head != "Model")
     asked = {"output_hidden_states": True, "output_attentions": True, "use_cache": False}
@@ -379,7 +355,7 @@ def test_tuples_equal_dictionaries(head):
 @pytest.mark.parametrize("asked", [{"hidden_states"}, {"attentions"}, {"hidden_states", "attentions"}], ids=sorted)
 @pytest.mark.parametrize("head", ["ForSequenceClassification", "ForTokenClassification", "ForPreTraining"])
 def test_gradients_of_hidden_states_and_attentions_are_kept(head, asked):
-    """Guards: returned hidden states and attentions have gradients, and the same ones with unpadding."""
+    """Returned hidden states and attentions have gradients, which are the same with unpadding."""
     inputs = inputs_of(head, labels=True)
     real = inputs["attention_mask"].bool()
     gradients = []
@@ -402,7 +378,7 @@ def test_gradients_of_hidden_states_and_attentions_are_kept(head, asked):
 @pytest.mark.parametrize("variant", [{}, {"unpad_inputs": True, "sparse_prediction": True}, {"head_embedding": "add"}])
 @pytest.mark.parametrize("head", HEADS[1:])
 def test_training_in_bfloat16(head, variant):
-    """Guards: with bf16 autocast, each head's loss is close to that in float32, and all gradients are finite."""
+    """With bfloat16 autocast, losses are close to those in float32, and all gradients are finite."""
     model = model_of(head, initializer_range=0.05, **variant).eval()
     inputs = inputs_of(head, labels=True)
     expected = model(**inputs).loss
@@ -414,12 +390,12 @@ def test_training_in_bfloat16(head, variant):
 
 
 class UserModel(fixedbert.FixedHeadBertForMaskedLM):
-    """A user's subclass in her own file."""
+    """A user's subclass outside of the modeling file."""
 
 
 @pytest.mark.parametrize("module", [__name__, "__main__"])
-def test_subclasses_are_saved_with_our_code(module, tmp_path, monkeypatch):
-    """Guards: a subclass saves every file that config.json names; the result opens with them and with the subclass."""
+def test_subclasses_are_saved_with_the_model_code(module, tmp_path, monkeypatch):
+    """A subclass saves the code files named in config.json. They load the result, as does the subclass."""
     monkeypatch.setattr(UserModel, "__module__", module)
     model = UserModel(config_of("ForMaskedLM")).eval()
     model.save_pretrained(tmp_path)
@@ -442,7 +418,7 @@ EMPTY = {"layer_attention_heads": [5, 0, 3], "intermediate_size": [0, 11, 37], "
 @pytest.mark.parametrize("head", ["Model", "ForMaskedLM", "ForSequenceClassification", "ForQuestionAnswering"])
 @pytest.mark.parametrize("layers", [(0, 1, 2), (1, 2, 0), (2, 0, 1)])
 def test_layers_without_heads_or_neurons(head, layers):
-    """Guards: an empty sublayer is a bias, on every path and with gradients; the padded BERT gives the same."""
+    """Layers without heads or neurons add a bias with a gradient, like a BERT with added zero heads and neurons."""
     changes = {name: [sizes[layer] for layer in layers] for name, sizes in EMPTY.items()}
     model = model_of(head, attn_implementation="sdpa", **changes).double().eval()
     for name, parameter in model.named_parameters():
@@ -477,7 +453,7 @@ def test_layers_without_heads_or_neurons(head, layers):
 
 @pytest.mark.parametrize(("counts", "neurons"), [([0, 5, 0], [0, 7, 0]), ([0, 0, 0], 0)])
 def test_layers_without_heads_in_packed_rows_and_checkpointing(counts, neurons):
-    """Guards: with empty layers, packed rows equal separate ones, and gradient checkpointing changes no gradient."""
+    """Packed rows and gradient checkpointing change no result in models with layers without heads or neurons."""
     model = model_of("Model", layer_attention_heads=counts, intermediate_size=neurons).double()
     for name, parameter in model.eval().named_parameters():
         if name.endswith("bias"):
@@ -499,8 +475,8 @@ def test_layers_without_heads_in_packed_rows_and_checkpointing(counts, neurons):
     assert all(map(torch.equal, *gradients)) and all(gradient.any() for gradient in gradients[0])
 
 
-def test_layers_without_heads_are_saved_and_opened(tmp_path):
-    """Guards: a model with empty sublayers is initialized, saved and loaded."""
+def test_layers_without_heads_are_saved_and_loaded(tmp_path):
+    """A model with layers without heads or neurons is initialized, saved and loaded."""
     model = model_of("ForPreTraining", **EMPTY)
     assert not model.bert.encoder.layer[1].attention.output.dense.bias.any()
     model.save_pretrained(tmp_path)

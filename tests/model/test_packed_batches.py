@@ -1,4 +1,4 @@
-"""Packed batches from the collator: results do not change, and a step does not synchronize with the host."""
+"""Packed batches from the collator do not change results, and avoid synchronization with the host."""
 
 from types import SimpleNamespace
 
@@ -14,7 +14,7 @@ from fixedbert.pretraining.examples import make_collator
 
 HEADS = {"mlm+nsp": "ForPreTraining", "mlm": "ForMaskedLM", "clm": "LMHeadModel"}
 LENGTHS = [7, 3, 11, 2, 11, 5, 10]
-# Objective, lengths of the rows, and whether rows contain separate documents.
+# Objective, row lengths, and whether each row contains two separate documents.
 KINDS = [
     ("mlm+nsp", LENGTHS, False),
     ("mlm", LENGTHS, False),
@@ -28,7 +28,7 @@ MODELS = [{}, {"attn_implementation": "sdpa"}, UNEQUAL | {"attn_implementation":
 
 
 def examples(objective: str, lengths: list[int], separate: bool, seed: int = 1) -> list[dict[str, np.ndarray]]:
-    """Returns pretraining examples; about a third of their tokens are labelled, the first one is not."""
+    """Returns pretraining examples. About a third of the tokens have labels, but never the first token."""
     rng = np.random.default_rng(seed)
     found = []
     for length in lengths:
@@ -61,7 +61,7 @@ def outcome(model, batch: dict) -> list[torch.Tensor]:
 @pytest.mark.parametrize("changes", MODELS, ids=str)
 @pytest.mark.parametrize("objective, lengths, separate", KINDS)
 def test_packed_batches_change_no_result(objective, lengths, separate, changes):
-    """Guards: loss, logits and gradients are identical with and without the collator's packed batch."""
+    """Loss, logits and gradients are identical with and without the collator's packed batch."""
     rows = examples(objective, lengths, separate)
     model = model_for(objective, **changes)
     plain, given = PretrainingCollator(0)(rows), PretrainingCollator(0, objective)(rows)
@@ -71,7 +71,7 @@ def test_packed_batches_change_no_result(objective, lengths, separate, changes):
 
 
 def on_meta(batch):
-    """Moves a batch to the meta device, where reading a value raises."""
+    """Moves a batch to the meta device, on which reading a value raises an error."""
     if isinstance(batch, dict):
         return {name: on_meta(x) for name, x in batch.items()}
     return batch.to("meta") if hasattr(batch, "to") else batch
@@ -86,40 +86,26 @@ def step(model, batch):
 
 @pytest.mark.parametrize("objective, lengths, separate", KINDS)
 def test_a_step_does_not_synchronize(objective, lengths, separate):
-    """Guards: with the collator's packed batch, a step reads no value on the host, which would wait for the GPU."""
+    """With the collator's packed batch, a training step never waits for the GPU to read a tensor's values."""
     rows = examples(objective, lengths, separate)
     with torch.device("meta"):
         model = model_for(objective, attn_implementation="sdpa")
     step(model, on_meta(PretrainingCollator(0, objective)(rows)))
     plain = PretrainingCollator(0)(rows)
-    if "attention_mask" in plain:  # from which the indices are computed
+    if "attention_mask" in plain:  # indices must be computed from its values
         with pytest.raises((RuntimeError, NotImplementedError), match="meta"):
             step(model, on_meta(plain))
 
 
-def test_indices_by_hand():
-    """Guards: indices of real tokens, of labels, and of the tokens that the last layer computes."""
-    rows = examples("mlm+nsp", [3, 1, 2], False)
-    for row, labels in zip(rows, ([-100, 8, -100], [-100], [-100, 5]), strict=True):
-        row["labels"] = np.array(labels)
-    batch = PretrainingCollator(0, "mlm+nsp")(rows)
-    packed = batch["packed_batch"]
-    assert batch["label_indices"].tolist() == [1, 7]
-    assert packed.indices.tolist() == [0, 1, 2, 3, 6, 7]
-    assert packed.cu_seqlens.tolist() == [0, 3, 4, 6] and packed.max_seqlen == 3
-    assert packed.query_indices.tolist() == [0, 1, 3, 4, 5]  # the first token of each row, and labelled tokens
-    assert packed.query_cu_seqlens.tolist() == [0, 2, 3, 5] and packed.query_max_seqlen == 2
-    assert "attention_mask" in batch and next(iter(batch)) == "input_ids"  # from which Trainer takes the batch size
-
-
-def test_a_mask_without_padding_is_left_out():
-    """Guards: full rows of a causal model have no mask, which transformers would read; shorter ones have one."""
+def test_mask_is_omitted_without_padding():
+    """The collator omits the mask for a causal model if there is no padding. Batches start with input_ids."""
     full, shorter = (PretrainingCollator(0, "clm")(examples("clm", lengths, False)) for lengths in ([5, 5], [5, 4]))
+    assert next(iter(full)) == "input_ids"  # Trainer reads the batch size from the first tensor
     assert set(full) == {"input_ids", "labels"} and set(shorter) == {*full, "attention_mask", "packed_batch"}
 
 
 def test_packed_batch_for_a_different_head():
-    """Guards: a head that reads more tokens than the collator selected computes all tokens."""
+    """The last layer computes all tokens if a model reads more than the collator selected."""
     batch = PretrainingCollator(0, "mlm")(examples("mlm", LENGTHS, False))
     inputs = {"input_ids": batch["input_ids"], "attention_mask": batch["attention_mask"]}
     model = model_of("ForNextSentencePrediction", unpad_inputs=True).eval()
@@ -133,7 +119,7 @@ def fixed(objective: str, labels: int = 6) -> PretrainingCollator:
 
 @pytest.mark.parametrize("objective, lengths, separate", KINDS)
 def test_batches_of_one_shape(objective, lengths, separate):
-    """Guards: batches padded to fixed numbers of tokens and labels have one shape and the same loss."""
+    """Batches padded to fixed numbers of tokens and labels have equal shapes, and the same loss as other batches."""
     shapes = set()
     model = model_for(objective).double().eval()
     for seed in range(4):
@@ -143,7 +129,7 @@ def test_batches_of_one_shape(objective, lengths, separate):
         expected = model(**PretrainingCollator(0)(rows)).loss
         assert torch.allclose(model(**batch).loss, expected, rtol=0, atol=1e-12)
     assert len(shapes) == 1
-    more = fixed(objective, labels=1)(rows)  # more labels than expected: none is lost
+    more = fixed(objective, labels=1)(rows)  # no label is lost if there are more than expected
     assert torch.allclose(model(**more).loss, expected, rtol=0, atol=1e-12)
 
 
@@ -152,7 +138,7 @@ def test_batches_of_one_shape(objective, lengths, separate):
     [("eager", "mlm+nsp", False), pytest.param("inductor", "mlm", True, marks=pytest.mark.slow)],
 )
 def test_compiled_once(backend, objective, separate):
-    """Guards: a training step is compiled once, and its loss is right."""
+    """A training step is compiled only once, and its loss equals that without compilation."""
     model = model_for(objective, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     compiled = torch.compile(model, backend=backend)
     for seed in range(4):
@@ -166,7 +152,7 @@ def test_compiled_once(backend, objective, separate):
 
 @pytest.mark.parametrize("devices, torch_compile", [(1, False), (2, False), (1, True)])
 def test_the_collator_of_a_run(devices, torch_compile):
-    """Guards: a run has packed batches unless DataParallel splits them, and one shape if compiled."""
+    """Training uses packed batches except with DataParallel, and batches of equal shape with torch.compile."""
     data_args = SimpleNamespace(objective="mlm", max_seq_length=37, mlm_probability=0.2)
     training_args = SimpleNamespace(n_gpu=devices, torch_compile=torch_compile)
     collator = make_collator(SimpleNamespace(pad_token_id=3), model_for("mlm"), data_args, training_args)

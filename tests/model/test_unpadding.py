@@ -1,4 +1,4 @@
-"""Unpadding and packed rows: only real tokens are computed, and no result changes."""
+"""Unpadding and packed rows: padding is skipped, and no result changes."""
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ VARIANTS += [UNEQUAL]
 
 
 def padded_inputs(head: str, side: str) -> dict[str, torch.Tensor]:
-    """Returns inputs padded on the right, on the left or with gaps, without labels at padding or predicted from it."""
+    """Returns inputs padded on the right, left or with gaps. No label is at padding or predicted from padding."""
     inputs = inputs_of(head, labels=head != "Model")
     mask = inputs["attention_mask"]
     if side == "left":
@@ -42,7 +42,7 @@ def pair_of(head: str, **changes):
 @pytest.mark.parametrize("side", ["right", "left", "gaps"])
 @pytest.mark.parametrize("head", HEADS)
 def test_unpadding_changes_no_result(head, side, variant):
-    """Guards: values at real tokens, loss and gradients are the same, and outputs at padding are zero."""
+    """Unpadding changes neither outputs at non-padding tokens nor loss and gradients. Outputs at padding are zero."""
     plain, unpadded = pair_of(head, **variant)
     inputs = padded_inputs(head, side)
     real = inputs["attention_mask"].bool()
@@ -52,11 +52,11 @@ def test_unpadding_changes_no_result(head, side, variant):
     by_token["ForQuestionAnswering"] = ["start_logits", "end_logits"]
     for name in by_token.get(head, ()):
         assert torch.allclose(actual[name][real], expected[name][real], rtol=0, atol=1e-10)
-        lowest = torch.finfo(torch.float64).min if head == "ForQuestionAnswering" else 0  # zero might win there
+        lowest = torch.finfo(torch.float64).min if head == "ForQuestionAnswering" else 0  # zero might be the maximum
         assert (actual[name][~real] == lowest).all()
     if head == "Model":
         assert torch.allclose(actual.pooler_output, expected.pooler_output, rtol=0, atol=1e-10)
-    elif head != "ForQuestionAnswering":  # its padded loss depends on padding, see below
+    elif head != "ForQuestionAnswering":  # BERT's loss depends on padding there, see below
         assert torch.allclose(actual.loss, expected.loss, rtol=0, atol=1e-10)
         expected.loss.backward()
         actual.loss.backward()
@@ -67,7 +67,7 @@ def test_unpadding_changes_no_result(head, side, variant):
 
 @pytest.mark.parametrize("head", ["ForPreTraining", "ForMaskedLM"])
 def test_logits_are_zero_at_padding(head):
-    """Guards: without labels, the logits of real tokens are the same, and those at padding are zero."""
+    """Without labels, unpadding sets the logits at padding to zero and does not change the others."""
     plain, unpadded = pair_of(head)
     inputs = inputs_of(head)
     real = inputs["attention_mask"].bool()
@@ -81,7 +81,7 @@ def test_logits_are_zero_at_padding(head):
 @pytest.mark.parametrize("side", ["right", "left", "gaps"])
 @pytest.mark.parametrize("head", ["ForPreTraining", "ForMaskedLM", "LMHeadModel", "ForTokenClassification"])
 def test_labels_at_padding_are_ignored(head, side, sparse_prediction):
-    """Guards: labels at padding change neither loss nor gradients, unpadded or not."""
+    """Labels at padding affect neither loss nor gradients, with and without unpadding."""
     inputs = padded_inputs(head, side)
     labelled = inputs_of(head, labels=True)["labels"]
     assert (labelled.ne(-100) & inputs["attention_mask"].eq(0)).any()
@@ -97,8 +97,8 @@ def test_labels_at_padding_are_ignored(head, side, sparse_prediction):
         assert torch.allclose(gradient, gradients[0], rtol=0, atol=1e-9)
 
 
-def test_span_loss_beside_stock():
-    """Guards: the unpadded loss of question answering is that of the padded logits over real tokens only."""
+def test_span_loss_equals_stock_without_padding():
+    """With unpadding, the span loss equals BERT's after padding is removed from the softmax."""
     plain, unpadded = pair_of("ForQuestionAnswering")
     inputs = inputs_of("ForQuestionAnswering", labels=True)
     real = inputs["attention_mask"].bool()
@@ -113,7 +113,7 @@ def test_span_loss_beside_stock():
 
 
 def test_answers_contain_only_non_padding_tokens():
-    """Guards: the loss of question answering does not depend on the amount of padding."""
+    """With unpadding, the span loss does not depend on the amount of padding."""
     model = model_of("ForQuestionAnswering", unpad_inputs=True).double().eval()
     inputs = inputs_of("ForQuestionAnswering", labels=True)
     lengths = inputs["attention_mask"].sum(1)
@@ -137,7 +137,7 @@ def test_answers_contain_only_non_padding_tokens():
 
 
 def test_only_non_padding_tokens_are_computed(monkeypatch):
-    """Guards: layers compute (1, T, D), and the last one only the tokens that the head reads."""
+    """Layers compute only non-padding tokens, and the last layer only those that the task head reads."""
     shapes = []
     original = FixedHeadBertLayer.feed_forward_chunk
     monkeypatch.setattr(
@@ -160,11 +160,11 @@ def test_only_non_padding_tokens_are_computed(monkeypatch):
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
 @pytest.mark.parametrize("is_decoder", [False, True])
 def test_packed_sequences_are_independent(is_decoder, implementation, unpad_inputs):
-    """Guards: sequences packed in one row, marked by position_ids that restart, equal separate ones."""
+    """Sequences packed in one row with restarting position_ids have the same outputs as separate sequences."""
     model = model_of("Model", is_decoder=is_decoder, attn_implementation=implementation, unpad_inputs=unpad_inputs)
     model = model.double().eval()
     ids = inputs_of("Model")["input_ids"][:2]
-    rows = [[0, 1, 2, 0, 1, 0, 1], [0, 1, 0, 1, 2, 5, 0]]  # a skipped position is no restart
+    rows = [[0, 1, 2, 0, 1, 0, 1], [0, 1, 0, 1, 2, 5, 0]]  # skipping positions starts no new sequence
     outputs = model(input_ids=ids, position_ids=torch.tensor(rows)).last_hidden_state
     for row, starts in enumerate(([0, 3, 5, 7], [0, 2, 6, 7])):
         for start, end in zip(starts, starts[1:], strict=False):
@@ -174,7 +174,7 @@ def test_packed_sequences_are_independent(is_decoder, implementation, unpad_inpu
 
 
 def test_data_collator_with_flattening():
-    """Guards: batches of DataCollatorWithFlattening, with lengths, work without flash attention."""
+    """Batches from DataCollatorWithFlattening work without flash attention."""
     from transformers import DataCollatorWithFlattening
 
     model = model_of("Model", attn_implementation="eager").double().eval()
@@ -188,7 +188,7 @@ def test_data_collator_with_flattening():
 
 @pytest.mark.parametrize("use_reentrant, variant", [(False, {}), (True, {}), (False, UNEQUAL)])
 def test_gradient_checkpointing_changes_no_gradient(use_reentrant, variant):
-    """Guards: gradient checkpointing works with unpadding and dropout."""
+    """Gradient checkpointing changes no gradient with unpadding and dropout."""
     model = model_of("ForPreTraining", unpad_inputs=True, sparse_prediction=True, **variant).double().train()
     inputs = padded_inputs("ForPreTraining", "left")
     gradients = []
@@ -205,8 +205,8 @@ def test_gradient_checkpointing_changes_no_gradient(use_reentrant, variant):
 
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
 @pytest.mark.parametrize("unpad_inputs", [False, True])
-def test_rows_of_padding_give_zeros(unpad_inputs, implementation):
-    """Guards: rows without a real token are finite, zero if unpadded, and do not change other rows."""
+def test_rows_that_are_all_padding(unpad_inputs, implementation):
+    """Outputs for rows of padding are finite, zero with unpadding, and do not affect other rows."""
     model = model_of("Model", unpad_inputs=unpad_inputs, attn_implementation=implementation).eval()
     inputs = inputs_of("Model")
     expected = model(**inputs).last_hidden_state
@@ -222,7 +222,7 @@ def test_rows_of_padding_give_zeros(unpad_inputs, implementation):
 
 
 def test_hidden_states_keep_their_shape():
-    """Guards: hidden states are (B, L, D) and equal at real tokens; the last one is zero at padding."""
+    """With unpadding, hidden states keep their shape and values, and the last one is zero at padding."""
     plain, unpadded = pair_of("Model")
     inputs = inputs_of("Model")
     real = inputs["attention_mask"].bool()
@@ -236,7 +236,7 @@ def test_hidden_states_keep_their_shape():
 
 
 def test_pooled_output_of_left_padded_rows():
-    """Guards: a row that is padded on the left is classified like the unpadded row."""
+    """Left padding does not change the logits of a text classifier."""
     for unpad_inputs in (False, True):
         model = model_of("ForSequenceClassification", unpad_inputs=unpad_inputs).double().eval()
         ids = inputs_of("Model")["input_ids"][:1]
@@ -247,7 +247,7 @@ def test_pooled_output_of_left_padded_rows():
 
 
 def test_inputs_embeds_are_unpadded():
-    """Guards: inputs_embeds and position ids of shape (1, L) are unpadded too."""
+    """Unpadding works with inputs_embeds, and with position ids of shape (1, L)."""
     plain, unpadded = pair_of("Model")
     inputs = inputs_of("Model")
     inputs["inputs_embeds"] = plain.embeddings.word_embeddings(inputs.pop("input_ids"))
@@ -258,7 +258,7 @@ def test_inputs_embeds_are_unpadded():
 
 
 def test_decoding_with_a_cache_is_padded():
-    """Guards: generation with a cache is the same with unpad_inputs."""
+    """Generation with a cache yields the same tokens with `unpad_inputs`."""
     plain, unpadded = pair_of("LMHeadModel", max_position_embeddings=32)
     ids = inputs_of("Model")["input_ids"][:3]
     mask = torch.ones_like(ids)
@@ -270,7 +270,7 @@ def test_decoding_with_a_cache_is_padded():
 
 
 def test_packed_batch():
-    """Guards: indices and lengths of two rows, one of them packed, are those computed by hand."""
+    """Indices and lengths in a packed batch of two rows equal those computed by hand."""
     real = torch.tensor([[0, 1, 1], [1, 1, 1]], dtype=torch.bool)
     batch = PackedBatch.from_mask(real, sequence_ids=torch.tensor([[0, 0, 0], [0, 1, 1]]))
     assert batch.indices.tolist() == [1, 2, 3, 4, 5]
@@ -279,18 +279,18 @@ def test_packed_batch():
     assert batch.pack(x, real.shape).tolist() == [[1, 2, 3, 4, 5]]
     assert batch.unpack(batch.pack(x, real.shape), real.shape).tolist() == [[0, 1, 2], [3, 4, 5]]
     batch = batch.select_queries(torch.tensor([[0, 0, 1], [0, 0, 0]], dtype=torch.bool), real.shape, pooled=True)
-    assert batch.query_indices.tolist() == [0, 1, 2]  # the first of each row, and the one in the mask
+    assert batch.query_indices.tolist() == [0, 1, 2]  # the first tokens in both rows, and the token in the mask
     assert batch.query_cu_seqlens.tolist() == [0, 2, 3, 3] and batch.query_max_seqlen == 2
     assert batch.unpack(torch.tensor([[7, 8, 9]]), real.shape).tolist() == [[0, 7, 8], [9, 0, 0]]
 
 
 @pytest.mark.parametrize("head, variant", [*((head, {}) for head in HEADS), ("LMHeadModel", UNEQUAL)])
 def test_export(head, variant):
-    """Guards: torch.export captures the padded computation, for any batch size and length."""
+    """Models with unpadding can be exported with torch.export, for any batch size and length."""
     model = model_of(head, unpad_inputs=True, **variant).eval()
     inputs = inputs_of(head) | ({"use_cache": False} if head == "LMHeadModel" else {})
     batch, length = torch.export.Dim("batch"), torch.export.Dim("length", max=11)
-    axes = {0: batch} if head == "ForMultipleChoice" else {0: batch, 1: length}  # BERT's own fixes the length there
+    axes = {0: batch} if head == "ForMultipleChoice" else {0: batch, 1: length}  # BERT's export also fixes the length
     shapes = {name: axes if isinstance(x, torch.Tensor) else None for name, x in inputs.items()}
     exported = torch.export.export(model, (), inputs, dynamic_shapes=shapes).module()
     shorter = L if head == "ForMultipleChoice" else 5
@@ -302,7 +302,7 @@ def test_export(head, variant):
 
 @pytest.mark.parametrize("variant", [{}, UNEQUAL])
 def test_compile_and_trace(variant):
-    """Guards: torch.compile captures one graph of an unpadded model, and torch.jit.trace works."""
+    """torch.compile captures a model with unpadding in one graph, and torch.jit.trace works."""
     model = model_of("Model", unpad_inputs=True, **variant).eval()
     inputs = inputs_of("Model")
     expected = model(**inputs).last_hidden_state
@@ -315,7 +315,7 @@ def test_compile_and_trace(variant):
 
 
 def test_neftune_noise(tmp_path):
-    """Guards: NEFTune noise is scaled by the length of padded rows, not of the packed row."""
+    """NEFTune noise is scaled by the padded length, not by the length of the packed row."""
     model = model_of("ForMaskedLM", unpad_inputs=True)
     inputs = inputs_of("ForMaskedLM", labels=True)
     table, noises = model.get_input_embeddings(), []
@@ -344,7 +344,7 @@ def test_neftune_noise(tmp_path):
 
 @pytest.mark.parametrize("head", HEADS)
 def test_half_precision_has_finite_gradients_at_padding(head):
-    """Guards: gradients are finite in float16, where the LayerNorm of zeros at padding is not."""
+    """Gradients are finite in float16, although the gradient of LayerNorm at padding would not be."""
     model = model_of(head, unpad_inputs=True).half().eval()
     outputs = model(**inputs_of(head, labels=head != "Model"))
     (outputs.last_hidden_state.float().mean() if head == "Model" else outputs.loss).backward()
