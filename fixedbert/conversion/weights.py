@@ -60,7 +60,7 @@ def load_body(model_class: Any, source: str | Path, config: PreTrainedConfig, **
     buffers = {name.rpartition(".")[2] for name, _ in model.named_buffers()}  # earlier versions saved some of them
     ignored = empty | {name for name in stored if name.rpartition(".")[2] in buffers}
     info["unexpected_keys"] -= ignored
-    check_body(source, model, info)
+    check_base_weights(source, model, info)
     for name in sorted(stored.keys() - ignored - info["unexpected_keys"]):
         if stored[name].dtype not in FLOATS and not getattr(config, "quantization_config", None):
             raise InputError(f"{source}: {name} has dtype {stored[name].dtype}; use weights that are not quantized.")
@@ -114,7 +114,7 @@ def highest_precision(config: PreTrainedConfig, stored: dict[str, StoredTensor])
     return reduce(torch.promote_types, sorted(dtypes, key=str))
 
 
-def check_body(source: str | Path, model: PreTrainedModel, info: dict):
+def check_base_weights(source: str | Path, model: PreTrainedModel, info: dict):
     """Raises InputError if weights of the base model are missing, unexpected or have an invalid shape, see `info`."""
     base, prefix = model.base_model, f"{model.base_model_prefix}."
     parts = {name for name, _ in base.named_children()}
