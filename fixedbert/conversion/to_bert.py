@@ -21,7 +21,7 @@ from .families import build_model, fixed_head_config, shared_fields, task_head
 from .growing import Heads, enlarge, heads_of, set_heads
 
 SHARED = re.compile(r"(.*attention\.self\.)(query|key|value)\.(weight|bias)")
-EMBEDDED = ("query", "key", "value")  # the order of the first axis of head embeddings
+EMBEDDED = ("query", "key", "value")  # order along the first axis of head_embedding
 
 
 def to_bert(model: PreTrainedModel) -> PreTrainedModel:
@@ -36,7 +36,7 @@ def to_bert(model: PreTrainedModel) -> PreTrainedModel:
     """
     config, head = fixed_head_config(model.config), task_head(type(model).__name__, model.config.model_type)
     if config.qk_norm:
-        raise InputError("a model with qk_norm cannot be converted to BERT, which does not support qk_norm.")
+        raise InputError("a model with qk_norm cannot be converted to BERT, which does not normalize queries.")
     if config.pooler_hidden_act != "tanh" and any("pooler" in name for name in model.state_dict()):
         raise InputError("pooler_hidden_act must be tanh to convert a model with a pooler to BERT.")
     old, number = heads_of(config), bert_head_count(config)

@@ -57,7 +57,7 @@ def load_body(model_class: Any, source: str | Path, config: PreTrainedConfig, **
     with LOADING, without_load_report():
         model, info = model_class.from_pretrained(source, **options)
     empty = {name for name, tensor in stored.items() if 0 in tensor.shape}  # from layers without heads
-    buffers = {name.rpartition(".")[2] for name, _ in model.named_buffers()}  # earlier versions saved some of them
+    buffers = {name.rpartition(".")[2] for name, _ in model.named_buffers()}  # may be in old files
     ignored = empty | {name for name in stored if name.rpartition(".")[2] in buffers}
     info["unexpected_keys"] -= ignored
     check_base_weights(source, model, info)

@@ -19,7 +19,7 @@ from fixedbert.support.errors import InputError
 from fixedbert_cli import main
 
 TYPE = ("model_type", "architectures", "transformers_version")
-PRUNED_HEADS = {0: [1, 2], 2: [0, 1, 2, 3]}  # by layer, of 4 heads of size 8
+PRUNED_HEADS = {0: [1, 2], 2: [0, 1, 2, 3]}  # indices for each layer, which has 4 heads of size 8
 
 
 def configure(folder: Path, **fields):
@@ -83,7 +83,7 @@ def test_pruned_weights_load_without_pruned_heads_in_the_configuration(tmp_path)
     """The weights alone determine what is pruned, and a query size that is no multiple of the head size is refused."""
     masked = prune(bert_of("ForSequenceClassification", initializer_range=0.1), tmp_path, {}, pickled=False)
     with pytest.raises(InputError, match="layer.0.* or run fixedbert convert if the BERT has pruned heads"):
-        load_body(type(masked), tmp_path, masked.config)  # as run_glue and inspect
+        load_body(type(masked), tmp_path, masked.config)  # as run_glue and inspect do
     configure(tmp_path, pruned_heads={})
     assert differences(load_bert(tmp_path), masked, inputs_of("ForSequenceClassification")) <= 1e-6
     bert = bert_of("ForSequenceClassification")

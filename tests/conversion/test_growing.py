@@ -156,16 +156,16 @@ def test_new_weights_learn(changes):
     for name, parameter in larger.named_parameters():
         if parameter.shape == old[name].shape:
             continue
-        if name.endswith("key.bias"):  # adds the same value to all scores of a query
+        if name.endswith("key.bias"):  # shifts all scores of a query equally, so it has no gradient
             assert first[name].abs().max() < 1e-15
             continue
         moved = parameter != before[name]
         if name.endswith("head_embedding") and changes["head_embedding"] == "add":
-            moved[1] = True  # embeddings of keys act like a bias
+            moved[1] = True  # key embeddings act like a bias and need not change
         assert moved.all(), name
         if name.endswith("output.dense.weight"):
             assert (first[name] != 0).all(), name
-        if name.endswith("query.weight"):  # zeros next to random keys
+        if name.endswith("query.weight"):  # zero weights whose keys are random
             assert (first[name].view(-1, 13, 32)[: 1 if changes else 5, 6:] != 0).all(), name
         seen += 1
     assert seen >= 3 * 8

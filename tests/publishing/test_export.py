@@ -18,7 +18,7 @@ from fixedbert.support.errors import InputError
 onnxruntime = pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
 
-# Pooling configuration from earlier versions of sentence-transformers. text-embeddings-inference requires all fields.
+# Pooling configuration from an earlier version of sentence-transformers, as text-embeddings-inference requires it.
 MEAN = {"word_embedding_dimension": D, "pooling_mode_mean_tokens": True}
 MEAN |= {f"pooling_mode_{mode}": False for mode in ("cls_token", "max_tokens", "mean_sqrt_len_tokens")}
 

@@ -59,7 +59,9 @@ def test_fine_tuned_model(model, download, tmp_path):
 def test_pretrained_model(tmp_path, monkeypatch):
     """run_pretraining.py writes a card with the preset, the data, the token count and the held-out results."""
     texts = [" ".join(f"Sentence {index} of text {number} is short." for index in range(9)) for number in range(60)]
-    monkeypatch.setattr("fixedbert.data.sample.documents", lambda: texts)  # the sample takes seconds to collect
+    monkeypatch.setattr(
+        "fixedbert.data.sample.documents", lambda: texts
+    )  # collecting the sample takes several seconds
     run_pretraining(
         ["--config_name", "tiny", "--dataset_name", "sample", "--do_train", "--do_eval", "--max_steps", "1",
          "--per_device_train_batch_size", "4", "--max_eval_samples", "8", "--max_seq_length", "32", "--use_cpu",
