@@ -192,7 +192,7 @@ def test_attention_like_vllm(variant, unpad_inputs, monkeypatch):
 
     def vllm(module, query, key, value, attention_mask, scaling, **kwargs):
         seen.append((attention_mask, module.layer_idx, tuple(query.shape), tuple(key.shape)))
-        assert query.shape[-1] == key.shape[-1] == value.shape[-1]  # vLLM's kernels take one size
+        assert query.shape[-1] == key.shape[-1] == value.shape[-1]  # vLLM's kernels require equal sizes
         size = query.shape[-1]
         rows = (x.transpose(1, 2).reshape(x.shape[2], -1) for x in (query, key, value))  # (tokens, heads * size)
         query, key, value = (x.unflatten(-1, (-1, size)).transpose(0, 1) for x in rows)  # (heads, tokens, size)

@@ -74,7 +74,7 @@ def test_invalid_values(changes, message):
 
 
 def test_configuration_of_each_layer():
-    """Guards: `per_layer_config`, from which transformers allocates caches, contains the sizes of each layer."""
+    """`per_layer_config`, from which transformers allocates caches, contains the sizes of each layer."""
     config = config_of("Model", **UNEQUAL)
     layers = config.per_layer_config
     assert [layer.num_key_value_heads for layer in layers] == [2, 5, 3]

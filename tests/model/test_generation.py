@@ -16,7 +16,7 @@ from transformers import ContinuousBatchingConfig, GenerationConfig, StaticCache
         {"num_beams": 3},
         {"do_sample": True},
         {"cache_implementation": "static"},
-        {"cache_implementation": "static", "prefill_chunk_size": 4},  # allocated before the first token
+        {"cache_implementation": "static", "prefill_chunk_size": 4},  # allocates the cache before the first token
     ],
     ids=str,
 )

@@ -69,7 +69,7 @@ def test_training_is_identical_to_bert(padded):
         (outputs[-1].last_hidden_state.pow(3).sum() + outputs[-1].pooler_output.pow(3).sum()).backward()
     assert torch.equal(outputs[0].last_hidden_state, outputs[1].last_hidden_state)
     assert torch.equal(outputs[0].pooler_output, outputs[1].pooler_output)
-    assert not torch.equal(outputs[0].last_hidden_state, bert(**inputs).last_hidden_state)  # there is dropout
+    assert not torch.equal(outputs[0].last_hidden_state, bert(**inputs).last_hidden_state)  # dropout is active
     for (name, theirs), (_, ours) in zip(bert.named_parameters(), model.named_parameters(), strict=True):
         assert torch.equal(theirs.grad, ours.grad), name
 
@@ -369,7 +369,7 @@ def test_gradients_of_hidden_states_and_attentions_are_kept(head, asked):
         gradients.append([tensor.grad for tensor in kept])
     assert len(gradients[0]) == 3 * ("attentions" in asked) + 4 * ("hidden_states" in asked)
     for plain, unpadded in zip(*gradients, strict=True):
-        if plain.ndim == 4:  # attentions (B, H, L, L) of a query to real tokens
+        if plain.ndim == 4:  # attention probabilities (B, H, L, L): compares non-padding queries and keys
             plain, unpadded = ((x * real[:, None, None]).transpose(1, 2) for x in (plain, unpadded))
         assert unpadded[real].abs().max() > 0
         assert torch.allclose(unpadded[real], plain[real], rtol=0, atol=1e-10)

@@ -83,12 +83,12 @@ def test_logits_are_zero_at_padding(head):
 def test_labels_at_padding_are_ignored(head, side, sparse_prediction):
     """Labels at padding affect neither loss nor gradients, with and without unpadding."""
     inputs = padded_inputs(head, side)
-    labelled = inputs_of(head, labels=True)["labels"]
-    assert (labelled.ne(-100) & inputs["attention_mask"].eq(0)).any()
+    labeled = inputs_of(head, labels=True)["labels"]
+    assert (labeled.ne(-100) & inputs["attention_mask"].eq(0)).any()
     losses, gradients = [], []
     for unpad_inputs in (False, True):
         model = model_of(head, unpad_inputs=unpad_inputs, sparse_prediction=sparse_prediction).double().eval()
-        for labels in (inputs["labels"], labelled):
+        for labels in (inputs["labels"], labeled):
             loss = model(**inputs | {"labels": labels}).loss
             gradients.append(torch.autograd.grad(loss, model.base_model.encoder.layer[0].output.dense.weight)[0])
             losses.append(loss)
@@ -130,8 +130,8 @@ def test_answers_contain_only_non_padding_tokens():
     ]
     assert torch.allclose(model(**inputs).loss, torch.stack([output.loss for output in alone]).mean())
     losses = []
-    for place in (L, L - 1):  # outside the row, which marks a truncated answer, and at padding
-        inputs["start_positions"][lengths.argmin()] = place
+    for position in (L, L - 1):  # outside the row, as for a truncated answer, and at padding
+        inputs["start_positions"][lengths.argmin()] = position
         losses.append(model(**inputs).loss)
     assert lengths.min() < L and losses[0] == losses[1] != model(**inputs | {"start_positions": lengths - 1}).loss
 
@@ -143,13 +143,13 @@ def test_only_non_padding_tokens_are_computed(monkeypatch):
     monkeypatch.setattr(
         FixedHeadBertLayer, "feed_forward_chunk", lambda self, x: shapes.append(tuple(x.shape)) or original(self, x)
     )
-    for head, last in (("Model", None), ("ForSequenceClassification", B), ("ForPreTraining", "labelled")):
+    for head, last in (("Model", None), ("ForSequenceClassification", B), ("ForPreTraining", "labeled")):
         shapes.clear()
         model = model_of(head, unpad_inputs=True, sparse_prediction=True).eval()
         inputs = padded_inputs(head, "right")
         model(**inputs)
         T, D = int(inputs["attention_mask"].sum()), model.config.hidden_size
-        if last == "labelled":
+        if last == "labeled":
             wanted = inputs["labels"] != -100
             wanted[:, 0] = True  # for the pooler
             last = int(wanted.sum())
@@ -321,7 +321,7 @@ def test_neftune_noise(tmp_path):
     table, noises = model.get_input_embeddings(), []
 
     class Watched(Trainer):
-        def training_step(self, *args, **kwargs):  # Trainer's own hook is in place
+        def training_step(self, *args, **kwargs):  # Trainer has registered its hook
             def watch(_, ids, output):
                 noises.append(output - table.weight[ids[0]])
 
