@@ -9,6 +9,7 @@ from typing import Any
 from huggingface_hub import metadata_load, snapshot_download
 
 from ..data.tokenizers import TOKENIZER_FILES, check_vocab_size, load_tokenizer
+from ..support.errors import InputError
 from ..support.files import read_json_object, reading
 
 logger = logging.getLogger(__name__)
@@ -77,8 +78,12 @@ def card_metadata(source: Path) -> dict[str, Any]:
     card = source / CARD
     if not card.exists():
         return {}
-    with reading(card, "correct the metadata between the --- lines", "cannot read the model card"):
-        data = metadata_load(card) or {}
+    try:
+        with reading(card, "correct the metadata between the --- lines", "cannot read the model card"):
+            data = metadata_load(card) or {}
+    except InputError as error:
+        logger.warning("%s The new card will not contain its license, language and datasets.", error)
+        data = {}
     metadata: dict[str, Any] = {name: data[name] for name in CARD_FIELDS if data.get(name)}
     if (source / "modules.json").is_file():
         metadata |= {"library_name": "sentence-transformers", "pipeline_tag": "sentence-similarity"}
