@@ -299,6 +299,17 @@ def test_untied_bert_checkpoints_keep_the_bias_that_bert_used(tmp_path):
     assert torch.equal(model(**inputs).logits, bert(**inputs).logits)
 
 
+def test_missing_head_embeddings_are_initialized(tmp_path):
+    """Head embeddings that a checkpoint lacks are initialized, and the weights that it contains are loaded."""
+    model = model_of("Model", head_embedding="mul")
+    state = {name: value for name, value in model.state_dict().items() if "layer.1.attention.self.head" not in name}
+    model.save_pretrained(tmp_path, state_dict=state)
+    again, info = type(model).from_pretrained(tmp_path, output_loading_info=True)
+    assert info["missing_keys"] == {"encoder.layer.1.attention.self.head_embedding"}
+    assert all(torch.equal(value, state[name]) for name, value in again.state_dict().items() if name in state)
+    assert 0.3 < again.encoder.layer[1].attention.self.head_embedding.std() < 0.7  # initializer_range 0.5
+
+
 @pytest.mark.parametrize("saved", HEADS)
 def test_every_model_class_loads_from_every_other(saved, tmp_path):
     """A directory saved by one model class can be loaded by all others, with all shared weights."""
