@@ -36,25 +36,25 @@ LAYER_OF = {name: number for number, names in enumerate(LAYERS) for name in name
 
 # Maximum number of lines of Python in each directory or file.
 BUDGETS = {
-    "fixedbert_cli.py": 250,
-    "fixedbert": 510,  # files at the top of the package, without subpackages
-    "fixedbert/model": 1320,
-    "fixedbert/conversion": 1180,
+    "fixedbert_cli.py": 240,
+    "fixedbert": 460,  # files at the top of the package, without subpackages
+    "fixedbert/model": 1310,
+    "fixedbert/conversion": 1150,
     "fixedbert/data": 2150,
     "fixedbert/fine_tuning": 2240,
-    "fixedbert/pretraining": 880,
+    "fixedbert/pretraining": 860,
     "fixedbert/training": 1230,
     "fixedbert/shrinking": 1880,
     "fixedbert/comparison": 380,
     "fixedbert/inspection": 730,
-    "fixedbert/publishing": 660,
+    "fixedbert/publishing": 590,
     "fixedbert/support": 440,
-    "experiments": 4010,
-    "benchmarks": 2160,
-    "soak": 590,
-    "tests": 15390,
+    "experiments": 4000,
+    "benchmarks": 2165,
+    "soak": 585,
+    "tests": 14340,
 }
-INSTALLED_BUDGET = 13770  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
+INSTALLED_BUDGET = 13620  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
 
 
 def module_of(file: Path) -> str:
