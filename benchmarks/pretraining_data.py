@@ -22,7 +22,8 @@ from transformers import BertTokenizer
 from benchmarks.paired import data_directory, description, in_a_process, ratio
 from fixedbert.data.collator import PretrainingCollator
 from fixedbert.data.corpora import Corpus
-from fixedbert.data.examples import EpochSampler, PackedExamples, split_documents, tokens_inside_words
+from fixedbert.data.examples import EpochSampler, PackedExamples, split_documents
+from fixedbert.data.masking import tokens_inside_words
 from fixedbert.data.segment_pairs import PairExamples
 from fixedbert.data.store import prepare_store
 from fixedbert.presets import preset_config

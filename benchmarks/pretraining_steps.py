@@ -15,6 +15,7 @@ from benchmarks.paired import in_a_process
 from fixedbert import FixedHeadBertForPreTraining, preset_config
 from fixedbert.counts import PREDICTED
 from fixedbert.data.collator import PretrainingCollator
+from fixedbert.data.masking import target_count
 from fixedbert.planning import KNOWN
 
 PRESETS = ("fixed-512-8x128", "fixed-768-12x128", "standard-1024-16x64")
@@ -28,11 +29,6 @@ VARIANTS = {
     "token positions computed on the GPU": {"places": False},
     "torch.compile": {"compiled": True},
 }
-
-
-def target_count(maskable: int) -> int:
-    """Returns the number of labels, as fixedbert.data does, whose packages may be missing on a GPU machine."""
-    return max(1, round(PREDICTED * maskable))
 
 
 @dataclass
@@ -61,7 +57,7 @@ def examples(rows: int, vocabulary: int, seed: int) -> list[dict[str, np.ndarray
     for _ in range(rows):
         length = int(rng.integers(5, LENGTH)) if rng.random() < SHORTER else LENGTH
         ids, labels = rng.integers(vocabulary, size=length), np.full(length, -100)
-        targets = rng.choice(np.arange(1, length), target_count(length - 3), replace=False)
+        targets = rng.choice(np.arange(1, length), target_count(length - 3, PREDICTED), replace=False)
         labels[targets] = ids[targets]
         types = (np.arange(length) > length // 2).astype(np.int64)
         pair = int(rng.integers(2))
@@ -72,7 +68,7 @@ def examples(rows: int, vocabulary: int, seed: int) -> list[dict[str, np.ndarray
 def on_device(batch, device: torch.device):
     if isinstance(batch, dict):
         return {name: on_device(x, device) for name, x in batch.items()}
-    return batch.to(device, non_blocking=True) if isinstance(batch, torch.Tensor) else batch
+    return batch.to(device, non_blocking=True) if hasattr(batch, "to") else batch  # tensors and packed batches
 
 
 def steps(
@@ -93,7 +89,7 @@ def steps(
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
     collator = PretrainingCollator(0, "mlm+nsp" if places else None)
     if compiled:
-        collator.row_length, collator.row_labels = LENGTH, target_count(LENGTH)
+        collator.row_length, collator.row_labels = LENGTH, target_count(LENGTH, PREDICTED)
     seeds = range(WARM_UP + count + 1)
     drawn = [examples(rows, config.vocab_size, seed) for seed in seeds]
     batches = [on_device(collator(one), device) for one in drawn]
@@ -117,7 +113,7 @@ def steps(
     waits = waits_of(partial(step, batches[-1])) if device.type == "cuda" else None
     counted = [example for one in drawn[WARM_UP:-1] for example in one]
     lengths = [len(example["input_ids"]) for example in counted]
-    flops = sum(KNOWN[preset].training_flops(n, target_count(n - 3)) for n in lengths)
+    flops = sum(KNOWN[preset].training_flops(n, target_count(n - 3, PREDICTED)) for n in lengths)
     return Steps(count, seconds, sum(lengths), flops, waits, counters["stats"]["unique_graphs"] - graphs)
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from fixedbert.fine_tuning.fine_tune import FineTuningTask
 from fixedbert.fine_tuning.glue import TextClassification
-from fixedbert.fine_tuning.questions import load_squad
 from fixedbert.fine_tuning.squad import QuestionAnswering
+from fixedbert.fine_tuning.squad_questions import load_squad
 from fixedbert.fine_tuning.texts import load_task
 from fixedbert.pretraining.arguments import ARGUMENTS
 from fixedbert.support.errors import InputError, error_context

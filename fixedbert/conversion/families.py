@@ -1,6 +1,7 @@
-"""Supported model families, their FixedHeadBert configurations, and a function that builds a model from tensors."""
+"""Supported model families: their configurations and parameter names, and a function that builds a model."""
 
 import copy
+import re
 from typing import Any, TypeVar
 
 import torch
@@ -32,6 +33,30 @@ DISTILBERT_FIELDS = {  # names of configuration fields in BERT and DistilBERT
     "hidden_dropout_prob": "dropout",
     "attention_probs_dropout_prob": "attention_dropout",
 }
+# Patterns for parameter names in RoBERTa, DistilBERT and ELECTRA, and their replacements in BERT. The first layer of
+# these models' classification heads corresponds to BERT's pooler.
+BERT_NAMES = (
+    (r"^(roberta|distilbert|electra)\.", "bert."),
+    (r"^lm_head\.(bias|decoder)", r"cls.predictions.\1"),
+    (r"^lm_head\.dense", "cls.predictions.transform.dense"),
+    (r"^lm_head\.layer_norm", "cls.predictions.transform.LayerNorm"),
+    (r"^classifier\.dense", "bert.pooler.dense"),
+    (r"^classifier\.out_proj", "classifier"),
+    (r"transformer\.layer\.", "encoder.layer."),
+    (r"attention\.q_lin", "attention.self.query"),
+    (r"attention\.k_lin", "attention.self.key"),
+    (r"attention\.v_lin", "attention.self.value"),
+    (r"attention\.out_lin", "attention.output.dense"),
+    (r"sa_layer_norm", "attention.output.LayerNorm"),
+    (r"ffn\.lin1", "intermediate.dense"),
+    (r"ffn\.lin2", "output.dense"),
+    (r"output_layer_norm", "output.LayerNorm"),
+    (r"^(vocab_transform|generator_predictions\.dense)", "cls.predictions.transform.dense"),
+    (r"^(vocab_layer_norm|generator_predictions\.LayerNorm)", "cls.predictions.transform.LayerNorm"),
+    (r"^(vocab_projector|generator_lm_head)\.weight", "cls.predictions.decoder.weight"),
+    (r"^(vocab_projector|generator_lm_head)\.bias", "cls.predictions.bias"),
+    (r"^pre_classifier", "bert.pooler.dense"),
+)
 
 
 def task_head(architecture: str, model_type: str) -> str:
@@ -131,3 +156,18 @@ def build_model(
     if like.can_generate():
         model.generation_config = copy.deepcopy(like.generation_config)
     return model.to(like.device)  # type: ignore[arg-type]  # transformers' decorator hides the signature
+
+
+def bert_tensors(model: PreTrainedModel) -> dict[str, torch.Tensor]:
+    """Returns the parameters of `model` by their names in BERT."""
+    tensors = model.state_dict()
+    if model.config.model_type in ("bert", "fixed_head_bert"):
+        return tensors
+    for pattern, name in BERT_NAMES:
+        tensors = {re.sub(pattern, name, old): tensor for old, tensor in tensors.items()}
+    positions = next(name for name in tensors if name.endswith("position_embeddings.weight"))
+    if model.config.model_type == "distilbert":  # has no token types, but BERT's tokenizers return them
+        tensors[positions.replace("position", "token_type")] = torch.zeros_like(tensors[positions][:2])
+    if model.config.model_type in ROBERTAS:
+        tensors[positions] = tensors[positions][model.config.pad_token_id + 1 :]
+    return tensors

@@ -30,34 +30,10 @@ from ..model import modeling_fixed_head_bert
 from ..model.configuration_fixed_head_bert import FixedHeadBertConfig
 from ..model.modeling_fixed_head_bert import FixedHeadBertPreTrainedModel
 from ..support.errors import InputError
-from .families import ROBERTAS, build_model, fixed_head_config, task_head
+from .families import bert_tensors, build_model, fixed_head_config, task_head
 
 logger = logging.getLogger(__name__)
 
-# Patterns for parameter names in RoBERTa, DistilBERT and ELECTRA, and their replacements in BERT. The first layer of
-# these models' classification heads corresponds to BERT's pooler.
-BERT_NAMES = (
-    (r"^(roberta|distilbert|electra)\.", "bert."),
-    (r"^lm_head\.(bias|decoder)", r"cls.predictions.\1"),
-    (r"^lm_head\.dense", "cls.predictions.transform.dense"),
-    (r"^lm_head\.layer_norm", "cls.predictions.transform.LayerNorm"),
-    (r"^classifier\.dense", "bert.pooler.dense"),
-    (r"^classifier\.out_proj", "classifier"),
-    (r"transformer\.layer\.", "encoder.layer."),
-    (r"attention\.q_lin", "attention.self.query"),
-    (r"attention\.k_lin", "attention.self.key"),
-    (r"attention\.v_lin", "attention.self.value"),
-    (r"attention\.out_lin", "attention.output.dense"),
-    (r"sa_layer_norm", "attention.output.LayerNorm"),
-    (r"ffn\.lin1", "intermediate.dense"),
-    (r"ffn\.lin2", "output.dense"),
-    (r"output_layer_norm", "output.LayerNorm"),
-    (r"^(vocab_transform|generator_predictions\.dense)", "cls.predictions.transform.dense"),
-    (r"^(vocab_layer_norm|generator_predictions\.LayerNorm)", "cls.predictions.transform.LayerNorm"),
-    (r"^(vocab_projector|generator_lm_head)\.weight", "cls.predictions.decoder.weight"),
-    (r"^(vocab_projector|generator_lm_head)\.bias", "cls.predictions.bias"),
-    (r"^pre_classifier", "bert.pooler.dense"),
-)
 LAYER = re.compile(r"(.*encoder\.layer\.)(\d+)(\..*)")
 NEURON_AXIS = {".intermediate.dense.weight": 0, ".intermediate.dense.bias": 0, ".output.dense.weight": 1}
 # For the bias of each output projection, the attribute with the head or neuron count, and the preceding projections.
@@ -331,18 +307,3 @@ def enlarge_head_embedding(
     if config.head_embedding == "add":
         padded[0, : tensor.shape[1], tensor.shape[2] :] = 0
     return padded
-
-
-def bert_tensors(model: PreTrainedModel) -> dict[str, torch.Tensor]:
-    """Returns the parameters of `model` by their names in BERT."""
-    tensors = model.state_dict()
-    if model.config.model_type in ("bert", "fixed_head_bert"):
-        return tensors
-    for pattern, name in BERT_NAMES:
-        tensors = {re.sub(pattern, name, old): tensor for old, tensor in tensors.items()}
-    positions = next(name for name in tensors if name.endswith("position_embeddings.weight"))
-    if model.config.model_type == "distilbert":  # has no token types, but BERT's tokenizers return them
-        tensors[positions.replace("position", "token_type")] = torch.zeros_like(tensors[positions][:2])
-    if model.config.model_type in ROBERTAS:
-        tensors[positions] = tensors[positions][model.config.pad_token_id + 1 :]
-    return tensors

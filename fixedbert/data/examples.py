@@ -1,5 +1,5 @@
 """
-Pretraining datasets, token masking, and the sampler that shuffles the examples in each epoch.
+Pretraining datasets, and the sampler that shuffles the examples in each epoch.
 
 An example depends only on the store, the seed, the epoch and its index. The examples are therefore the same for any
 number of workers and processes, and in a resumed run.
@@ -16,6 +16,7 @@ from transformers import PreTrainedTokenizerBase
 
 from ..support.checksums import stable_hash
 from ..support.errors import InputError
+from .masking import mask_tokens
 from .store import Documents
 
 PLAN_FORMAT = 2  # increment it when the same documents would result in a different plan
@@ -223,83 +224,6 @@ class PackedExamples(Examples):
         if self.separate_documents:
             example["position_ids"] = np.concatenate(positions)
         return example
-
-
-def target_count(maskable: int, probability: float) -> int:
-    """Returns the number of prediction targets among `maskable` tokens, at least one."""
-    return max(1, round(probability * maskable))
-
-
-def mask_tokens(
-    input_ids: np.ndarray,
-    maskable: np.ndarray,
-    probability: float,
-    mask_id: int,
-    vocab_size: int,
-    rng: np.random.Generator,
-    inside_word: np.ndarray | None = None,
-) -> tuple[np.ndarray, np.ndarray]:
-    """
-    Masks tokens as in BERT (Devlin et al., 2019, section 3.1).
-
-    The targets are chosen at random. 80% of them are replaced by [MASK], 10% by a random token, and 10% are kept.
-
-    Args:
-        input_ids: Token ids, (L,).
-        maskable: Positions that may become targets, (M,).
-        probability: Fraction of the maskable positions that become targets. At least one position becomes a target.
-        inside_word: For whole-word masking, the mask over the vocabulary from `tokens_inside_words`. The targets are
-            then whole words, and the tokens in a word are either all masked, all replaced or all kept.
-
-    Returns:
-        The masked input (L,), and the labels (L,), which are -100 except at the targets.
-    """
-    count = target_count(len(maskable), probability)
-    labels = np.full_like(input_ids, -100)
-    masked = input_ids.copy()
-    if not len(maskable):
-        return masked, labels
-    if inside_word is None:
-        targets = rng.choice(maskable, size=count, replace=False)
-        draw = rng.random(count)
-    else:
-        begins = ~inside_word[input_ids[maskable]]
-        begins |= np.diff(maskable, prepend=-2) > 1  # a special token, which is not maskable, ends a word
-        word = np.cumsum(begins) - 1  # (maskable,)
-        chosen = choose_words(np.bincount(word), count, rng)
-        targets = maskable[chosen[word]]
-        draw = rng.random(len(chosen))[word[chosen[word]]]
-    labels[targets] = input_ids[targets]
-    masked[targets[draw < 0.8]] = mask_id
-    replaced = targets[draw >= 0.9]
-    masked[replaced] = rng.integers(vocab_size, size=len(replaced))
-    return masked, labels
-
-
-def choose_words(lengths: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
-    """Returns a mask (words,) of random words with at most `count` tokens in total, or else of the shortest word."""
-    chosen = np.zeros(len(lengths), dtype=bool)
-    room = count
-    for word in rng.permutation(len(lengths)).tolist():
-        if lengths[word] <= room:
-            chosen[word] = True
-            room -= lengths[word]
-            if not room:
-                break
-    if room == count:
-        chosen[lengths.argmin()] = True
-    return chosen
-
-
-def tokens_inside_words(tokenizer: PreTrainedTokenizerBase) -> np.ndarray | None:
-    """
-    Returns a mask (vocab_size,) that selects the tokens that continue a word. In WordPiece they begin with "##".
-
-    Returns None if the vocabulary contains no such tokens.
-    """
-    tokens = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
-    inside = np.array([token is not None and token.startswith("##") for token in tokens])
-    return inside if inside.any() else None
 
 
 class EpochSampler(torch.utils.data.Sampler):

@@ -17,8 +17,9 @@ from ..training.output import Trained, record_metrics
 from ..training.plots import draw_squad
 from .examples import first_rows, longest_first, warn_of_overlap
 from .fine_tune import FineTuningTask
-from .questions import load_squad, question_rows, questions_that_fit, squad_windows
 from .squad_metrics import SquadEvaluation
+from .squad_questions import load_squad, question_rows, questions_that_fit
+from .squad_windows import squad_windows
 from .sweep import sweep
 from .trainer import FineTuningArguments, FineTuningDataArguments, FineTuningTrainer
 

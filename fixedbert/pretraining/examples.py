@@ -10,7 +10,8 @@ from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerB
 
 from ..data.collator import PretrainingCollator
 from ..data.corpora import Corpus, corpus_files
-from ..data.examples import Examples, PackedExamples, split_documents, target_count, tokens_inside_words
+from ..data.examples import Examples, PackedExamples, split_documents
+from ..data.masking import target_count, tokens_inside_words
 from ..data.segment_pairs import PairExamples, check_documents
 from ..data.store import Documents, prepare_store, prepare_tokenizer
 from ..data.tokenizers import check_same_vocabulary, load_tokenizer, tokenizer_state

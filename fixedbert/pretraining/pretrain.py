@@ -17,7 +17,7 @@ from transformers import (
 from transformers.trainer_pt_utils import AcceleratorConfig
 
 from ..conversion.growing import to_fixed_head_bert
-from ..data.examples import tokens_inside_words
+from ..data.masking import tokens_inside_words
 from ..publishing.model_card import hardware_name, versions
 from ..support.errors import InputError
 from ..support.files import check_output_free, output_path, to_json
@@ -26,16 +26,14 @@ from ..training.interruption import train
 from ..training.loading import load_config, load_model
 from ..training.output import (
     Trained,
-    check_same_command,
-    check_same_data,
     is_complete_checkpoint,
     output_directory,
     publish,
     read_result,
     record_metrics,
-    without_secrets,
 )
 from ..training.plots import draw_pretraining
+from ..training.resumption import check_same_command, check_same_data, without_secrets
 from ..training.speed import enable_sparse_prediction, enable_unpadding, keep_freed_memory
 from .arguments import ARGUMENTS
 from .examples import make_collator, make_examples

@@ -14,7 +14,7 @@ UNITS = 4000  # number of units into which the budget is divided
 
 
 @dataclass(frozen=True)
-class LayerShape:
+class LayerSize:
     """The attention heads and the number of feed-forward neurons of one layer."""
 
     heads: Heads

@@ -15,7 +15,8 @@ from ..data.readers import file_format
 from ..data.sequences import read_sequences
 from ..data.tokenizers import encode
 from ..fine_tuning.distillation import Batch
-from ..fine_tuning.questions import load_squad, squad_windows
+from ..fine_tuning.squad_questions import load_squad
+from ..fine_tuning.squad_windows import squad_windows
 from ..fine_tuning.texts import load_files, load_task
 from ..support.errors import InputError
 from .predictions import MASKED_LM, MASKED_POSITIONS, LoadedModel, head_name

@@ -18,7 +18,7 @@ from ..model.modeling_fixed_head_bert import FixedHeadBertLayer, FixedHeadBertPr
 from ..publishing.model_card import hardware_name
 from ..support.errors import InputError
 from ..support.files import read_json_object, reading, to_json, write_atomically
-from .budget import LayerShape, head_choices, neuron_choices
+from .budget import LayerSize, head_choices, neuron_choices
 
 CPUINFO = Path("/proc/cpuinfo")  # contains the name of the processor on Linux
 ROUNDS = 5  # measurements per latency, which is their median
@@ -68,7 +68,7 @@ class LatencyTable:
         write_atomically(file, to_json(asdict(self), indent=1) + "\n")
 
     @classmethod
-    def read(cls, file: Path, width: int, shapes: list[LayerShape]) -> "LatencyTable":
+    def read(cls, file: Path, width: int, shapes: list[LayerSize]) -> "LatencyTable":
         """
         Reads a latency table for a model with the given width and layer shapes.
 
@@ -100,7 +100,7 @@ def processor_name() -> str:
 
 @torch.inference_mode()
 def measure_latencies(
-    model: FixedHeadBertPreTrainedModel, shapes: list[LayerShape], inputs: list[Size]
+    model: FixedHeadBertPreTrainedModel, shapes: list[LayerSize], inputs: list[Size]
 ) -> LatencyTable:
     """Measures every sublayer that pruning can produce from layers with these shapes, with random weights."""
     heads = dict.fromkeys(choice for shape in shapes for choice in head_choices(shape.heads))

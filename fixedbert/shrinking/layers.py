@@ -16,7 +16,7 @@ from ..fine_tuning.distillation import Batch, recorded
 from ..model.attention_fixed_head_bert import FixedHeadBertAttention, FixedHeadBertSelfAttention
 from ..model.modeling_fixed_head_bert import FixedHeadBertLayer, FixedHeadBertPreTrainedModel
 from ..support.errors import InputError
-from .budget import LayerShape
+from .budget import LayerSize
 from .predictions import Predict, predict, sampled_nll
 from .pruning import (
     LeastSquaresRefit,
@@ -32,8 +32,8 @@ NEURON_STEPS = 192  # maximum number of steps for removing all neurons of a laye
 SCORE_STRIDE = 4  # errors of attention scores are measured on every fourth batch
 
 
-def layer_shapes(model: FixedHeadBertPreTrainedModel) -> list[LayerShape]:
-    return [LayerShape(*shape) for shape in zip(heads_of(model.config), model.config.neuron_counts, strict=True)]
+def layer_sizes(model: FixedHeadBertPreTrainedModel) -> list[LayerSize]:
+    return [LayerSize(*shape) for shape in zip(heads_of(model.config), model.config.neuron_counts, strict=True)]
 
 
 def layers_of(model: FixedHeadBertPreTrainedModel) -> list[FixedHeadBertLayer]:
@@ -66,7 +66,7 @@ class LayerStatistics:
         score_errors: for each reduced head size, the average of |G^(1/2) W_o dz|^2 per token for each head, (H).
     """
 
-    def __init__(self, shape: LayerShape, width: int):
+    def __init__(self, shape: LayerSize, width: int):
         number, size, value_size = shape.heads
         self.heads, self.heads_gradient = SecondMoments(1, number * value_size), SecondMoments(1, width)
         self.neurons, self.neurons_gradient = SecondMoments(1, shape.neurons), SecondMoments(1, width)
@@ -89,7 +89,7 @@ def collect_statistics(
     Raises:
         InputError: If activations or gradients contain NaN or infinity.
     """
-    statistics = [LayerStatistics(shape, model.config.hidden_size) for shape in layer_shapes(model)]
+    statistics = [LayerStatistics(shape, model.config.hidden_size) for shape in layer_sizes(model)]
     modules = [
         (
             layer.attention.get_submodule("output.dense"),
@@ -207,7 +207,7 @@ class LayerPruner:
         tokens: average number of tokens per row.
     """
 
-    def __init__(self, layer: FixedHeadBertLayer, shape: LayerShape, statistics: LayerStatistics, tokens: float):
+    def __init__(self, layer: FixedHeadBertLayer, shape: LayerSize, statistics: LayerStatistics, tokens: float):
         self.layer, self.shape, self.statistics = layer, shape, statistics
         number, _, value_size = shape.heads
         W_o, W_f = (
@@ -240,7 +240,7 @@ class LayerPruner:
         """Returns the predicted KL divergence in nats per row if only this number of neurons remains."""
         return float(self.neuron_costs[self.shape.neurons - neurons])
 
-    def parameters(self, shape: LayerShape) -> dict[str, Tensor]:
+    def parameters(self, shape: LayerSize) -> dict[str, Tensor]:
         """Returns the parameters that change for a smaller shape, by their names in the layer, in float64."""
         changed: dict[str, Tensor] = {}
         if shape.heads != self.shape.heads:

@@ -7,7 +7,7 @@ from ..conversion.growing import Heads
 from ..publishing.model_card import markdown_table
 from ..support.figures import new_figure, skip_without_matplotlib
 from ..support.files import read_json_object, to_json
-from .budget import LayerShape
+from .budget import LayerSize
 from .predictions import Fidelity
 
 RESULTS, PLOT = "shrinking.json", "shrinking.png"
@@ -37,8 +37,8 @@ class ShrinkResult:
     model: str
     rows: int
     tokens: float
-    before: list[LayerShape]
-    after: list[LayerShape]
+    before: list[LayerSize]
+    after: list[LayerSize]
     predicted_divergence: float
     fidelity: Fidelity
     parameters: tuple[int, int]
@@ -106,7 +106,7 @@ class ShrinkResult:
         """Reads a result that was written before distillation."""
         fields = read_json_object(directory / RESULTS, "remove the directory")
         shapes = {
-            name: [LayerShape(Heads(*x["heads"]), x["neurons"]) for x in fields[name]] for name in ("before", "after")
+            name: [LayerSize(Heads(*x["heads"]), x["neurons"]) for x in fields[name]] for name in ("before", "after")
         }
         pairs = {name: tuple(fields[name]) for name in ("parameters", "operations", "seconds")}
         return cls(**fields | shapes | pairs | {"fidelity": Fidelity(**fields["fidelity"])})

@@ -34,11 +34,12 @@ from ..support.errors import InputError
 from ..support.files import new_directory, output_path
 from ..training.arguments import CommonArguments
 from ..training.interruption import train
-from ..training.output import check_same_data, output_directory
-from .budget import LayerShape, Option, head_choices, neuron_choices, solve_knapsack
+from ..training.output import output_directory
+from ..training.resumption import check_same_data
+from .budget import LayerSize, Option, head_choices, neuron_choices, solve_knapsack
 from .calibration import CalibrationData, mean_tokens, typical_sizes
 from .latency import LatencyTable, machine_name, measure_latencies, measure_speedup, median_time
-from .layers import LayerPruner, collect_statistics, layer_shapes, layers_of, non_padding_mask, refit
+from .layers import LayerPruner, collect_statistics, layer_sizes, layers_of, non_padding_mask, refit
 from .predictions import LoadedModel, measure_fidelity
 from .pruning import TOKENS_PER_DIMENSION
 from .report import PLOT, ShrinkResult, plot
@@ -77,7 +78,7 @@ class Target:
     def is_shape(self) -> bool:
         return not self.is_time and self.params is None and self.flops is None
 
-    def shapes(self, config: FixedHeadBertConfig) -> list[LayerShape]:
+    def shapes(self, config: FixedHeadBertConfig) -> list[LayerSize]:
         """
         Returns the target shapes for all layers.
 
@@ -94,7 +95,7 @@ class Target:
             strict=True,
         )
         neurons = per_layer(self.intermediate_size, "intermediate_size", config.neuron_counts)
-        shapes = [LayerShape(Heads(*heads), count) for heads, count in zip(new, neurons, strict=True)]
+        shapes = [LayerSize(Heads(*heads), count) for heads, count in zip(new, neurons, strict=True)]
         for index, shape in enumerate(shapes):
             before, after = (*old[index], config.neuron_counts[index]), (*shape.heads, shape.neurons)
             if any(not 0 <= size <= limit for size, limit in zip(after, before, strict=True)) or min(after[1:3]) < 1:
@@ -145,8 +146,8 @@ class ShrinkContext:
         return context
 
     @property
-    def shapes(self) -> list[LayerShape]:
-        return layer_shapes(self.original)
+    def shapes(self) -> list[LayerSize]:
+        return layer_sizes(self.original)
 
     def operations(self, model: FixedHeadBertPreTrainedModel) -> int:
         """Returns the FLOPs of the layers for a row of average length."""
@@ -363,7 +364,7 @@ def pruned_model(context: ShrinkContext, directory: Path) -> FixedHeadBertPreTra
     return model.eval().to(context.original.device)
 
 
-def layer_pruners(context: ShrinkContext, fixed_shapes: list[LayerShape] | None) -> list[LayerPruner]:
+def layer_pruners(context: ShrinkContext, fixed_shapes: list[LayerSize] | None) -> list[LayerPruner]:
     """Returns a pruner for each layer, with statistics for the fixed shapes or for all choices of heads."""
     if fixed_shapes is None:
         sizes = [{choice.size for choice in head_choices(shape.heads)} for shape in context.shapes]
@@ -391,7 +392,7 @@ def latency_table(context: ShrinkContext) -> LatencyTable:
 
 def choose_shapes(
     context: ShrinkContext, pruners: list[LayerPruner], table: LatencyTable | None
-) -> tuple[list[LayerShape], FixedHeadBertPreTrainedModel, float | None]:
+) -> tuple[list[LayerSize], FixedHeadBertPreTrainedModel, float | None]:
     """
     Chooses the shapes for all layers within the budget. If the measured speed of the entire model differs from the
     latency table, corrects the budget and chooses again.
@@ -414,7 +415,7 @@ def choose_shapes(
     tries: list[tuple] = []  # too slow?, distance from the target, index, shapes, model, speedup in the table
     for _ in range(TRIES):
         solution = solve_knapsack(options, budget - rest)
-        shapes = [LayerShape(one.choice, n.choice) for one, n in zip(solution[::2], solution[1::2], strict=True)]
+        shapes = [LayerSize(one.choice, n.choice) for one, n in zip(solution[::2], solution[1::2], strict=True)]
         pruned = prune_layers(original, pruners, shapes)
         if table is None:
             return shapes, pruned, None
@@ -491,7 +492,7 @@ def budget_for(context: ShrinkContext, table: LatencyTable | None, layers: float
 
 
 def prune_layers(
-    original: FixedHeadBertPreTrainedModel, pruners: list[LayerPruner], shapes: list[LayerShape]
+    original: FixedHeadBertPreTrainedModel, pruners: list[LayerPruner], shapes: list[LayerSize]
 ) -> FixedHeadBertPreTrainedModel:
     """Returns a copy of the original with its layers pruned to `shapes`."""
     config = copy.deepcopy(original.config)

@@ -5,7 +5,6 @@ A run writes to OUTPUT.partial, which is renamed to OUTPUT when the run is compl
 OUTPUT.partial if its arguments and data have not changed.
 """
 
-import json
 import re
 import shutil
 import sys
@@ -28,19 +27,10 @@ from ..support.files import (
     move_into_place,
     output_path,
     read_json_object,
-    to_json,
-    write_atomically,
     writing,
 )
 from .arguments import CommonArguments
-
-COMMAND_FILE, DATA_FILE = "command.json", "data.json"
-# Arguments with these prefixes may differ when a run resumes, because they do not affect the training steps.
-UNCHECKED_PREFIXES = (
-    *("output_dir", "resume_from_checkpoint", "take_over_output_dir", "store_dir", "cache_dir", "token", "hub_"),
-    *("logging_", "save_", "eval_", "per_device_eval_", "do_eval", "do_predict", "max_eval_", "max_predict_", "push_"),
-    *("num_train_epochs", "max_steps", "dataloader_", "preprocessing_", "report_to", "run_name", "disable_tqdm"),
-)
+from .resumption import check_same_command, write_command
 
 
 @contextmanager
@@ -152,40 +142,6 @@ def last_checkpoint(directory: Path) -> str | None:
     """Returns `directory` if it contains the trained model, its newest complete checkpoint otherwise, or None."""
     trained = [directory] if is_complete_checkpoint(directory) else []
     return next(map(str, [*trained, *reversed(complete_checkpoints(directory))]), None)
-
-
-def without_secrets(given: dict[str, Any]) -> dict[str, Any]:
-    """Returns the arguments without access tokens."""
-    return {name: value for name, value in given.items() if name not in ("token", "hub_token")}
-
-
-def write_command(partial: Path, given: dict[str, Any]):
-    """Writes the arguments, except access tokens, to command.json, which is also a recipe for repeating the run."""
-    write_atomically(partial / COMMAND_FILE, to_json(without_secrets(given), indent=1, default=str) + "\n")
-
-
-def check_same_command(partial: Path, given: dict[str, Any]):
-    """Raises InputError if arguments that affect training differ from those of the unfinished run in `partial`."""
-    earlier, now = read_json_object(partial / COMMAND_FILE), json.loads(to_json(given, default=str))
-    names = [name for name in earlier | now if not name.startswith(UNCHECKED_PREFIXES)]
-    if changed := [name for name in names if earlier.get(name) != now.get(name)]:
-        raise InputError(
-            f"{partial}: the unfinished run has different arguments ({', '.join(changed)}; see {COMMAND_FILE}); "
-            "restore them, choose a different `output_dir`, or remove this directory."
-        )
-
-
-def check_same_data(output_dir: Path, fingerprint: str):
-    """Writes the fingerprint of the data to data.json. Raises InputError if it has changed since the run started."""
-    state, file = PartialState(), output_dir / DATA_FILE
-    if state.is_main_process and not file.exists():
-        write_atomically(file, json.dumps({"fingerprint": fingerprint}) + "\n")
-    state.wait_for_everyone()
-    if read_json_object(file).get("fingerprint") != fingerprint:
-        raise InputError(
-            f"{output_dir}: the data or the teacher has changed since the unfinished run started; restore it, or "
-            "remove this directory."
-        )
 
 
 @dataclass(frozen=True, repr=False)

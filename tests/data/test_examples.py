@@ -13,11 +13,10 @@ from fixedbert.data.collator import PretrainingCollator
 from fixedbert.data.examples import (
     EpochSampler,
     PackedExamples,
-    mask_tokens,
     shuffled,
     split_documents,
-    tokens_inside_words,
 )
+from fixedbert.data.masking import mask_tokens, tokens_inside_words
 from fixedbert.data.segment_pairs import PairExamples
 
 

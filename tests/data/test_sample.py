@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fixedbert.data.sample import SUBJECTS, documents, nouns_in, questions, sentence_pairs, stories, write_tasks
-from fixedbert.fine_tuning.questions import load_squad
+from fixedbert.fine_tuning.squad_questions import load_squad
 from fixedbert.fine_tuning.texts import load_files
 
 NOUNS = {noun: subject for subject, (nouns, _) in SUBJECTS.items() for noun in nouns.split()}

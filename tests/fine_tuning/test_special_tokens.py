@@ -9,7 +9,8 @@ from transformers import BertTokenizer, PreTrainedTokenizerFast
 from fixedbert.data.sequences import read_sequences
 from fixedbert.data.store import tokenize_sentences
 from fixedbert.data.tokenizers import encode
-from fixedbert.fine_tuning.questions import FEATURES, squad_windows
+from fixedbert.fine_tuning.squad_questions import FEATURES
+from fixedbert.fine_tuning.squad_windows import squad_windows
 from fixedbert.fine_tuning.texts import text_features
 
 

@@ -9,16 +9,10 @@ import pytest
 from pyarrow import parquet
 from transformers import BertTokenizer, EvalPrediction
 
-from fixedbert.fine_tuning.questions import (
-    FEATURES,
-    answer_characters,
-    load_squad,
-    questions_that_fit,
-    squad_windows,
-    token_span,
-)
 from fixedbert.fine_tuning.squad import SquadDataArguments, load_questions
 from fixedbert.fine_tuning.squad_metrics import SquadEvaluation
+from fixedbert.fine_tuning.squad_questions import FEATURES, load_squad, questions_that_fit
+from fixedbert.fine_tuning.squad_windows import answer_characters, squad_windows, token_span
 from fixedbert.support.errors import InputError
 
 CONTEXT = "The function read takes a string . The function write returns two six lists . One two three four five ."

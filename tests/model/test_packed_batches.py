@@ -9,7 +9,7 @@ from helpers.tiny_models import UNEQUAL, V, model_of
 from torch.nn.utils import clip_grad_norm_
 
 from fixedbert.data.collator import PretrainingCollator
-from fixedbert.data.examples import target_count
+from fixedbert.data.masking import target_count
 from fixedbert.pretraining.examples import make_collator
 
 HEADS = {"mlm+nsp": "ForPreTraining", "mlm": "ForMaskedLM", "clm": "LMHeadModel"}

@@ -15,15 +15,15 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from fixedbert.conversion.growing import Heads
 from fixedbert.conversion.to_bert import to_bert
 from fixedbert.fine_tuning.distillation import DistillationTrainer
-from fixedbert.shrinking.budget import LayerShape
+from fixedbert.shrinking.budget import LayerSize
 from fixedbert.shrinking.calibration import CalibrationData
-from fixedbert.shrinking.layers import collect_statistics, layer_shapes, refit
+from fixedbert.shrinking.layers import collect_statistics, layer_sizes, refit
 from fixedbert.shrinking.predictions import measure_fidelity
 from fixedbert.shrinking.shrink import ShrinkContext, Target, layer_pruners, prune_layers, shrink
 from fixedbert.support.errors import InputError
 from fixedbert_cli import main
 
-SMALL = LayerShape(Heads(5, 6, 6), 37)  # layers of `small`
+SMALL = LayerSize(Heads(5, 6, 6), 37)  # layers of `small`
 
 
 @pytest.fixture
@@ -70,14 +70,14 @@ def test_fixed_shapes_and_empty_sublayers(large, rows, tmp_path):
     assert [shape.heads.num_heads for shape in result.after] == [0, 7, 3]
     assert [shape.neurons for shape in result.after] == [48, 0, 7] and result.after[1].heads == Heads(7, 3, 3)
     pruned = AutoModelForSequenceClassification.from_pretrained(tmp_path / "out")
-    assert layer_shapes(pruned) == result.after
+    assert layer_sizes(pruned) == result.after
     assert "attention.output.dense.weight" not in dict(pruned.bert.encoder.layer[0].named_parameters())
 
 
 def test_all_sublayers_can_be_empty(large, rows, tmp_path):
     """A model without any heads or neurons can be loaded and converted to an equivalent BERT."""
     result = shrink(large, tmp_path / "out", num_attention_heads=0, intermediate_size=0, **rows)
-    assert result.after == [LayerShape(Heads(0, 8, 8), 0)] * 3
+    assert result.after == [LayerSize(Heads(0, 8, 8), 0)] * 3
     pruned = AutoModelForSequenceClassification.from_pretrained(tmp_path / "out").eval()
     inputs = {"input_ids": torch.randint(5, 60, (3, 7))}
     with torch.no_grad():
@@ -86,7 +86,7 @@ def test_all_sublayers_can_be_empty(large, rows, tmp_path):
 
 def test_refit_brings_hidden_states_closer(context):
     """The refit brings the hidden states for held-out rows closer to those of the original."""
-    shapes = [LayerShape(Heads(3, 4, 4), 13)] * 3
+    shapes = [LayerSize(Heads(3, 4, 4), 13)] * 3
     pruners = layer_pruners(context, shapes)
     pruned, refitted = (prune_layers(context.original, pruners, shapes) for _ in range(2))
     refit(context.original, refitted, context.calibration)
