@@ -71,7 +71,7 @@ def choose_words(lengths: np.ndarray, count: int, rng: np.random.Generator) -> n
 
 
 def tokens_inside_words(tokenizer: PreTrainedTokenizerBase) -> np.ndarray | None:
-    """Returns a mask (vocab_size,) of tokens that continue a word ("##..." in WordPiece), or None if there are none."""
+    """Returns a mask (vocab_size,) of tokens that continue a word ("##..." in WordPiece), or None without any."""
     tokens = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
     inside = np.array([token is not None and token.startswith("##") for token in tokens])
     return inside if inside.any() else None
