@@ -152,14 +152,9 @@ class Trained:
     results: dict[str, Any]
 
     def __repr__(self) -> str:
-        metrics = ", ".join(
-            f"{name} {value:.4g}"
-            for name, value in self.results.items()
-            if name.startswith(("eval_", "predict_"))
-            and isinstance(value, float)
-            and not name.endswith(("_runtime", "_per_second"))
-        )
-        return f"{self.folder}: {metrics or 'done'}"
+        metrics = [(name, x) for name, x in self.results.items() if name.startswith("eval_") and isinstance(x, float)]
+        shown = [f"{name} {x:.4g}" for name, x in metrics if not name.endswith(("_runtime", "_per_second"))]
+        return f"{self.folder}: {', '.join(shown) or 'done'}"
 
 
 def read_result(directory: Path) -> Trained:
