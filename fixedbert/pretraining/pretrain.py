@@ -24,14 +24,7 @@ from ..support.files import check_output_free, output_path, to_json
 from ..training.arguments import make_arguments, read_arguments, with_recipe
 from ..training.interruption import train
 from ..training.loading import load_config, load_model
-from ..training.output import (
-    Trained,
-    is_complete_checkpoint,
-    output_directory,
-    publish,
-    read_result,
-    record_metrics,
-)
+from ..training.output import Trained, is_complete_checkpoint, output_directory, publish, read_result, record_metrics
 from ..training.plots import draw_pretraining
 from ..training.resumption import check_same_command, check_same_data, without_secrets
 from ..training.speed import enable_sparse_prediction, enable_unpadding, keep_freed_memory

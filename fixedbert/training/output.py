@@ -152,8 +152,9 @@ class Trained:
     results: dict[str, Any]
 
     def __repr__(self) -> str:
-        metrics = [(name, x) for name, x in self.results.items() if name.startswith("eval_") and isinstance(x, float)]
-        shown = [f"{name} {x:.4g}" for name, x in metrics if not name.endswith(("_runtime", "_per_second"))]
+        metrics = [name for name in self.results if name.startswith(("eval_", "predict_"))]
+        numbers = [(name, self.results[name]) for name in metrics if not name.endswith(("_runtime", "_per_second"))]
+        shown = [f"{name} {value:.4g}" for name, value in numbers if isinstance(value, float)]
         return f"{self.folder}: {', '.join(shown) or 'done'}"
 
 
