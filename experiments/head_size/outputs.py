@@ -1,11 +1,11 @@
 """
-The outputs that the heads of a layer can produce with values of a given size.
+Outputs that the attention heads in a layer can produce with a given value size.
 
 In the paper's notation: on a sequence X (d, n), h heads with patterns P_i (n, n) and values of size v give
 
     Y = sum_i W_o^i W_v^i X P_i = [W_o^1 ... W_o^h] [W_v^1 X P_1; ...; W_v^h X P_h],
 
-a product over h v dimensions. Its rank is at most h v, whatever the size of queries and keys. If every X P_i has full
+a product over h v dimensions. Its rank is at most h v, regardless of the query and key size. If every X P_i has full
 column rank, this is the only limit: the layer produces Y if and only if rank(Y) <= h v. A head produces any part Z of
 rank v with W_o^i W_v^i = Z (X P_i)^+, which has the rank of Z. With the bias of W_o, which adds the same vector to all
 tokens, the rank is at most h v + 1; a bias of values changes nothing. Derived and tested here, in float64.
@@ -23,7 +23,7 @@ def values_for(X: Tensor, patterns: Tensor, Y: Tensor, value_size: int) -> tuple
     the nearest output in the Frobenius norm if rank(Y) exceeds h v (Eckart and Young).
 
     Raises:
-        InputError: the tokens of X under a pattern are linearly dependent.
+        InputError: If the tokens X P are linearly dependent for a pattern P.
     """
     left, singular, right = torch.linalg.svd(Y.double(), full_matrices=False)
     W_v, W_o = [], []
@@ -38,7 +38,7 @@ def values_for(X: Tensor, patterns: Tensor, Y: Tensor, value_size: int) -> tuple
 
 
 def padded(rows: Tensor, size: int) -> Tensor:
-    """Pads `rows` (r, d) with rows of zeros to (size, d)."""
+    """Pads `rows` (r, d) with zeros to (size, d)."""
     return torch.cat([rows, rows.new_zeros(size - len(rows), rows.shape[1])])
 
 

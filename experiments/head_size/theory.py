@@ -28,47 +28,47 @@ DRAWN = 1e-6  # nats; lower end of the logarithmic axis
 
 @dataclass(frozen=True)
 class Theorem1:
-    """Theorem 1 on a random pattern, with the largest errors of a probability."""
+    """Results for Theorem 1 on a random pattern. Errors are the largest over all attention probabilities."""
 
     length: int  # n
-    errors: dict[int, float]  # by head size, with the constructed weights
+    errors: dict[int, float]  # error for each head size, with the constructed weights
     too_small: int  # head size n - 2
-    error_too_small: float  # of the best head of this size
+    error_too_small: float  # error of the best head of this size
 
 
 @dataclass(frozen=True)
 class Theorem2:
-    """Theorem 2: a layer of fixed heads and a standard layer of the same width and number of heads."""
+    """Results for Theorem 2: a layer with a fixed head size against a standard layer of equal width and head count."""
 
     width: int
     heads: int
-    head_size: int  # of the fixed heads; standard heads have width / heads
-    differences: dict[int, float]  # largest difference of outputs, by case of the proof
-    closed_form_errors: dict[int, float]  # error of the closed form, in cases 1 and 2
+    head_size: int  # fixed head size; the standard head size is width / heads
+    differences: dict[int, float]  # largest difference between the outputs, for each case in the proof
+    closed_form_errors: dict[int, float]  # error of the closed-form difference, for cases 1 and 2
 
 
 @dataclass(frozen=True)
 class ValueRank:
-    """The rank criterion for values, on a random output of full rank and random patterns."""
+    """Results for the rank criterion for values, on random patterns and a random output of full rank."""
 
     length: int  # n, the rank of the output
     heads: int
-    size: int  # least size of values that gives the output, n / heads
-    error: float  # largest error of an entry with this size
+    size: int  # smallest value size that can produce the output, n / heads
+    error: float  # largest error in any entry with this size
     too_small: int  # size - 1
     error_too_small: float  # Frobenius norm of the error with the best values of this size
-    least_error: float  # the same in theory: norm of the singular values beyond heads * too_small
+    least_error: float  # theoretical minimum: norm of the singular values beyond heads * too_small
 
 
 @dataclass(frozen=True)
 class PatternFits:
-    """Fits of random patterns over `length` tokens by heads of size 1 and more: median divergences in nats."""
+    """Median divergences, in nats, between random patterns over `length` tokens and heads of size 1, 2, ..."""
 
     length: int
-    uniform: float  # of uniform attention
-    least_head_sizes: tuple[int, ...]  # for each pattern
-    truncated: tuple[float, ...]  # by head size, with the largest singular values
-    fitted: tuple[float, ...]  # the same after gradient descent
+    uniform: float  # divergence of uniform attention
+    least_head_sizes: tuple[int, ...]  # smallest exact head size for each pattern
+    truncated: tuple[float, ...]  # for each head size, keeping the largest singular values
+    fitted: tuple[float, ...]  # for each head size, after gradient descent
 
 
 @dataclass(frozen=True)
@@ -83,14 +83,14 @@ class Theory:
 
 def theory(output_dir: str | Path, lengths: Sequence[int] = (8, 16, 32), patterns: int = 5, seed: int = 0) -> Theory:
     """
-    Check the theorems, and write theory.png to `output_dir`, a new directory.
+    Checks the theorems numerically, and writes theory.png to the new directory `output_dir`.
 
     Args:
-        lengths: sequence lengths of the curves; the first is also that of Theorem 1 and the heat maps.
-        patterns: number of random patterns for each length, whose median is drawn.
+        lengths: Sequence lengths for the curves. Theorem 1 and the heat maps use the first one.
+        patterns: Number of random patterns for each length. The curves show their median.
 
     Raises:
-        InputError: a length is below 2, or there are no patterns.
+        InputError: If a length is below 2, or there are no patterns.
     """
     if min(lengths) < 2 or patterns < 1:
         raise InputError("needs lengths of at least 2 tokens, and at least one pattern.", "lengths")
@@ -175,20 +175,20 @@ def draw(fits: Sequence[PatternFits], P: Tensor, file: Path):
             panel.minorticks_off()
         upper.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
         patterns = len(fits[0].least_head_sizes)
-        upper.suptitle(f"Random patterns, median of {patterns}; dotted: n - 1, from which on heads are exact")
+        upper.suptitle(f"Random patterns, median of {patterns}; dotted: n - 1, where heads become exact")
         draw_patterns(lower, P)
 
 
 def draw_patterns(figure: SubFigure, P: Tensor):
-    """Draws P, the best heads of n - 2 and n / 4, and uniform attention as heat maps with one scale."""
+    """Draws heat maps with a common scale: P, the best heads of size n - 2 and n / 4, and uniform attention."""
     n = len(P)
-    shown = {f"P: a head of {n - 1}": P}
-    shown |= {f"best head of {size}": fitted(P, size) for size in sorted({n - 2, n // 4} - {0}, reverse=True)}
+    shown = {f"P: head size {n - 1}": P}
+    shown |= {f"best head, size {size}": fitted(P, size) for size in sorted({n - 2, n // 4} - {0}, reverse=True)}
     shown["uniform attention"] = torch.full_like(P, 1 / n)
     panels = figure.subplots(1, len(shown), sharey=True)
     for panel, (title, pattern) in zip(panels, shown.items(), strict=True):
         image = panel.imshow(pattern.numpy(), cmap="Blues", vmin=0, vmax=float(P.max()))
-        off = "" if pattern is P else f"\n{kullback_leibler(P, pattern):.2g} nats off"
+        off = "" if pattern is P else f"\nKL {kullback_leibler(P, pattern):.2g} nats"
         panel.set(title=f"{title}{off}", xlabel="query", xticks=[], yticks=[])
     panels[0].set_ylabel("token")
     figure.colorbar(image, ax=panels, label="attention")
@@ -197,28 +197,28 @@ def draw_patterns(figure: SubFigure, P: Tensor):
 def theory_text(theory: Theory) -> str:
     """Returns the results as text."""
     expressed, layers, values = theory.theorem_1, theory.theorem_2, theory.value_rank
-    lines = [f"Theorem 1: a random pattern over {expressed.length} tokens (largest error of a probability)"]
-    lines += [f"  head of {size}: {error:.1e}" for size, error in expressed.errors.items()]
-    lines.append(f"  best head of {expressed.too_small}: {expressed.error_too_small:.1e}")
+    lines = [f"Theorem 1: a random pattern over {expressed.length} tokens (largest error of any probability)"]
+    lines += [f"  head size {size}: {error:.1e}" for size, error in expressed.errors.items()]
+    lines.append(f"  best head of size {expressed.too_small}: {expressed.error_too_small:.1e}")
     lines.append(
-        f"Theorem 2: {layers.heads} fixed heads of {layers.head_size} in width {layers.width} against {layers.heads} "
-        f"standard heads of {layers.width // layers.heads} (largest difference of an entry)"
+        f"Theorem 2: {layers.heads} heads of size {layers.head_size} against {layers.heads} standard heads of size "
+        f"{layers.width // layers.heads}, in layers of width {layers.width} (largest difference between the outputs)"
     )
     for case, gap in layers.differences.items():
         errors = layers.closed_form_errors
         closed = f", error of the closed form {errors[case]:.1e}" if case in errors else ""
-        lines.append(f"  case {case}: the layers differ by {gap:.3g}{closed}")
+        lines.append(f"  case {case}: {gap:.3g}{closed}")
     lines += [
-        f"Values: a random output over {values.length} tokens, from {values.heads} heads (largest error of an entry)",
-        f"  values of {values.size}: {values.error:.1e}",
-        f"  best values of {values.too_small}: {values.error_too_small:.3g} in the Frobenius norm, error of the "
+        f"Values: a random output over {values.length} tokens, from {values.heads} heads (largest error of any entry)",
+        f"  value size {values.size}: {values.error:.1e}",
+        f"  best values of size {values.too_small}: {values.error_too_small:.3g} in the Frobenius norm, error of the "
         f"closed form {abs(values.error_too_small - values.least_error):.1e}",
     ]
-    lines += ["", "random patterns: least head size; divergence in nats, median"]
+    lines += ["", "random patterns: smallest exact head sizes; median divergence in nats"]
     for fits in theory.fits:
         half = fits.length // 2
         lines.append(
             f"  {fits.length:>4} tokens: {sorted(set(fits.least_head_sizes))}; uniform attention {fits.uniform:.2g}, "
-            f"best head of {half} {fits.fitted[half - 1]:.2g}"
+            f"best head of size {half} {fits.fitted[half - 1]:.2g}"
         )
     return "\n".join(lines)
