@@ -38,7 +38,7 @@ LAYER_OF = {name: number for number, names in enumerate(LAYERS) for name in name
 BUDGETS = {
     "fixedbert_cli.py": 240,
     "fixedbert": 460,  # files at the top of the package, without subpackages
-    "fixedbert/model": 1310,
+    "fixedbert/model": 1320,
     "fixedbert/conversion": 1150,
     "fixedbert/data": 2150,
     "fixedbert/fine_tuning": 2240,
@@ -54,7 +54,7 @@ BUDGETS = {
     "soak": 585,
     "tests": 14340,
 }
-INSTALLED_BUDGET = 13620  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
+INSTALLED_BUDGET = 13640  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
 
 
 def module_of(file: Path) -> str:

@@ -510,4 +510,15 @@ class FixedHeadBertForQuestionAnswering(FixedHeadBertPreTrainedModel, bert.BertF
         return modeling_outputs.QuestionAnsweringModelOutput(loss=(starts + ends) / 2, **outputs)
 
 
-__all__ = ["FixedHeadBertPreTrainedModel", *(f"FixedHeadBert{head}" for head in HEADS)]
+__all__ = [
+    "FixedHeadBertForMaskedLM",
+    "FixedHeadBertForMultipleChoice",
+    "FixedHeadBertForNextSentencePrediction",
+    "FixedHeadBertForPreTraining",
+    "FixedHeadBertForQuestionAnswering",
+    "FixedHeadBertForSequenceClassification",
+    "FixedHeadBertForTokenClassification",
+    "FixedHeadBertLMHeadModel",
+    "FixedHeadBertModel",
+    "FixedHeadBertPreTrainedModel",
+]
