@@ -195,7 +195,7 @@ def task_of(head: str, config: PreTrainedConfig, source: str, has_embeddings: bo
     if head == "" and has_embeddings:
         return f"embeddings of size {config.hidden_size}"
     if head != "SequenceClassification":
-        raise InputError(f"{source}: only classifiers, regressions and sentence-transformers models can be compared.")
+        raise InputError(f"{source}: only classification, regression and sentence-transformers models are supported.")
     kind = kind_of_logits(config)
     return f"{config.num_labels} numbers" if kind == "numbers" else f"{kind} {', '.join(default_names(config))}"
 
@@ -220,11 +220,11 @@ def read_rows_for(
     columns = None if text_column_names is None else tuple(text_column_names.split(","))
     kind = "embeddings" if first.task.startswith("embeddings") else kind_of_logits(first.config)
     label = label_column_name or "label"
-    labelled = kind in ("classes", "numbers") and (label_column_name or label in RowSource.from_file(file).columns)
-    split = "validation" if labelled else "test"
+    labeled = kind in ("classes", "numbers") and (label_column_name or label in RowSource.from_file(file).columns)
+    split = "validation" if labeled else "test"
     regression = kind == "numbers"
     data = load_files({split: str(file)}, do_regression=regression, text_columns=columns, label_column=label)
-    if not labelled:
+    if not labeled:
         texts = texts_of(data.splits[split])
         return [(text,) for row in texts for text in row] if kind == "embeddings" else texts, None
     label_ids, _ = align_labels(data.labels, first.config, train=False)

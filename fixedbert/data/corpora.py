@@ -76,7 +76,7 @@ class CorpusReader:
     Iterable over the documents in a corpus, in the order of its files and rows. It reads one document at a time.
 
     Attributes:
-        size: Number of bytes in all files, or number of rows in a Hub dataset or the sample.
+        size: Number of bytes in all files, or of rows in a Hub dataset or the built-in sample corpus.
         position: Number of bytes or rows read in the current iteration.
 
     Raises:

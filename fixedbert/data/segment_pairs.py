@@ -39,7 +39,7 @@ def check_documents(documents: Documents, document_ids: np.ndarray):
 
 
 def check_labels(labels: np.ndarray):
-    """Raises InputError if the fraction of NOT_NEXT in `labels`, (pairs,), is far from one half."""
+    """Raises InputError if the fraction of NOT_NEXT among the `labels` (pairs,) is far from one half."""
     fraction = (labels == NOT_NEXT).mean() if len(labels) else 0.5
     if len(labels) >= MIN_CHECKED_PAIRS and abs(fraction - 0.5) > MAX_DEVIATION:
         raise InputError(

@@ -112,7 +112,7 @@ class Documents:
         return self._row(self._input_ids, document)
 
     def sentence_ends(self, document: int) -> np.ndarray:
-        """Returns a view of the token offsets where the sentences in a document end, (sentences,)."""
+        """Returns a view of the token offsets (sentences,) at which the sentences in a document end."""
         return self._row(self._sentence_ends, document)
 
     def plan(self, name: str, blocks: Iterable[np.ndarray]) -> Path:

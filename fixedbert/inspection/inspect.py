@@ -53,7 +53,7 @@ def inspect(  # noqa: PLR0913  one argument per command-line option
     token: str | None = None,
 ) -> Inspection:
     """
-    Measures attention heads on text. Writes inspection.html, .json and .png to the new directory `output_dir`.
+    Computes statistics of each attention head on text. Writes inspection.html, .json and .png to `output_dir`.
 
     Args:
         model: A BERT-like encoder, or its directory or Hub id.
@@ -197,6 +197,6 @@ def load_checkpoint(name: str, length: int, **hub_options) -> Checkpoint:
 
 
 def example_length(heads: int, length: int) -> int:
-    """Returns the maximum tokens per example, given the total number of heads in the model and the sequence length."""
+    """Returns the number of tokens to show per example, which is lower if the model has many `heads` to draw."""
     fitting = math.isqrt(EXAMPLE_WEIGHTS // (EXAMPLES * heads))
     return min(length, EXAMPLE_TOKENS[1], max(fitting, EXAMPLE_TOKENS[0]))

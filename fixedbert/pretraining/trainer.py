@@ -27,9 +27,9 @@ class PretrainingTrainer(CommonTrainer):
     """
     Trainer that generates new examples in every epoch.
 
-    The loss of a step is the average over all labelled tokens plus the average over all segment pairs. It does not
+    The loss of a step is the average over all labeled tokens plus the average over all segment pairs. It does not
     depend on how the examples are split into accumulated batches and processes. (An average of batch averages would
-    give more weight to tokens in batches with few labels.) The log also contains the accuracy on labelled tokens in a
+    give more weight to tokens in batches with few labels.) The log also contains the accuracy on labeled tokens in a
     sample of the batches, the throughput in non-padding tokens per second, and the fraction of non-padding tokens
     (`fill_ratio`).
 
@@ -40,7 +40,7 @@ class PretrainingTrainer(CommonTrainer):
         schedule_steps: Number of steps in the learning-rate schedule, if it spans several stages.
     """
 
-    counts = 4  # labelled tokens, correct predictions for them, non-padding tokens, all tokens
+    counts = 4  # labeled tokens, correct predictions for them, non-padding tokens, all tokens
     args: PretrainingArguments
     objective: str
 
@@ -91,26 +91,26 @@ class PretrainingTrainer(CommonTrainer):
         labels = inputs["labels"]
         mask = inputs.get("attention_mask")
         total = labels.new_full((), labels.numel(), dtype=torch.float)
-        labelled = correct = torch.zeros_like(total)
+        labeled = correct = torch.zeros_like(total)
         batch = self.state.global_step * self.args.gradient_accumulation_steps + len(self.step_losses)
         if batch % max(1, int(self.args.logging_steps) // 10) == 0:
             logits = outputs.prediction_logits if self.objective == "mlm+nsp" else outputs.logits
             logits, targets = logits_and_targets(logits, labels, self.objective, inputs.get("label_indices"))
-            labelled, correct = targets.ne(-100).sum(), (logits.argmax(-1) == targets).sum()
+            labeled, correct = targets.ne(-100).sum(), (logits.argmax(-1) == targets).sum()
         real = total if mask is None else mask.sum()
         self.window = self.window.to(labels.device)
-        self.window[1:] += torch.stack([labelled, correct, real, total])
+        self.window[1:] += torch.stack([labeled, correct, real, total])
         if mask is None:
             assert isinstance(self.processing_class, PreTrainedTokenizerBase)
             real = (inputs["input_ids"] != self.processing_class.pad_token_id).sum()
         self.step_tokens.append(real)
 
     def counted(self, counts):
-        labelled, correct, real, total = counts
-        if not (labelled and total):
+        labeled, correct, real, total = counts
+        if not (labeled and total):
             return {}
         return {
-            f"{self.objective[:3]}_accuracy": correct / labelled,
+            f"{self.objective[:3]}_accuracy": correct / labeled,
             "tokens_per_second": real / (time.monotonic() - self.window_began),
             "fill_ratio": real / total,
         }
@@ -136,7 +136,7 @@ class PretrainingTrainer(CommonTrainer):
 
 
 def separate_losses(outputs: ModelOutput, inputs: dict[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Returns the average loss over labelled tokens, and over segment pairs or None without next-sentence labels."""
+    """Returns the average loss over labeled tokens, and over segment pairs or None without next-sentence labels."""
     if "next_sentence_label" not in inputs:
         return outputs["loss"], None
     if "masked_lm_loss" in outputs:
@@ -149,12 +149,12 @@ def logits_and_targets(
     logits: torch.Tensor, labels: torch.Tensor, objective: str, label_indices: torch.Tensor | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """
-    Returns the logits (N, V) and targets (N,) for the N labelled tokens.
+    Returns the logits (N, V) and targets (N,) for the N labeled tokens.
 
     Args:
-        logits: Tensor (B, L, V), or (N, V) from a model that predicts only labelled tokens.
+        logits: Tensor (B, L, V), or (N, V) from a model that predicts only labeled tokens.
         labels: Tensor (B, L) with -100 for tokens without a label. A causal LM predicts each label one token earlier.
-        label_indices: Indices of the labelled tokens in the flattened labels. Computed if they are not passed.
+        label_indices: Indices of the labeled tokens in the flattened labels. Computed if they are not passed.
     """
     if objective == "clm":
         logits, labels = logits[:, :-1], labels[:, 1:]
@@ -169,23 +169,23 @@ def sums_by_example(logits, labels, objective: str = "mlm+nsp", inside_word: np.
     Trainer calls this function as `preprocess_logits_for_metrics`.
 
     Args:
-        logits: Logits (B, L, V), or (N, V) for the N labelled tokens. With next-sentence prediction, a tuple of these
+        logits: Logits (B, L, V), or (N, V) for the N labeled tokens. With next-sentence prediction, a tuple of these
             logits and the next-sentence logits (B, 2).
         labels: Labels (B, L). With next-sentence prediction, a tuple of them and the next-sentence labels (B,).
         inside_word: Mask (V,) that selects tokens inside a word, for counting words.
     """
     logits = logits if isinstance(logits, tuple) else (logits,)
     labels, *next_sentence_label = labels if isinstance(labels, tuple) else (labels,)
-    is_labelled = labels[:, 1:].ne(-100) if objective == "clm" else labels.ne(-100)
+    is_labeled = labels[:, 1:].ne(-100) if objective == "clm" else labels.ne(-100)
     sums = torch.zeros(len(labels), len(SUMS[objective]), device=labels.device)
-    per_row = is_labelled.sum(-1).tolist()
-    # In batches with a fixed shape, the last logits belong to unlabelled tokens.
+    per_row = is_labeled.sum(-1).tolist()
+    # In batches with a fixed shape, the last logits belong to unlabeled tokens.
     parts = logits[0][: sum(per_row)].split(per_row) if logits[0].dim() == 2 else logits[0]
     for row, part in enumerate(parts):  # row by row, to avoid a float32 copy of all logits
         if part.dim() == 2 and logits[0].dim() == 3:
             part, targets = logits_and_targets(part[None], labels[row : row + 1], objective)
         else:
-            targets = labels[row][is_labelled[row]]
+            targets = labels[row][is_labeled[row]]
         sums[row, 0] = cross_entropy(part.float(), targets, reduction="sum")
         sums[row, 1] = (part.argmax(-1) == targets).sum()
         sums[row, 2] = len(targets)
@@ -201,7 +201,7 @@ def pretraining_metrics(
     prediction: EvalPrediction, objective: str = "mlm+nsp", by_word: bool = False
 ) -> dict[str, float]:
     """
-    Returns average losses and accuracies over labelled tokens and over segment pairs, and the perplexity per token.
+    Returns average losses and accuracies over labeled tokens and over segment pairs, and the perplexity per token.
 
     Trainer calls this function as `compute_metrics`. With `by_word`, it also returns the perplexity per word of a
     causal LM: exp(total loss / number of words). As in BERT's tokenizer, punctuation marks are words, and so are

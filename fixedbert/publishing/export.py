@@ -126,7 +126,7 @@ def example_batches(graph: Graph, tokenizer: PreTrainedTokenizerBase) -> list[Ba
 
 
 def write_graphs(graph: Graph, batches: list[Batch], directory: Path, int8: bool) -> str:
-    """Writes the graph, and with `int8` a quantized graph too. Returns a summary."""
+    """Writes the graph and, if `int8` is True, a quantized copy. Returns a summary."""
     file, quantized = directory / GRAPH, directory / QUANTIZED
     with torch.no_grad():
         expected = [graph(**batch) for batch in batches]

@@ -1,4 +1,4 @@
-"""Calibration data: loads unlabelled rows for a model's task and returns them as batches of token ids."""
+"""Calibration data: loads unlabeled rows for a model's task and returns them as batches of token ids."""
 
 import random
 from collections.abc import Iterator

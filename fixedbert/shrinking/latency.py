@@ -102,7 +102,7 @@ def processor_name() -> str:
 def measure_latencies(
     model: FixedHeadBertPreTrainedModel, shapes: list[LayerSize], inputs: list[Size]
 ) -> LatencyTable:
-    """Measures every sublayer that pruning can produce from layers with these shapes, with random weights."""
+    """Measures the latency of each sublayer that pruning can produce from these shapes. Weights are random."""
     heads = dict.fromkeys(choice for shape in shapes for choice in head_choices(shape.heads))
     neurons = dict.fromkeys(choice for shape in shapes for choice in neuron_choices(shape.neurons))
     sublayers: dict[object, Callable] = {choice: layer_with(model, choice).attention for choice in heads}

@@ -218,7 +218,7 @@ class LeastSquaresRefit:
 
 
 def tail_energies(singular: Tensor) -> Tensor:
-    """Returns the sums of squares (..., P + 1) lost by keeping the first 0, 1, ..., P singular values (..., P)."""
+    """Returns, for k = 0, ..., P, the sum of squares of the `singular` values (..., P) after the first k."""
     lost = singular.double().square().flip(-1).cumsum(-1).flip(-1)
     return torch.cat([lost, lost.new_zeros(*lost.shape[:-1], 1)], dim=-1)
 

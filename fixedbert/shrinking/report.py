@@ -121,7 +121,7 @@ class ShrinkResult:
         if self.distilled is not None:
             distilled = f" After {self.distil_steps:,} distillation steps: {self.distilled}."
         return f"""
-Pruned from `{short_name(self.model)}` on {self.rows:,} unlabelled rows with {self.tokens:.0f} tokens on average: \
+Pruned from `{short_name(self.model)}` on {self.rows:,} unlabeled rows with {self.tokens:.0f} tokens on average: \
 {self.summary}{distilled} Times were measured on {self.machine}.
 
 {markdown_table(rows, ("layer", "heads before", "after", "neurons before", "after"))}

@@ -1,7 +1,7 @@
 """
 Prunes a BERT to a target speed or size while preserving its predictions.
 
-1. calibration.py loads unlabelled rows for the model's task.
+1. calibration.py loads unlabeled rows for the model's task.
 2. layers.py collects statistics for each layer: activations, and the Fisher information of the predictions.
 3. pruning.py computes the cost of pruning heads, head sizes and neurons. latency.py measures the time saved by it.
 4. budget.py chooses the shapes for all layers that meet the target at the lowest cost.

@@ -57,7 +57,7 @@ def enable_unpadding(model: PreTrainedModel):
 
 
 def enable_sparse_prediction(model: PreTrainedModel):
-    """Makes a FixedHeadBert compute logits for labelled tokens only. Does not change its configuration."""
+    """Makes a FixedHeadBert compute logits for labeled tokens only. Does not change its configuration."""
     vars(model)["sparse_prediction"] = True
 
 

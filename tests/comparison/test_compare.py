@@ -158,7 +158,7 @@ def test_unsuitable_models(models, tmp_path):
     save(model_of("ForSequenceClassification", **SHAPE, **LABELS, **multi_label), tmp_path / "labels")
     for name, message in (
         ("other", "other predicts classes LABEL_0, LABEL_1, LABEL_2, but .*one predicts classes odd, bad, good"),
-        ("masked", "only classifiers, regressions and sentence-transformers models"),
+        ("masked", "only classification, regression and sentence-transformers models"),
         ("labels", "labels predicts labels odd, bad, good, but"),
     ):
         with pytest.raises(InputError, match=message):
