@@ -44,17 +44,17 @@ BUDGETS = {
     "fixedbert/fine_tuning": 2240,
     "fixedbert/pretraining": 860,
     "fixedbert/training": 1230,
-    "fixedbert/shrinking": 1880,
+    "fixedbert/shrinking": 1885,
     "fixedbert/comparison": 380,
     "fixedbert/inspection": 730,
     "fixedbert/publishing": 590,
-    "fixedbert/support": 440,
+    "fixedbert/support": 445,
     "experiments": 4000,
     "benchmarks": 2165,
     "soak": 585,
-    "tests": 14340,
+    "tests": 14370,
 }
-INSTALLED_BUDGET = 13640  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
+INSTALLED_BUDGET = 13645  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
 
 
 def module_of(file: Path) -> str:

@@ -15,7 +15,7 @@ class ComparedModel:
     The measurements for one model.
 
     Args:
-        name: name of the model, which includes the precision of an ONNX graph.
+        name: name of the model. For an ONNX graph, it includes the precision.
         rows_per_second: throughput in batches, and one row at a time.
         speedup: median speedup over the first model in batches, and one row at a time.
         scores: metrics by name; empty if the rows have no labels.

@@ -142,7 +142,7 @@ def random_segment(ends: np.ndarray, min_tokens: int, max_tokens: int, rng: rand
 
 
 def sentence_at(ends: np.ndarray, index: int, longest: int) -> tuple[int, int, int]:
-    """Returns a sentence's start offset, its length in tokens and its number of pieces."""
+    """Returns a sentence's start offset, its length, and the number of parts of at most `longest` tokens in it."""
     start = int(ends[index - 1]) if index else 0
     length = int(ends[index]) - start
     return start, length, -(-length // longest)

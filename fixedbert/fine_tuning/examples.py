@@ -12,7 +12,7 @@ from datasets.fingerprint import Hasher
 from ..support.errors import InputError
 
 FORMAT = 5  # part of the cache key; increase it when the same rows produce different features
-MAX_LISTED = 20  # maximum number of skipped rows in a message
+MAX_LISTED, MAX_CHARACTERS = 20, 300  # maximum number of skipped rows in a message, and of characters for each
 ROWS_PER_PROCESS = 10_000  # with fewer rows, starting a process takes longer than it saves
 
 
@@ -22,7 +22,7 @@ def report_bad_rows(name: str, problems: Mapping[str, str], skip: bool):
 
     `problems` maps each invalid row, for example "line 3", to a description of its problem.
     """
-    listed = [f"{row}: {problem}" for row, problem in problems.items()]
+    listed = [f"{row}: {problem}"[:MAX_CHARACTERS] for row, problem in problems.items()]
     if listed and not skip:
         more = f" (and {len(listed) - 1:,} more invalid rows)" if len(listed) > 1 else ""
         raise InputError(f"{name}, {listed[0]}{more}. Correct the data, or set `skip_bad_rows` to skip invalid rows.")

@@ -81,7 +81,7 @@ def load_texts(task: str | None, arguments: GlueDataArguments, kinds: tuple[str,
         return load_dataset(arguments.dataset_name, arguments.dataset_config_name, kinds, hub_options, **options)
     files = {kind: getattr(arguments, f"{kind}_file") for kind in kinds}
     if absent := [f"`{kind}_file`" for kind, file in files.items() if file is None]:
-        raise InputError(f"no data specified; set {' and '.join(absent)}, `task_name` or `dataset_name`.")
+        raise InputError(f"no data specified; set `task_name` or `dataset_name`, or set {' and '.join(absent)}.")
     return load_files(files, **options)
 
 

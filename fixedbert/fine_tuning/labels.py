@@ -9,7 +9,7 @@ from transformers import PreTrainedConfig
 from ..data.glue import TASKS
 from ..support.errors import InputError
 
-MAX_LISTED = 20  # maximum number of labels in a message
+MAX_LISTED, MAX_CHARACTERS = 20, 100  # maximum number of labels in a message, and of characters for each
 
 
 def align_labels(names: list[str] | None, config: PreTrainedConfig, train: bool) -> tuple[dict[str, int], bool]:
@@ -117,6 +117,6 @@ def submitted_names(task: str, names: list[str]) -> list[str]:
 
 def shorten(names: Iterable[str]) -> str:
     """Joins names for a message, which lists the first ones and the number of remaining names."""
-    names = [*names]
+    names = [name[:MAX_CHARACTERS] for name in names]
     more = [f"and {len(names) - MAX_LISTED:,} more"] if len(names) > MAX_LISTED else []
     return ", ".join([*names[:MAX_LISTED], *more])

@@ -119,7 +119,7 @@ class SquadEvaluation:
     """
     Converts the logits for all windows into answers, as run_qa.py does, and computes the metrics.
 
-    Instances can be passed to Trainer as `compute_metrics`. The score of a span is the sum of its start and end logit.
+    Instances can be passed to Trainer as `compute_metrics`. The score of a span is the sum of its two logits.
 
     Args:
         rows: the questions, from `question_rows`.
@@ -136,7 +136,7 @@ class SquadEvaluation:
         predictions: the predicted answer for each question id.
         n_best: the best spans for each question id, with their probabilities and logits.
         null_odds: the score of [CLS] minus the score of the best span for each question id.
-        threshold: the threshold in the last evaluation.
+        threshold: the threshold that the last evaluation used.
     """
 
     def __init__(

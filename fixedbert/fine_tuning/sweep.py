@@ -221,7 +221,7 @@ def summaries_of(results: dict[PlannedRun, dict]) -> list[Summary]:
 
 
 def average(best: Iterable[Summary], summaries: list[Summary]) -> list[float]:
-    """Returns, for each seed, the average of the metrics in `best`. For MNLI, both validation sets count half."""
+    """Returns each seed's average over the tasks in `best`. MNLI is the average of its two validation sets."""
     scores = []
     for main in best:
         names = (main.metric, f"{main.metric}_mm")

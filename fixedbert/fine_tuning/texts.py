@@ -1,6 +1,7 @@
 """Functions that load texts with labels or scores from GLUE, the Hub or files, and tokenize them."""
 
 import math
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
@@ -243,14 +244,18 @@ def read_splits(
         label = None if split == "test" else label_column
         rows = source.read(texts, label, label_names, skip_bad_rows, (max_samples or {}).get(split))
         if label and label_names is None:
-            names = sorted({*rows["label"]}, key=label_sort_key)
-            if do_regression is None and are_floats(names):
+            counts = Counter(rows["label"])
+            if do_regression is None and are_floats(counts):
                 rows, label_names = rows.cast_column("label", datasets.Value("float64")), {}
-                PartialState().print(f"{source.name}: the labels are floats; treating the task as regression")
             else:
-                label_names = {name: name for name in names}
+                label_names = {name: name for name in sorted(counts, key=label_sort_key)}
             if len(label_names) == 1 and split == "train":
-                raise InputError(f"{source.name}: training needs at least two different labels; all are {names[0]!r}.")
+                raise InputError(
+                    f"{source.name}: training needs at least two different labels; all are {rows['label'][0]!r}."
+                )
+            classes = shorten(f"{name!r} ({counts[name]:,})" for name in label_names)
+            labels = f"labels {classes}" if classes else "the labels are floats; treating the task as regression"
+            PartialState().print(f"{source.name}: {labels}")
         splits[split] = rows
     return TextData(None if label_names is None else [*label_names], splits)
 

@@ -15,8 +15,8 @@ In BERT, d_p = d / h. A token is a column of X in the papers and a row in the co
          |                                                                      |   (B, Lq, H V)   (B, Lq, D)
          +-- value, W_v --> (B, G, Lk, V) --------------------------------------+
 
-X is (B, L, D). Applying W_o to the concatenated heads equals the sum over i. BERT's dropout, residual connection and
-LayerNorm follow.
+X is (B, L, D). Applying W_o to the concatenated heads is equivalent to the sum over i. BERT's dropout, residual
+connection and LayerNorm follow.
 
 | symbol | in BERT | in the papers |
 |---|---|---|
@@ -121,8 +121,8 @@ class FixedHeadBertVariantSelfAttention(FixedHeadBertSelfAttention):
 
     With head embeddings e^Q, e^K, e^V (H, P), all heads share one projection. This is the MHE attention from "Pit One
     Against Many" (Xue and Aletras, 2023, arXiv 2310.07911): head i attends with Q + e_i^Q, K + e_i^K, V + e_i^V, or
-    with Q (1 + e_i^Q), K (1 + e_i^K), V (1 + e_i^V). Keys and values remain shared, because both forms are equivalent
-    to changes in queries and outputs:
+    with Q (1 + e_i^Q), K (1 + e_i^K), V (1 + e_i^V). This class never computes keys and values for each head,
+    because it is sufficient to change queries and outputs:
 
     - Adding e_i^K shifts all scores of a query by the same amount, which does not change the softmax. Adding e_i^V
       shifts the output by e_i^V, because probabilities sum to one (with attention dropout, only in expectation).
@@ -181,7 +181,7 @@ def eager_attention_forward(module, query, key, value, attention_mask, scaling: 
     """
     Computes attention with plain matrix products: queries (B, H, Lq, P), keys (B, G, Lk, P) and values (B, G, Lk, V)
     -> outputs (B, Lq, H, V) and probabilities (B, H, Lq, Lk). Heads that share keys are computed as a single head with
-    H / G times as many queries. Dropout uses `module.dropout`, so that users can replace it.
+    H / G times as many queries. `module.dropout` applies dropout and can be replaced.
     """
     B, H, length, P = query.shape
     scores = torch.matmul(query.reshape(B, key.shape[1], -1, P), key.transpose(2, 3))  # (B, G, H/G Lq, Lk)

@@ -143,7 +143,7 @@ def fast_forward(model, ids_or_embeddings, attention_mask, output_mask, batch: P
 
 
 def requires_padding(model, ids_or_embeddings, attention_mask, sequence_ids, batch, inputs: dict) -> bool:
-    """Returns True if the fast path does not support this call, for example while tracing or with a cache."""
+    """Returns True if a call cannot skip padding and must use BERT's forward, as with a cache or in a traced graph."""
     config, name = model.config, model.config._attn_implementation
 
     def requested(field: str):

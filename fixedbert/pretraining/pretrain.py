@@ -102,7 +102,7 @@ def run_stage(stage: Stage, arguments: dict[str, Any], callbacks: Sequence[Train
         enable_sparse_prediction(model)
         PartialState().print(
             f"{corpus['training']['examples']:,} examples for training, {corpus['held_out']['examples']:,} held out; "
-            f"{model.num_parameters(exclude_embeddings=True):,} parameters without embeddings"
+            f"{model.num_parameters(exclude_embeddings=True):,} parameters excluding embeddings"
         )
         trainer = PretrainingTrainer(
             model=model,

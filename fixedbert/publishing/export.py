@@ -107,7 +107,7 @@ def export(
 
 
 def example_batches(graph: Graph, tokenizer: PreTrainedTokenizerBase) -> list[Batch]:
-    """Returns a padded batch (B, L), or (B, 2, L) for multiple choice, with all TEXTS, and one batch for each text."""
+    """Returns one padded batch of all TEXTS, then a batch for each text: (B, L), or (B, 2, L) for multiple choice."""
     config = fixed_head_config(graph.model.config)
     names = ["input_ids", "attention_mask"]
     has_types = "token_type_ids" in tokenizer.model_input_names and config.type_vocab_size > 1

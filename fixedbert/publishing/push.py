@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from huggingface_hub import HfApi, ModelCard
+from huggingface_hub.errors import HFValidationError, HTTPError
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..conversion.auxiliary_files import CARD, SENTENCE_FILES
@@ -10,6 +11,7 @@ from ..conversion.checkpoints import load_bert, model_directory
 from ..data.tokenizers import TOKENIZER_FILES, load_tokenizer
 from ..model.modeling_fixed_head_bert import FixedHeadBertPreTrainedModel
 from ..support.errors import InputError
+from ..support.files import error_reason
 from .model_card import checkpoint_card
 
 UPLOADED = "config.json generation_config.json model*.safetensors model*.safetensors.index.json".split()
@@ -47,23 +49,25 @@ def push(
 
     Raises:
         InputError: If the model or tokenizer cannot be loaded, the license is missing, or the repository is public
-            although `private` is set.
-        HfHubHTTPError: If the Hub refuses the upload.
+            although `private` is set. Also if the Hub cannot be reached or refuses the upload.
     """
     with model_directory(folder, tokenizer) as directory:
         prepare_directory(Path(directory), repo_id, license)
         api = HfApi(token=token)
-        repo_id = api.create_repo(repo_id, private=private, exist_ok=True).repo_id
-        if private and not api.model_info(repo_id).private:
-            raise InputError(f"{repo_id}: this repository is public; make it private on the Hub first.")
-        return api.upload_folder(
-            repo_id=repo_id,
-            folder_path=directory,
-            commit_message=commit_message or "Upload with fixedbert",
-            allow_patterns=UPLOADED,
-            ignore_patterns=["checkpoint-*"],
-            delete_patterns=DELETED,
-        ).commit_url
+        try:
+            repo_id = api.create_repo(repo_id, private=private, exist_ok=True).repo_id
+            if private and not api.model_info(repo_id).private:
+                raise InputError(f"{repo_id}: this repository is public; make it private on the Hub first.")
+            return api.upload_folder(
+                repo_id=repo_id,
+                folder_path=directory,
+                commit_message=commit_message or "Upload with fixedbert",
+                allow_patterns=UPLOADED,
+                ignore_patterns=["checkpoint-*"],
+                delete_patterns=DELETED,
+            ).commit_url
+        except (HTTPError, HFValidationError, OSError, RuntimeError) as error:
+            raise InputError(f"{repo_id}: the upload failed: {error_reason(error)}.") from error
 
 
 def prepare_directory(directory: Path, repo_id: str, license: str | None):

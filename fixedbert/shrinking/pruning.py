@@ -74,7 +74,7 @@ class SecondMoments:
 
     @property
     def mean(self) -> Tensor:
-        """Mean vectors, (G, S)."""
+        """Mean of the vectors in each group, (G, S)."""
         return self.sum / self.tokens
 
     @property
@@ -155,7 +155,7 @@ def least_squares(weight: Tensor, moment: Tensor, kept: Tensor) -> Tensor:
 
 
 def head_size_errors(left: Tensor, right: Tensor) -> Tensor:
-    """Returns the mean squared errors (H, P + 1) of reducing H heads to sizes 0, 1, ..., P, for L and R (H, P, P)."""
+    """Returns the errors (H, P + 1) of heads reduced to sizes 0, ..., P. L is `left` and R is `right`, (H, P, P)."""
     roots = zip(map(square_root, left), map(square_root, right), strict=True)
     return tail_energies(torch.stack([torch.linalg.svdvals(root_l @ root_r) for root_l, root_r in roots]))
 

@@ -270,6 +270,8 @@ def shrink(  # noqa: PLR0913  the options of the command
         raise InputError("requires `distil_steps`.", "learning_rate")
     if distil_steps is not None and isinstance(model, PreTrainedModel):
         raise InputError("requires a model directory or Hub id, so that the run can be resumed.", "distil_steps")
+    if PartialState(cpu=not torch.accelerator.is_available()).num_processes > 1:
+        raise InputError("fixedbert shrink runs in a single process; start it without accelerate launch.")
     options = {"do_lower_case": do_lower_case, "revision": revision, "cache_dir": cache_dir, "token": token}
     with model_directory(model, tokenizer) as source:
         context = ShrinkContext.load(source, data, target, (distil_steps or 0) * batch_size, **options)

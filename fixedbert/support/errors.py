@@ -84,9 +84,11 @@ def exit_on_input_error(main: Callable[[], object]):
         signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         main()
-    except (InputError, HTTPError) as error:
+    except InputError as error:
         message = re.sub(r"`(\w+)`", r"--\1", str(error))
         sys.exit(f"error: {message}")
+    except HTTPError as error:
+        sys.exit(f"error: {error}")
     except Stopped:
         print("\nstopped by SIGTERM", file=sys.stderr)
         raise

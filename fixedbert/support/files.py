@@ -24,11 +24,11 @@ LOCK_TIMEOUT = 0.2  # seconds, enough for a second attempt after the lock of a d
 
 
 def error_reason(error: BaseException) -> str:
-    """Returns the first line of the error's message without its full stop, or the name of the error's type."""
+    """Returns the first line of an error's message, or its type. Backticks are reserved for our own arguments."""
     if isinstance(error, StrictDataclassError):
         error = error.__cause__ or error
     lines = str(getattr(error, "strerror", None) or error).strip().splitlines()
-    return lines[0].rstrip(".")[:300] if lines else type(error).__name__
+    return lines[0].rstrip(".").replace("`", "'")[:300] if lines else type(error).__name__
 
 
 @contextmanager

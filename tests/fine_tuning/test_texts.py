@@ -258,7 +258,7 @@ def test_sources_of_texts(tmp_path):
     """Exactly one source of texts must be specified. Messages contain the arguments to set."""
     with pytest.raises(InputError, match="`task_name` cannot be combined with `train_file`"):
         load_texts("rte", GlueDataArguments(task_name=["rte"], train_file="a.csv"), ("train",))
-    with pytest.raises(InputError, match="no data specified; set `validation_file`, `task_name` or `dataset_name`"):
+    with pytest.raises(InputError, match="set `task_name` or `dataset_name`, or set `validation_file`"):
         load_texts(None, GlueDataArguments(train_file="a.csv"), ("train", "validation"))
 
 
@@ -279,6 +279,13 @@ def test_labels_and_scores(tmp_path, labels, do_regression, names, values):
     rows = [{"text": f"text {number}", "label": label} for number, label in enumerate(labels)]
     data = load_files({"train": own_file(tmp_path, rows, "a.jsonl")}, do_regression=do_regression)
     assert data.labels == names and data.splits["train"]["label"][:] == values
+
+
+def test_labels_are_counted(tmp_path, capsys):
+    """The labels in the training data are printed with their counts, and long labels are shortened."""
+    file = own_file(tmp_path, f"text\tlabel\nx\tb\ny\t{'a' * 500}\nz\tb\n")
+    load_files({"train": file})
+    assert f"{file}: labels '{'a' * 99}, 'b' (2)" in capsys.readouterr().out
 
 
 def test_test_files_need_no_labels(tmp_path):

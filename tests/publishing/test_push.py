@@ -13,7 +13,6 @@ from helpers.fake_hub import FakeHub
 from helpers.tiny_models import HEADS, UNEQUAL, inputs_of, model_of
 from helpers.tiny_tasks import glue_arguments, write_model
 from huggingface_hub import ModelCard, constants
-from huggingface_hub.errors import HfHubHTTPError
 from transformers import AutoConfig, BertConfig, BertModel, BertTokenizer
 
 import fixedbert
@@ -173,9 +172,17 @@ def test_license_of_the_card(online, folder):
 
 def test_token_without_write_access(online, folder):
     """A read-only token raises an error before a repository is created."""
-    with pytest.raises(HfHubHTTPError, match="403 Forbidden"):
+    with pytest.raises(InputError, match="user/model: the upload failed: .*403 Forbidden"):
         push(folder, "--license", "mit", token="hf_read")
     assert "user/model" not in online.repositories
+
+
+@pytest.mark.parametrize("offline, repo_id", [(True, "user/model"), (False, "user/model/x")])
+def test_hub_errors_are_one_line(online, folder, monkeypatch, offline, repo_id):
+    """Offline mode and an invalid repository id raise an error that names the repository."""
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", offline)
+    with pytest.raises(InputError, match=f"^{repo_id}: the upload failed: "):
+        fixedbert.push(folder, repo_id, license="mit", token="hf_write")
 
 
 def test_other_models_are_refused(online, folder):

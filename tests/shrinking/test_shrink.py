@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from accelerate import PartialState
 from helpers.tiny_checkpoints import SHAPE, save
 from helpers.tiny_models import model_of
 from safetensors.torch import load_file
@@ -82,6 +83,14 @@ def test_all_sublayers_can_be_empty(large, rows, tmp_path):
     inputs = {"input_ids": torch.randint(5, 60, (3, 7))}
     with torch.no_grad():
         assert torch.allclose(to_bert(pruned)(**inputs).logits, pruned(**inputs).logits, atol=1e-5)
+
+
+def test_several_processes_are_refused(large, rows, tmp_path, monkeypatch):
+    """Several processes would write to the same directory, and distill with a different batch size."""
+    monkeypatch.setattr(PartialState(), "num_processes", 2)
+    with pytest.raises(InputError, match="runs in a single process"):
+        shrink(large, tmp_path / "out", num_attention_heads=1, **rows)
+    assert not (tmp_path / "out").exists()
 
 
 def test_refit_brings_hidden_states_closer(context):

@@ -4,6 +4,7 @@ import hashlib
 import sys
 
 import pytest
+from huggingface_hub.errors import HTTPError
 
 from experiments.head_size.theory import theory
 from fixedbert.inspection.inspect import inspect
@@ -26,6 +27,16 @@ def test_parameters_become_flags_on_the_command_line():
         raise InputError("a: give `num_attention_heads` 12, or `pip install a`.")
 
     with pytest.raises(SystemExit, match="^error: a: give --num_attention_heads 12, or `pip install a`.$"):
+        exit_on_input_error(refuse)
+
+
+def test_messages_from_the_hub_are_unchanged():
+    """Backticks in the Hub's error messages are not turned into flags."""
+
+    def refuse():
+        raise HTTPError("the `token` is invalid")
+
+    with pytest.raises(SystemExit, match="^error: the `token` is invalid$"):
         exit_on_input_error(refuse)
 
 
