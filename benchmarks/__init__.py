@@ -1,3 +1,3 @@
 import fixedbert_cli
 
-fixedbert_cli.limit_openmp_spinning()  # as the scripts, before torch is imported, for both sides
+fixedbert_cli.limit_openmp_spinning()  # as in the scripts, before torch is imported

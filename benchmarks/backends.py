@@ -1,4 +1,4 @@
-"""Compares every attention backend with eager attention in float64: values, gradients and dropout."""
+"""Compares the outputs, gradients and dropout of every attention backend with those of eager attention in float64."""
 
 import math
 from collections.abc import Iterator
@@ -20,9 +20,9 @@ from fixedbert.model.attention_fixed_head_bert import eager_attention_forward
 LAYOUTS = ("full rows", "unpadded", "packed")
 HALF = (torch.float16, torch.bfloat16)
 DROPOUT = 0.25
-# Eager may differ from float64 by EAGER_EPSILONS times the machine epsilon, and other backends by TIMES_EAGER times
-# the error of eager plus EPSILONS. Gradients of queries and keys are differences of nearly equal numbers: in float32,
-# with heads of 512, sdpa has up to 3.5 times the error of eager.
+# Error limits: EAGER_EPSILONS times the machine epsilon for eager attention. For the other backends, TIMES_EAGER times
+# the error of eager attention plus EPSILONS times the machine epsilon. Gradients of queries and keys are differences
+# between nearly equal numbers. In float32 with head size 512, the error of sdpa is up to 3.5 times that of eager.
 EAGER_EPSILONS = 32
 EPSILONS, TIMES_EAGER = 2, {torch.float32: 8, torch.float16: 3, torch.bfloat16: 3}
 
@@ -30,12 +30,12 @@ EPSILONS, TIMES_EAGER = 2, {torch.float32: 8, torch.float16: 3, torch.bfloat16: 
 @dataclass
 class Line:
     """
-    A line of the table.
+    A line in the printed table.
 
     Args:
-        right: whether the result is right; None if it cannot be wrong.
-        skipped: reason for a missing result.
-        values: numbers behind the text.
+        right: True if the result is within its limit, or None if there is no limit.
+        skipped: reason why there is no result.
+        values: numbers for the file with results.
     """
 
     title: str
@@ -50,7 +50,7 @@ class Line:
 
 
 class Backend(NamedTuple):
-    """An attention implementation of transformers, and the function for packed sequences if it is fixed."""
+    """An attention implementation in transformers, and optionally the function to use for packed sequences."""
 
     implementation: str
     packed_function: str | None = None
@@ -58,8 +58,8 @@ class Backend(NamedTuple):
     def __str__(self) -> str:
         return self.implementation + (f", {self.packed_function.replace('_', ' ')}" if self.packed_function else "")
 
-    def chosen(self) -> AbstractContextManager:
-        """Returns a context in which packed sequences use the function `packed_function`."""
+    def activate(self) -> AbstractContextManager:
+        """Returns a context manager that selects `packed_function` for packed sequences."""
         if self.packed_function is None:
             return nullcontext()
         attend = getattr(fast_fixed_head_bert, self.packed_function)
@@ -79,7 +79,7 @@ BACKENDS = (
 
 @dataclass(frozen=True)
 class Case:
-    """Layout of the rows, head sizes and precision of a model."""
+    """The layout of a batch, and the head sizes and precision of a model."""
 
     layout: str
     causal: bool
@@ -92,7 +92,7 @@ class Case:
 
 
 class Scale(NamedTuple):
-    """Sequence lengths, the longest first, and head sizes of queries and keys, and of values."""
+    """Sequence lengths, starting with the longest, and head sizes as pairs (queries and keys, values)."""
 
     lengths: list[int]
     sizes: list[tuple[int, int]]
@@ -104,24 +104,24 @@ SCALES = {
 }
 
 
-def missing(backend: Backend, device: torch.device) -> str | None:
-    """Returns the reason why a backend does not run on this machine, or None."""
+def unavailable(backend: Backend, device: torch.device) -> str | None:
+    """Returns the reason why a backend cannot run on this machine, or None if it can."""
     on_gpu = device.type == "cuda"
     ampere = on_gpu and torch.cuda.get_device_capability(device) >= (8, 0)
     if backend.implementation == "flash_attention_2":
         if not is_flash_attn_2_available():
             return "flash-attn is not installed"
-        return None if ampere else "needs a GPU with compute capability 8.0"
+        return None if ampere else "requires a GPU with compute capability 8.0"
     if backend.implementation == "flex_attention" and not on_gpu:
-        return "has no gradient on a CPU"
+        return "does not compute gradients on a CPU"
     return None
 
 
-def applies(backend: Backend, case: Case) -> bool:
-    """Returns whether a backend supports the precision and layout of a case."""
+def supports(backend: Backend, case: Case) -> bool:
+    """Returns True if a backend supports the precision and layout of a case."""
     if backend.packed_function is not None and case.layout == "full rows":
         return False
-    if backend.implementation == "flex_attention":  # compiles every shape
+    if backend.implementation == "flex_attention":  # limited, because every shape is compiled
         return case.size <= 128 and case.dtype == torch.bfloat16
     return case.dtype in HALF or backend.implementation != "flash_attention_2"
 
@@ -144,7 +144,7 @@ def config_of(case: Case, length: int, backend: Backend) -> FixedHeadBertConfig:
         value_head_size=case.value_size,
         intermediate_size=64,
         max_position_embeddings=length,
-        initializer_range=0.08,  # large, so that attention patterns matter
+        initializer_range=0.08,  # large, so that attention weights are not uniform
         hidden_dropout_prob=0,
         attention_probs_dropout_prob=0,
         is_decoder=case.causal,
@@ -154,7 +154,7 @@ def config_of(case: Case, length: int, backend: Backend) -> FixedHeadBertConfig:
 
 
 def inputs_of(case: Case, lengths: list[int], device: torch.device) -> tuple[dict, torch.Tensor]:
-    """Returns model inputs and the mask of real tokens (B, L). Packed rows contain two sequences."""
+    """Returns model inputs and a mask (B, L) of non-padding tokens. Packed rows contain two sequences."""
     L = max(lengths)
     generator = torch.Generator().manual_seed(1)
     ids = torch.randint(99, (len(lengths), L), generator=generator).to(device)
@@ -167,25 +167,26 @@ def inputs_of(case: Case, lengths: list[int], device: torch.device) -> tuple[dic
 
 @cache
 def weights_of(case: Case, length: int) -> dict[str, torch.Tensor]:
-    """Returns random weights, rounded to the precision of the case."""
+    """Returns random weights, rounded to the precision of a case."""
     with torch.random.fork_rng():
         torch.manual_seed(0)
         model = FixedHeadBertModel(config_of(case, length, EAGER), add_pooling_layer=False)
     return {name: weight.to(case.dtype) for name, weight in model.state_dict().items()}
 
 
-def outcome(
+def outputs_and_gradients(
     case: Case, backend: Backend, lengths: list[int], device: torch.device, dtype: torch.dtype
 ) -> list[torch.Tensor]:
     """
-    Returns the last hidden states of real tokens (T, D) and the gradients of the query, key and value matrices of each
-    layer, computed in `dtype` and converted to float64.
+    Returns the last hidden states of non-padding tokens (T, D), and each layer's query, key and value gradients.
+
+    They are computed in `dtype` and converted to float64.
     """
     config = config_of(case, lengths[0], backend)
     model = FixedHeadBertModel(config, add_pooling_layer=False).to(device, dtype)
     model.load_state_dict(weights_of(case, lengths[0]))
     inputs, real = inputs_of(case, lengths, device)
-    with backend.chosen():
+    with backend.activate():
         hidden_states = model(**inputs, use_cache=False).last_hidden_state[real]
     probe = torch.randn(hidden_states.shape, generator=torch.Generator().manual_seed(2)).to(device, dtype)
     hidden_states.backward(probe)
@@ -195,24 +196,25 @@ def outcome(
 
 
 def distance(actual: list[torch.Tensor], expected: list[torch.Tensor]) -> float:
-    """Returns the largest relative error of a tensor by its norm; infinite if a number is not finite."""
+    """Returns the largest relative error of any tensor, measured by the norm. NaN and infinity give infinity."""
     errors = [float((one - other).norm() / other.norm()) for one, other in zip(actual, expected, strict=True)]
     return max(error if math.isfinite(error) else math.inf for error in errors)
 
 
 def agreement(device: torch.device, backends: list[Backend]) -> Iterator[dict]:
-    """Yields the error of each backend in each case against eager attention in float64, with its limit."""
+    """Yields the error of each backend relative to eager attention in float64, with its limit, for each case."""
     scale = SCALES[device.type]
     for case in tqdm(list(cases(scale)), desc="backends", leave=False):
         plain = replace(case, layout="packed" if case.layout == "packed" else "full rows")
-        expected = outcome(plain, EAGER, scale.lengths, device, torch.float64)
+        expected = outputs_and_gradients(plain, EAGER, scale.lengths, device, torch.float64)
         epsilon = torch.finfo(case.dtype).eps
         limit = EAGER_EPSILONS * epsilon
-        for backend in (backend for backend in backends if applies(backend, case)):
+        for backend in (backend for backend in backends if supports(backend, case)):
             error = None
             try:
-                deviation = distance(outcome(case, backend, scale.lengths, device, case.dtype), expected)
-            except Exception as raised:  # kernels raise many kinds of errors
+                actual = outputs_and_gradients(case, backend, scale.lengths, device, case.dtype)
+                deviation = distance(actual, expected)
+            except Exception as raised:  # kernels raise various exceptions
                 deviation, error = math.inf, f"{type(raised).__name__}: {raised}"
             yield {
                 "backend": str(backend),
@@ -227,7 +229,7 @@ def agreement(device: torch.device, backends: list[Backend]) -> Iterator[dict]:
 
 
 def dropout_line(backend: Backend, device: torch.device, dtype: torch.dtype) -> Line:
-    """Reads probabilities after dropout from the output for values that are unit vectors."""
+    """Checks the attention weights after dropout. Unit vectors as values make them visible in the outputs."""
     length, rows = 64, 4
     config = config_of(Case("full rows", False, length, length, dtype), length, backend)
     config.attention_probs_dropout_prob = DROPOUT
@@ -243,14 +245,14 @@ def dropout_line(backend: Backend, device: torch.device, dtype: torch.dtype) -> 
     dropped = output.transpose(1, 2).double()  # (B, H, L, L)
     expected = (module.scaling * query.double() @ key.double().mT).softmax(-1) / (1 - DROPOUT)
     kept = dropped != 0
-    share, error = 1 - float(kept.double().mean()), distance([dropped[kept]], [expected[kept]])
-    # Four standard deviations, and the resolution of flash attention's eight random bits.
+    dropped_fraction, error = 1 - float(kept.double().mean()), distance([dropped[kept]], [expected[kept]])
+    # Four standard deviations, plus the resolution of the 8 random bits in flash attention.
     tolerance = 4 * math.sqrt(DROPOUT * (1 - DROPOUT) / kept.numel()) + 2**-8
     return Line(
         f"dropout of {DROPOUT}: {backend}, {name_of(dtype)}",
-        f"{share:.4f} are zero, relative error of the others {error:.1e}",
-        right=abs(share - DROPOUT) <= tolerance and error <= EAGER_EPSILONS * torch.finfo(dtype).eps,
-        values={"share": share, "error": error},
+        f"{dropped_fraction:.4f} are zero, relative error of the others {error:.1e}",
+        right=abs(dropped_fraction - DROPOUT) <= tolerance and error <= EAGER_EPSILONS * torch.finfo(dtype).eps,
+        values={"dropped_fraction": dropped_fraction, "error": error},
     )
 
 
@@ -259,12 +261,12 @@ def name_of(dtype: torch.dtype) -> str:
 
 
 def agreement_lines(device: torch.device) -> Iterator[Line]:
-    """Yields a line with the worst case for each backend and precision, and a line for each missing backend."""
-    backends = [backend for backend in BACKENDS if missing(backend, device) is None]
+    """Yields the worst case for each backend and precision, and the reason for each unavailable backend."""
+    backends = [backend for backend in BACKENDS if unavailable(backend, device) is None]
     results = list(agreement(device, backends))
     for backend in BACKENDS:
         if backend not in backends:
-            yield Line(str(backend), skipped=missing(backend, device))
+            yield Line(str(backend), skipped=unavailable(backend, device))
             continue
         for dtype in (torch.float32, *HALF):
             selected = [one for one in results if one["backend"] == str(backend) and one["dtype"] == str(dtype)]
@@ -278,5 +280,5 @@ def agreement_lines(device: torch.device) -> Iterator[Line]:
                     values={"cases": selected},
                 )
     for backend in backends:
-        if backend.packed_function is None and backend.implementation != "flex_attention":  # which has no dropout
+        if backend.packed_function is None and backend.implementation != "flex_attention":  # has no dropout
             yield dropout_line(backend, device, torch.bfloat16 if device.type == "cuda" else torch.float32)

@@ -1,4 +1,4 @@
-"""The sides of benchmarks.quality: stock BERT under a plain Trainer, and recipes of run_pretraining.py."""
+"""The sides in benchmarks.quality: stock BERT trained with Trainer, and recipes for run_pretraining.py."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -7,21 +7,19 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 import torch
-from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader, Dataset
 from transformers import (
     AutoModelForPreTraining,
     BertConfig,
     PreTrainedConfig,
     PreTrainedTokenizerBase,
-    SchedulerType,
     Trainer,
     TrainingArguments,
     set_seed,
 )
 
 from benchmarks.paired import data_directory
-from benchmarks.sides import MANY, Batch, Side, Stages, Yardstick, scheduler_of
+from benchmarks.sides import MAX_STEPS, Batch, Side, Stages, TimedTraining
 from fixedbert.counts import training_flops
 from fixedbert.data.collator import PretrainingCollator
 from fixedbert.data.examples import Examples
@@ -32,41 +30,46 @@ from fixedbert.pretraining.pretrain import main as run_pretraining
 from fixedbert.pretraining.stages import Stage, plan_stages
 from fixedbert.support.errors import InputError
 from fixedbert.support.files import read_yaml
-from fixedbert.training.arguments import RECIPES, ModelArguments, make_arguments, read_arguments, with_recipe
+from fixedbert.training.arguments import ModelArguments, make_arguments, read_arguments, with_recipe
 from fixedbert.training.loading import load_model
 from fixedbert.training.speed import has_bf16, keep_freed_memory
 
 LENGTH, HELD_OUT, EVAL_BATCH = 128, 500, 50
-BERTS = {"weight_decay": 0.01, "adam_beta1": 0.9, "adam_beta2": 0.999, "adam_epsilon": 1e-8, "max_grad_norm": 1.0}
+BERT_OPTIMIZER = {
+    "weight_decay": 0.01,
+    "adam_beta1": 0.9,
+    "adam_beta2": 0.999,
+    "adam_epsilon": 1e-8,
+    "max_grad_norm": 1.0,
+}
 
 
 @dataclass(frozen=True)
 class Settings:
     """
-    Settings of a recipe that stock BERT can have too; the defaults are those that people use. The learning rate is
-    chosen for each side.
+    Settings that both stock BERT and a recipe support, without the learning rate. The defaults are common settings.
 
     Args:
-        dropout: dropout of hidden states and attention.
-        optimizer: arguments of Trainer.
-        keeps_memory: whether glibc keeps freed memory, see `keep_freed_memory`.
+        dropout: dropout rate for hidden states and attention.
+        optimizer: arguments for Trainer.
+        keeps_memory: if True, glibc keeps freed memory (see `keep_freed_memory`).
     """
 
     dropout: float = 0.1
-    optimizer: dict[str, float] = field(default_factory=BERTS.copy)
+    optimizer: dict[str, float] = field(default_factory=BERT_OPTIMIZER.copy)
     keeps_memory: bool = False
 
     def text(self) -> str:
         """Lists the settings that differ from the defaults."""
-        changed = {name: value for name, value in self.optimizer.items() if value != BERTS[name]}
+        changed = {name: value for name, value in self.optimizer.items() if value != BERT_OPTIMIZER[name]}
         changed |= {} if self.dropout == Settings.dropout else {"dropout": self.dropout}
-        words = ["memory"] if self.keeps_memory else []
-        return ",".join([*words, *(f"{name}={value:g}" for name, value in changed.items())])
+        changes = ["memory"] if self.keeps_memory else []
+        return ",".join([*changes, *(f"{name}={value:g}" for name, value in changed.items())])
 
 
 @dataclass(frozen=True)
 class Stock:
-    """transformers' BERT with its training: AdamW, a warm-up over a tenth of the time, then linear decay."""
+    """transformers' BERT, trained with AdamW, warm-up for the first 10% of the time and linear decay."""
 
     layers: int
     width: int
@@ -94,13 +97,13 @@ class Stock:
             pad_token_id=tokenizer.pad_token_id,
         )
 
-    def arguments(self, folder: Path, seed: int) -> TrainingArguments:
+    def arguments(self, directory: Path, seed: int) -> TrainingArguments:
         return TrainingArguments(
-            output_dir=str(folder),
+            output_dir=str(directory),
             learning_rate=self.learning_rate,
             per_device_train_batch_size=self.batch,
             warmup_steps=0.1,
-            max_steps=MANY,
+            max_steps=MAX_STEPS,
             use_cpu=self.use_cpu,
             bf16=self.bf16,
             seed=seed,
@@ -113,25 +116,24 @@ class Stock:
 
 
 def device_options() -> dict[str, bool]:
-    """Returns the device and precision of all sides."""
+    """Returns the arguments for the device and precision, which are the same for all sides."""
     use_cpu = not torch.accelerator.is_available()
     return {"use_cpu": use_cpu, "bf16": has_bf16(use_cpu)}
 
 
 def vocabulary() -> str:
-    folder = data_directory() / "vocab"
-    return str(min(folder.glob("*.txt"), default=folder / "vocab.txt"))
+    return str(min((data_directory() / "vocab").glob("*.txt")))
 
 
 def to_flags(arguments: dict) -> list[str]:
-    words: list[str] = []
+    flags: list[str] = []
     for name, value in ((name, value) for name, value in arguments.items() if value is not None):
-        words += [f"--{name}", *(map(str, value) if isinstance(value, list) else [str(value)])]
-    return words
+        flags += [f"--{name}", *(map(str, value) if isinstance(value, list) else [str(value)])]
+    return flags
 
 
 def text_flags() -> list[str]:
-    """Returns the flags for the text and its documents, which determine the held-out pairs."""
+    """Returns the flags for the corpora and their documents, which determine the held-out pairs."""
     text = [str(data_directory() / "wikipedia"), str(data_directory() / "books")]
     files = {"train_file": text, "tokenizer_name": vocabulary()}
     options = {"document_boundary": "row", "validation_split_percentage": 5}
@@ -139,19 +141,20 @@ def text_flags() -> list[str]:
 
 
 def bert_examples(seed: int) -> tuple[PreTrainedTokenizerBase, Examples, Dataset]:
-    """Returns the tokenizer, training examples and some held-out examples: segment pairs with 15 % masked tokens."""
+    """Returns the tokenizer, training examples and held-out examples: segment pairs with 15% masked tokens."""
     options = {"max_seq_length": LENGTH, "max_eval_samples": HELD_OUT, "seed": seed}
     given = read_arguments([*text_flags(), *to_flags(options)], *ARGUMENTS)
     return make_examples(*make_arguments(given, *ARGUMENTS), BertConfig(), None)[:3]
 
 
 def held_out_batches(seed: int) -> list[Batch]:
-    """Returns batches of the held-out examples, which are equal for all seeds."""
+    """Returns batches of the held-out examples, which are the same for all seeds."""
     tokenizer, _, held_out = bert_examples(seed)
     return list(DataLoader(held_out, EVAL_BATCH, collate_fn=PretrainingCollator(tokenizer.pad_token_id)))
 
 
 def parameters(auto_class, config: PreTrainedConfig) -> dict[str, int]:
+    """Returns the number of parameters, in total and without embeddings."""
     with torch.device("meta"):
         model = auto_class.from_config(config)
     return {"parameters": model.num_parameters(), "besides_embeddings": model.num_parameters(exclude_embeddings=True)}
@@ -160,12 +163,12 @@ def parameters(auto_class, config: PreTrainedConfig) -> dict[str, int]:
 @dataclass(frozen=True)
 class Recipe:
     """
-    A recipe of run_pretraining.py that is trained for a time.
+    A recipe for run_pretraining.py.
 
     Args:
-        command: flags without the text, whose paths on this machine do not belong in results.
+        command: flags, except for the corpora, because results should not contain local paths.
         stages: stages of the schedule.
-        equal: settings that stock BERT can have too.
+        equal: settings that stock BERT also supports.
     """
 
     command: list[str]
@@ -173,45 +176,39 @@ class Recipe:
     equal: Settings
 
 
-def title_of(recipe: str) -> str:
-    """Returns the comment in the first line of a recipe, which describes its changes, or else its name."""
-    file = Path(recipe) if Path(recipe).exists() else RECIPES / Path(recipe).name
-    first, *_ = file.read_text(encoding="utf-8").split("\n", 1)
-    return first.lstrip("# ") if first.startswith("#") else file.stem
-
-
 def read_recipe(recipe: str, tokenizer: PreTrainedTokenizerBase) -> tuple[Recipe, dict[str, int]]:
     """
-    Returns the recipe in a file, and the number of parameters of its final model.
+    Returns the recipe in a file and the number of parameters of its final model.
 
     Raises:
-        InputError: the recipe cannot be compared with the others.
+        InputError: If the recipe cannot be compared with the others.
     """
-    return recipe_of(recipe, to_flags(with_recipe(recipe, {})), tokenizer)
+    return make_recipe(recipe, to_flags(with_recipe(recipe, {})), tokenizer)
 
 
 def read_trials(file: str, names: list[str], tokenizer: PreTrainedTokenizerBase) -> Iterator[tuple]:
     """
-    Yields name, change, recipe and number of parameters for the recipes in a file. Each has a `change`, which
-    describes it; names that begin with a dot are for merge keys.
+    Yields the name, change, recipe and number of parameters for each recipe in a file.
+
+    The field `change` describes a recipe. Names that begin with a dot are only used in YAML merge keys.
 
     Args:
-        names: names of recipes; none for all.
+        names: names of the recipes to read, or an empty list to read all.
 
     Raises:
-        InputError: a recipe does not exist, or cannot be compared with the others.
+        InputError: If a recipe does not exist or cannot be compared with the others.
     """
     trials = {name: trial for name, trial in read_yaml(Path(file)).items() if not name.startswith(".")}
     for name in names or trials:
         trial = trials.get(name)
         if not isinstance(trial, dict) or not isinstance(trial.get("change"), str):
-            raise InputError(f"{file}: {name} is not a recipe with a `change`.")
+            raise InputError(f"{file}: {name} must be a recipe with a field `change`.")
         entries = {key: value for key, value in trial.items() if key != "change"}
-        yield name, trial["change"], *recipe_of(f"{file}: {name}", to_flags(entries), tokenizer)
+        yield name, trial["change"], *make_recipe(f"{file}: {name}", to_flags(entries), tokenizer)
 
 
-def recipe_of(recipe: str, entries: list[str], tokenizer: PreTrainedTokenizerBase) -> tuple[Recipe, dict[str, int]]:
-    """Returns the recipe with these flags; `recipe` is its name in messages."""
+def make_recipe(recipe: str, entries: list[str], tokenizer: PreTrainedTokenizerBase) -> tuple[Recipe, dict[str, int]]:
+    """Returns the recipe with the flags `entries`. Error messages contain the name `recipe`."""
     command = [*to_flags(device_options()), *entries]
     given = read_arguments([*command, *to_flags({"output_dir": "unused", "do_train": True})], *ARGUMENTS)
     arguments = make_arguments(given, *ARGUMENTS)
@@ -220,47 +217,47 @@ def recipe_of(recipe: str, entries: list[str], tokenizer: PreTrainedTokenizerBas
     stages = plan_stages(given)
     steps = stages[0].schedule_steps or training_args.max_steps
     if steps < 1:
-        raise InputError(f"{recipe}: max_steps is missing; the learning-rate schedule is stretched over the time.")
-    if not isinstance(scheduler_of(training_args, steps), LambdaLR):
-        kind = SchedulerType(training_args.lr_scheduler_type).value
-        raise InputError(f"{recipe}: lr_scheduler_type {kind} is not a function of the step.")
+        raise InputError(f"{recipe}: max_steps is required for the learning-rate schedule.")
     run = {"do_train": True, "do_eval": False, "eval_strategy": "no", "eval_on_start": False, "save_strategy": "no"}
-    run |= {"max_steps": MANY, "disable_tqdm": True, "report_to": "none"}
+    run |= {"max_steps": MAX_STEPS, "disable_tqdm": True, "report_to": "none"}
     run["use_cpu"] = device_options()["use_cpu"]
     if training_args.stages:
         del run["max_steps"]
-        run["stages"] = [stage | {"steps": MANY // 100} for stage in training_args.stages]
+        run["stages"] = [stage | {"steps": MAX_STEPS // 100} for stage in training_args.stages]
     for stage in stages:
         stage.config.vocab_size = len(tokenizer)
-    ends = parts_of_time(stages, steps, data_args.mlm_probability)
-    of_model = parameters(MODELS[data_args.objective], stages[-1].config)
-    optimizer = {name: getattr(training_args, name) for name in BERTS}
-    equal = Settings(
-        stages[0].config.hidden_dropout_prob, optimizer, keeps_memory=True
-    )  # run_pretraining.py keeps it always
-    return Recipe([*command, *to_flags(run)], ends, equal), of_model
+    ends = divide_time(stages, steps, data_args.mlm_probability)
+    sizes = parameters(MODELS[data_args.objective], stages[-1].config)
+    optimizer = {name: getattr(training_args, name) for name in BERT_OPTIMIZER}
+    equal = Settings(stages[0].config.hidden_dropout_prob, optimizer, keeps_memory=True)  # as in run_pretraining.py
+    return Recipe([*command, *to_flags(run)], ends, equal), sizes
 
 
 def check_comparable(
     recipe: str, model: ModelArguments, data: PretrainingDataArguments, training: PretrainingArguments
 ):
-    """Raises InputError if a recipe has its own text or weights, predicts no masked tokens, or is compiled."""
+    """Raises InputError if a recipe changes the corpora or weights, predicts no masked tokens or is compiled."""
     if model.model_name_or_path or data.dataset_name or data.validation_file:
-        raise InputError(f"{recipe}: all sides have the same text and random weights; remove its own.")
+        raise InputError(
+            f"{recipe}: all sides must use the same corpora and start from random weights; remove these fields."
+        )
     if data.objective == "clm":
-        raise InputError(f"{recipe}: objective clm predicts no masked tokens.")
+        raise InputError(f"{recipe}: objective clm is not supported, because it predicts no masked tokens.")
     if training.torch_compile:
-        raise InputError(f"{recipe}: torch_compile computes padding, which is not counted; remove it.")
+        raise InputError(
+            f"{recipe}: torch_compile is not supported, because it processes padding, which is not counted."
+        )
 
 
-def parts_of_time(stages: list[Stage], steps: int, predicted: float) -> Stages:
+def divide_time(stages: list[Stage], steps: int, predicted: float) -> Stages:
     """
-    Returns the share of the time and the step of the schedule at which each stage ends, with times in proportion to
-    operations.
+    Returns, for each stage, the fraction of the time and the schedule step at which it ends.
+
+    The time for each stage is proportional to its FLOPs.
 
     Args:
-        steps: number of steps of all stages.
-        predicted: share of the tokens that the masked-LM head predicts.
+        steps: number of steps of all stages in total.
+        predicted: fraction of the tokens that the masked-LM head predicts.
     """
     ends, costs = [*(stage.first_step for stage in stages[1:]), steps], []
     for stage, end in zip(stages, ends, strict=True):
@@ -269,11 +266,11 @@ def parts_of_time(stages: list[Stage], steps: int, predicted: float) -> Stages:
         flops = training_flops(stage.config, length, predicted * length)
         costs.append((end - stage.first_step) * examples * flops)
     total = sum(costs)
-    return [(part / total, end) for part, end in zip(accumulate(costs), ends, strict=True)]
+    return [(cost / total, end) for cost, end in zip(accumulate(costs), ends, strict=True)]
 
 
-class EpochAfterEpoch(Dataset):
-    """Examples with new pairs and masks in each epoch, as in recipes; a plain Trainer repeats epoch 0."""
+class NewExamplesEachEpoch(Dataset):
+    """Dataset with new pairs and masks in each epoch, as in recipes. Trainer alone would repeat epoch 0."""
 
     def __init__(self, examples: Examples):
         self.examples, self.taken = examples, 0
@@ -286,8 +283,8 @@ class EpochAfterEpoch(Dataset):
         return self.examples[epoch * len(self) + index]
 
 
-def train_stock(pipe: Connection, stock: Stock, folder: Path, seed: int, seconds: float, held_out: list[Batch]):
-    """Train stock BERT with a plain Trainer, padding to the longest row, and eager attention on a CPU."""
+def train_stock(pipe: Connection, stock: Stock, directory: Path, seed: int, seconds: float, held_out: list[Batch]):
+    """Trains stock BERT with Trainer. Batches are padded to their longest row, and attention on a CPU is eager."""
     set_seed(seed)
     if stock.equal.keeps_memory:
         keep_freed_memory(torch.device("cpu" if stock.use_cpu else "cuda"))
@@ -295,31 +292,32 @@ def train_stock(pipe: Connection, stock: Stock, folder: Path, seed: int, seconds
     model = load_model(AutoModelForPreTraining, ModelArguments(), stock.config(tokenizer), tokenizer)
     trainer = Trainer(
         model=model,
-        args=stock.arguments(folder, seed),
-        train_dataset=EpochAfterEpoch(examples),
+        args=stock.arguments(directory, seed),
+        train_dataset=NewExamplesEachEpoch(examples),
         data_collator=PretrainingCollator(tokenizer.pad_token_id),
         processing_class=tokenizer,
-        callbacks=[Yardstick(pipe, held_out, seconds, [(1.0, MANY)])],
+        callbacks=[TimedTraining(pipe, held_out, seconds, [(1.0, MAX_STEPS)])],
     )
     trainer.train()
     trainer.save_model()
 
 
 def train_recipe(pipe: Connection, command: list[str], seconds: float, stages: Stages, held_out: list[Batch]):
-    run_pretraining(command, callbacks=[Yardstick(pipe, held_out, seconds, stages)])
+    run_pretraining(command, callbacks=[TimedTraining(pipe, held_out, seconds, stages)])
 
 
-def side_of(
-    contender: Stock | Recipe, folder: Path, seed: int, minutes: float, held_out: list[Batch], most: float
+def make_side(
+    contender: Stock | Recipe, directory: Path, seed: int, held_out: list[Batch], minutes: float, max_minutes: float
 ) -> Side:
     """
-    Returns the process that trains a side, with the model in `folder` and its output in `folder`.log.
+    Returns a process that trains a side, writes the model to `directory` and logs to `directory`.log.
 
     Args:
-        most: minutes after which a recipe is stopped; its schedule is one of `minutes`.
+        minutes: duration of the schedule.
+        max_minutes: time after which a recipe is stopped.
     """
-    log, seconds = folder.with_name(f"{folder.name}.log"), 60 * minutes
+    log, seconds = directory.with_name(f"{directory.name}.log"), 60 * minutes
     if isinstance(contender, Stock):
-        return Side(train_stock, log, contender, folder, seed, seconds, held_out)
-    command = [*contender.command, *text_flags(), *to_flags({"seed": seed, "output_dir": str(folder)})]
-    return Side(train_recipe, log, command, seconds, contender.stages, held_out, most=60 * most)
+        return Side(train_stock, log, contender, directory, seed, seconds, held_out)
+    command = [*contender.command, *text_flags(), *to_flags({"seed": seed, "output_dir": str(directory)})]
+    return Side(train_recipe, log, command, seconds, contender.stages, held_out, max_seconds=60 * max_minutes)

@@ -1,8 +1,8 @@
 """
 python -m benchmarks.cost FILE
 
-Draws how the cost of a forward pass grows with heads, head size, width, layers and sequence length: operations as
-fixedbert.counts calculates them, and seconds measured on this machine.
+Plots how the cost of a forward pass grows with the number of heads, head size, width, number of layers and sequence
+length. The cost is shown as FLOPs calculated by fixedbert.counts and as seconds measured on this machine.
 """
 
 import argparse
@@ -19,7 +19,7 @@ from fixedbert.model.modeling_fixed_head_bert import FixedHeadBertModel
 from fixedbert.support.figures import PAGE, new_figure
 
 BASE = Shape(256, 4, 8, 32, 1024, vocabulary=1000)
-GROWING = {  # fields of Shape, or the sequence length, with values
+GROWING = {  # for each panel, a field of Shape or the sequence length, and its values
     "heads": ("h", (2, 4, 8, 16, 32)),
     "head size": ("p", (8, 16, 32, 64, 128)),
     "width (feed-forward 4 x)": ("d", (64, 128, 256, 512)),
@@ -30,7 +30,7 @@ GROWING = {  # fields of Shape, or the sequence length, with values
 
 @torch.no_grad()
 def forward_seconds(shape: Shape, length: int, tokens: int = 2048) -> np.ndarray:
-    """Returns the seconds per token of five passes through the layers, sorted (5,)."""
+    """Returns the seconds per token for five forward passes without the task head, in ascending order (5,)."""
     model = FixedHeadBertModel(shape.config(), add_pooling_layer=False).eval()
     model.set_attn_implementation("eager")
     ids = torch.randint(shape.vocabulary, (max(1, tokens // length), length))
@@ -44,9 +44,9 @@ def forward_seconds(shape: Shape, length: int, tokens: int = 2048) -> np.ndarray
 
 def draw_cost(file: Path):
     """
-    Draws the cost of a token against each dimension, relative to the base: FLOPs, and seconds measured here.
+    Plots the FLOPs and seconds per token, relative to the base model, against each dimension.
 
-    Dots are medians of five passes, with bars from the fastest to the slowest.
+    Dots are medians over five passes. Error bars show the fastest and slowest pass.
     """
     with new_figure(PAGE, 5, file) as figure:
         panels = list(figure.subplots(2, 3, sharey=True).flat)
@@ -70,19 +70,19 @@ def draw_cost(file: Path):
             panel.set(xlabel=name, xscale="log", yscale="log")
             panel.set_xticks(values, labels=map(str, values), minor=False)
             panel.minorticks_off()
-        figure.supylabel("cost of a token, relative to the base", fontsize="medium")
+        figure.supylabel("cost per token, relative to the base model", fontsize="medium")
         ticks = [0.125, 0.25, 0.5, 1, 2, 4, 8]
         panels[0].set_yticks(ticks, labels=[f"{tick:g}" for tick in ticks], minor=False)
         panels[-1].legend(*panels[0].get_legend_handles_labels(), loc="center")
         figure.suptitle(
-            f"Forward pass; base: {BASE}, sequence length 128:\n{base_flops / 1e6:.1f} MFLOP and "
+            f"Forward pass; base model: {BASE}, sequence length 128:\n{base_flops / 1e6:.1f} MFLOP and "
             f"{base_seconds * 1e6:.0f} microseconds per token on {torch.get_num_threads()} of {os.cpu_count()} cores"
         )
 
 
 def main():
     parser = argparse.ArgumentParser(prog="python -m benchmarks.cost", description=__doc__)
-    parser.add_argument("file", type=Path, help="file of the figure, such as docs/cost.png")
+    parser.add_argument("file", type=Path, help="file for the figure, such as docs/cost.png")
     draw_cost(parser.parse_args().file)
 
 

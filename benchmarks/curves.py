@@ -1,4 +1,4 @@
-"""Loss curves: the ratio at which one reaches the final loss of another, and their figure."""
+"""Compares loss curves: how much sooner one curve reaches the final loss of another, and a plot of all curves."""
 
 from itertools import pairwise
 from pathlib import Path
@@ -8,32 +8,36 @@ from fixedbert.support.figures import PAGE, new_figure
 
 Point = dict[str, float]
 Curve = list[Point]
-AXES = {"seconds": ("minutes of training", 60), "flops": ("operations of the model (TFLOP)", 1e12)}
+AXES = {"seconds": ("minutes of training", 60), "flops": ("floating-point operations of the model (TFLOP)", 1e12)}
 
 
-def where(curve: Curve, loss: float, axis: str) -> float | None:
-    """Returns where a curve first reaches a loss, interpolated linearly; None if it does not."""
+def cost_to_reach(loss: float, curve: Curve, axis: str) -> float | None:
+    """Returns the interpolated seconds or FLOPs at which a curve first reaches a loss, or None if it never does."""
     for before, after in pairwise(curve):
         if after["loss"] <= loss:
-            share = (before["loss"] - loss) / (before["loss"] - after["loss"])
-            return before[axis] + share * (after[axis] - before[axis])
+            fraction = (before["loss"] - loss) / (before["loss"] - after["loss"])
+            return before[axis] + fraction * (after[axis] - before[axis])
     return None
 
 
-def ratio(slower: Curve, curve: Curve, axis: str) -> float | None:
-    """Returns how many times as much `slower` takes to its final loss as `curve`; None if that does not reach it."""
-    found = where(curve, slower[-1]["loss"], axis)
-    return slower[-1][axis] / found if found else None
+def ratio(baseline: Curve, curve: Curve, axis: str) -> float | None:
+    """
+    Returns the cost at which `baseline` reaches its final loss divided by the cost at which `curve` reaches that loss.
+
+    The result is None if `curve` never reaches the loss.
+    """
+    cost = cost_to_reach(baseline[-1]["loss"], curve, axis)
+    return baseline[-1][axis] / cost if cost else None
 
 
 def draw(curves: dict[str, list[Curve]], labels: dict[str, dict[str, str]], level: float, title: str, file: Path):
     """
-    Draws loss against time and against operations.
+    Plots the loss against training time and against FLOPs.
 
     Args:
-        curves: one curve per seed for each side; all are compared with the first side.
-        labels: text to add to the names, for each axis.
-        level: loss of a dotted line.
+        curves: for each side, one curve per seed. The first side is the baseline.
+        labels: for each axis, the text to append to the names in the legend.
+        level: loss at which to draw a dotted horizontal line.
     """
     from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 

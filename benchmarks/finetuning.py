@@ -1,9 +1,9 @@
 """
 python -m benchmarks.finetuning
 
-Compares run_glue.py with a plain Trainer loop like that of transformers' script, on the same model and 4,000 MNLI
-pairs: features, an epoch of training and evaluation, alternating on this machine. Requires FIXEDBERT_DATA;
-text_and_models.md in this directory explains the table.
+Compares run_glue.py with plain Trainer, as in transformers' example script, on the same model and 4,000 MNLI pairs.
+Measures tokenization, an epoch of training and an evaluation in alternation. The environment variable FIXEDBERT_DATA
+must contain the path of a directory with glue/ and vocab/. text_and_models.md in this directory explains the table.
 """
 
 import argparse
@@ -45,7 +45,7 @@ SETTINGS = {
     "disable_tqdm": True,
 }
 SIDES = ("plain", "fixedbert", "same settings")
-PARTS = {"features": 1.0, "training": 3.0, "evaluation": 3.0}  # with their target ratios
+PARTS = {"features": 1.0, "training": 3.0, "evaluation": 3.0}  # with the target for each ratio
 ROW = "{:<46} {:>9} {:>9} {:>18} {:>7}".format
 
 
@@ -54,7 +54,7 @@ def load_rows():
 
 
 def padded_features(tokenizer, rows, padding: str | bool):
-    """Returns features like those of transformers' script."""
+    """Returns features as in transformers' example script."""
 
     def tokenize(batch):
         return tokenizer(batch["sentence1"], batch["sentence2"], padding=padding, max_length=LENGTH, truncation=True)
@@ -63,6 +63,7 @@ def padded_features(tokenizer, rows, padding: str | bool):
 
 
 def feature_seconds(side: str, model: str) -> float:
+    """Returns the seconds to tokenize all rows."""
     tokenizer, rows = load_tokenizer(model), load_rows()
     began = time.perf_counter()
     if side == "fixedbert":
@@ -74,11 +75,11 @@ def feature_seconds(side: str, model: str) -> float:
 
 def train_plain(model: str, seed: int, bf16: bool, directory: str, same_settings: bool) -> dict[str, float]:
     """
-    Returns the seconds of an epoch and an evaluation with a plain Trainer, and the accuracy.
+    Returns the seconds for an epoch and an evaluation with Trainer, and the accuracy.
 
     Args:
-        same_settings: use every setting of ours that a plain Trainer can have: kept memory, eager attention, our
-            dropout, batches of similar lengths padded to their longest row, and evaluation from long to short.
+        same_settings: if True, use all of run_glue.py's settings that Trainer supports: memory reuse, eager attention,
+            fast dropout, batches of similar lengths padded to the longest row, and evaluation in order of length.
     """
     if same_settings:
         keep_freed_memory(torch.device("cpu"))
@@ -134,7 +135,9 @@ def run_side(side: str, model: str, seed: int, bf16: bool) -> dict[str, float]:
 
 def main():
     parser = argparse.ArgumentParser(prog="python -m benchmarks.finetuning", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=3, help="rounds, each with its own seed (default: %(default)s)")
+    parser.add_argument(
+        "--rounds", type=int, default=3, help="number of rounds with different seeds (default: %(default)s)"
+    )
     arguments = parser.parse_args()
     bf16 = has_bf16(use_cpu=True)
     results: dict[str, list[dict[str, float]]] = {side: [] for side in SIDES}
@@ -152,7 +155,7 @@ def main():
     for part, target in PARTS.items():
         for side in ("plain", "same settings"):
             theirs, ours = ([one[part] for one in results[name]] for name in (side, "fixedbert"))
-            title = part if side == "plain" else "  against plain with every setting of ours"
+            title = part if side == "plain" else "  compared with plain, same settings"
             seconds = (f"{statistics.median(times):.1f}" for times in (theirs, ours))
             print(ROW(title, *seconds, ratio(theirs, ours), f">= {target}" if side == "plain" else ""))
     for side in SIDES:

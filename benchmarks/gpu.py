@@ -1,9 +1,8 @@
 """
 python -m benchmarks.gpu [--output_json FILE]
 
-Run this first on a GPU: it compares every attention backend with float64 and then measures pretraining steps. On a CPU
-it only does the first part, at a small size. The exit status is 1 if anything is wrong. machines.md in this directory
-explains the table.
+Compares every attention backend with float64, and then measures pretraining steps. On a CPU, it only compares the
+backends, with small inputs. Exits with status 1 if a result is wrong. machines.md in this directory explains the table.
 """
 
 import argparse
@@ -24,11 +23,11 @@ from benchmarks.pretraining_steps import speed_lines
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=__doc__)
-    parser.add_argument("--output_json", type=Path, help="file for all numbers")
+    parser.add_argument("--output_json", type=Path, help="file for all results")
     arguments = parser.parse_args(argv)
     transformers.utils.logging.set_verbosity_error()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    machine = [description(), *(gpus() or ["no GPU: only backends, at a small size"])]
+    machine = [description(), *(gpus() or ["no GPU: compares only the backends, with small inputs"])]
     print("\n".join(machine) + "\n")
     lines = []
     for line in chain(agreement_lines(device), speed_lines(device)):

@@ -1,8 +1,8 @@
 """
 python -m benchmarks.model
 
-Compares FixedHeadBert with transformers' BERT of the same shape: tokens per second and memory in alternating steps on
-this machine. README.md in this directory explains the table.
+Compares the speed and memory of FixedHeadBert with those of transformers' BERT with the same shape. Both take steps in
+alternation on this machine. README.md in this directory explains the table.
 """
 
 import argparse
@@ -28,8 +28,7 @@ SHAPE = {"vocab_size": 30522, "hidden_size": 512, "num_hidden_layers": 4, "num_a
 SHAPE |= {"intermediate_size": 2048, "hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
 TINY = SHAPE | {"vocab_size": 99, "hidden_size": 8, "intermediate_size": 8}
 BATCH, LENGTH = 32, 128
-# Every 5th percentile of the lengths of MNLI's dev_matched pairs, in tokens of bert-base-uncased. Used if
-# FIXEDBERT_DATA is not set.
+# Every 5th percentile of the lengths of MNLI's dev_matched pairs in tokens, used if FIXEDBERT_DATA is not set.
 MNLI_LENGTHS = [6, 15, 18, 21, 23, 25, 27, 29, 31, 34, 36, 38, 41, 43, 46, 50, 53, 57, 62, 72, 128]
 WARM_UP = 2  # rounds that are discarded
 M_MMAP_THRESHOLD = -3  # from glibc's malloc.h
@@ -45,11 +44,13 @@ HEADS = {
 @dataclass(frozen=True)
 class Work:
     """
-    A line of the table.
+    What to measure for a line in the table.
 
     Args:
-        kind: one of HEADS; "rows" is forward and backward of the bare encoder.
-        padded_to: length of stock BERT's batches; None: the longest row.
+        kind: one of HEADS. "rows" means a forward and backward pass of the encoder alone.
+        target: target for the ratio of speeds.
+        padded_to: length to which batches are padded (default: the length of the longest row).
+        memory_target: target for the ratio of peak memories.
     """
 
     title: str
@@ -74,21 +75,18 @@ WORKS = {
 
 
 def mnli_lengths() -> list[int]:
-    """Returns the lengths of many pairs in tokens: real ones if FIXEDBERT_DATA is set, else drawn from percentiles."""
+    """Returns the lengths of MNLI pairs in tokens. Without FIXEDBERT_DATA, they are repetitions of MNLI_LENGTHS."""
     if "FIXEDBERT_DATA" in os.environ:
         data = data_directory()
         tokenizer = BertTokenizer(vocab=str(data / "vocab" / "bert-base-uncased-vocab.txt"))
         pairs = load_task("mnli", str(data / "glue"), ("validation",)).splits["validation_matched"]
         encoded = tokenizer(pairs["sentence1"][:], pairs["sentence2"][:], truncation=True, max_length=LENGTH)
         return [len(ids) for ids in encoded["input_ids"]]
-    draws = torch.rand(5000, generator=torch.Generator().manual_seed(0)) * (len(MNLI_LENGTHS) - 1)
-    low = draws.long()
-    table = torch.tensor(MNLI_LENGTHS, dtype=torch.float)
-    return table[low].lerp(table[low + 1], draws - low).round().int().tolist()
+    return MNLI_LENGTHS * 100
 
 
 def make_batch(work: Work, lengths: list[int], seed: int, rows: int = BATCH, vocabulary: int = 30522):
-    """Returns the batch of round `seed`, with the same tokens for all sides."""
+    """Returns the batch for the round `seed`, which is the same for all sides."""
     generator = torch.Generator().manual_seed(seed)
 
     def integers(high, *shape):
@@ -112,7 +110,7 @@ def make_batch(work: Work, lengths: list[int], seed: int, rows: int = BATCH, voc
 
 def build(side: str, work: Work, shape: dict) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
     torch.manual_seed(0)
-    # fixedbert trains with eager attention on a CPU; stock has transformers' default unless settings are the same.
+    # On a CPU, fixedbert trains with eager attention. transformers' default is sdpa.
     backend = "sdpa" if side == "stock" or work.kind == "inference" else "eager"
     if side == "fixedbert":
         config = fixedbert.FixedHeadBertConfig(
@@ -150,15 +148,15 @@ def resident_peak() -> int:
 
 def worker(side: str, work: Work, lengths: list[int], exact_memory: bool, pipe):
     """
-    Takes a step for each seed that it receives and sends tokens per second; at the end it sends its peak memory.
+    Takes a step for each seed that it receives and sends the tokens per second. At the end, it sends its peak memory.
 
-    With `exact_memory` glibc returns freed tensors at once, which is slow, so that resident memory is that of tensors.
+    With `exact_memory`, glibc returns freed memory immediately, which is slow, so that only tensors are measured.
     """
     if exact_memory:
         ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 2**17)
     elif side != "stock":
         keep_freed_memory(torch.device("cpu"))
-    step(work, *build(side, work, TINY), make_batch(work, lengths, 0, 2, 99))  # memory of the libraries
+    step(work, *build(side, work, TINY), make_batch(work, lengths, 0, 2, 99))  # library memory does not count
     before = resident_peak()
     model, optimizer = build(side, work, SHAPE)
     while (seed := pipe.recv()) is not None:
@@ -171,14 +169,14 @@ def worker(side: str, work: Work, lengths: list[int], exact_memory: bool, pipe):
 
 @dataclass
 class Side:
-    """Tokens per second in every counted round, and peak memory in GiB."""
+    """Tokens per second in each round after the warm-up, and peak memory in GiB."""
 
     speeds: list[float]
     memory: float
 
 
 def measure(work: Work, sides: list[str], lengths: list[int], rounds: int, exact_memory: bool = False):
-    """Measures the sides in alternating steps with the same batches, one process at a time."""
+    """Measures the sides in alternation with the same batches, each in its own process."""
     context = multiprocessing.get_context("spawn")
     pipes, processes = {}, []
     for side in sides:
@@ -215,16 +213,18 @@ def memory_line(title: str, target: str, stock: Side, ours: Side) -> str:
 
 def main():
     parser = argparse.ArgumentParser(prog="python -m benchmarks.model", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=9, help="counted steps of each side (default: %(default)s)")
-    parser.add_argument("--only", nargs="+", choices=WORKS, default=list(WORKS), help="lines of the table")
+    parser.add_argument("--rounds", type=int, default=9, help="measured steps for each side (default: %(default)s)")
+    parser.add_argument(
+        "--only", nargs="+", choices=WORKS, default=list(WORKS), help="lines to measure (default: all)"
+    )
     arguments = parser.parse_args()
     lengths = mnli_lengths()
     print(
         f"{description()}\n"
-        "4 layers, width 512, 8 heads of 64, feed-forward 2048, vocabulary 30,522, dropout 0.1; AdamW\n"
+        "4 layers, width 512, 8 heads of size 64, feed-forward size 2048, vocabulary size 30,522, dropout 0.1; AdamW\n"
         f"MNLI pairs have {statistics.mean(lengths):.1f} tokens on average; medians of {arguments.rounds} rounds\n"
     )
-    print(ROW("work (tokens per second without padding)", "stock", "fixedbert", "ratio (range)", "target"))
+    print(ROW("work (non-padding tokens per second)", "stock", "fixedbert", "ratio (range)", "target"))
     for work in (WORKS[name] for name in arguments.only):
         if work.bf16 and not has_bf16(use_cpu=True):
             print(f"{work.title}: skipped, because this processor has no bf16 instructions")
@@ -232,11 +232,11 @@ def main():
         done = measure(work, ["stock", "fixedbert", SAME_SETTINGS], lengths, arguments.rounds)
         stock, ours = done["stock"], done["fixedbert"]
         print(speed_line(work.title, f">= {work.target}", stock, ours))
-        print(speed_line(f"  against {SAME_SETTINGS}", "", done[SAME_SETTINGS], ours))
+        print(speed_line(f"  compared with {SAME_SETTINGS}", "", done[SAME_SETTINGS], ours))
         if work.memory_target is not None:
             exact = measure(work, ["stock", "fixedbert"], lengths, 1, exact_memory=True)
             print(memory_line("  peak memory: tensors", f"<= {work.memory_target}", *exact.values()))
-            print(memory_line("  peak memory: resident, with what glibc keeps", "", stock, ours))
+            print(memory_line("  peak memory: resident, including freed memory", "", stock, ours))
 
 
 if __name__ == "__main__":

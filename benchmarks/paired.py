@@ -1,4 +1,4 @@
-"""Paired measurements: processes in which they run, their ratios, and a description of the machine."""
+"""Helpers for paired measurements: separate processes, ratios between sides, and descriptions of the machine."""
 
 import multiprocessing
 import os
@@ -21,6 +21,7 @@ Result = TypeVar("Result")
 
 
 def description() -> str:
+    """Describes the processor and the versions of the libraries."""
     bf16 = "with" if has_bf16(use_cpu=True) else "without"
     return (
         f"{platform.machine()} {bf16} bf16 instructions, {os.cpu_count()} cores, {torch.get_num_threads()} threads, "
@@ -30,6 +31,7 @@ def description() -> str:
 
 
 def gpus() -> list[str]:
+    """Describes each GPU."""
     devices = map(torch.cuda.get_device_properties, range(torch.cuda.device_count()))
     return [
         f"{one.name}, "
@@ -40,14 +42,15 @@ def gpus() -> list[str]:
 
 def data_directory() -> Path:
     if "FIXEDBERT_DATA" not in os.environ:
-        raise SystemExit("error: set FIXEDBERT_DATA to the directory with the texts and tasks.")
+        raise SystemExit("error: set the environment variable FIXEDBERT_DATA to the directory with corpora and tasks.")
     return Path(os.environ["FIXEDBERT_DATA"])
 
 
 def in_a_process(work: Callable[..., Result], *arguments) -> Result:
     """
-    Returns the result of `work` in a new process without output: allocator settings cannot be reverted, caches are
-    cold, and memory is not shared.
+    Runs `work` in a new process, discards its output and returns its result.
+
+    Each measurement thus starts with empty caches, its own memory and the default allocator settings.
     """
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, context, exit_with_parent, (os.getpid(),)) as processes:
@@ -61,6 +64,6 @@ def quietly(work: Callable[..., Result], *arguments) -> Result:
 
 
 def ratio(numerators: Sequence[float], denominators: Sequence[float]) -> str:
-    """Returns the median ratio over the rounds and the range, such as 2.05 (2.05-2.11)."""
-    ratios = sorted(one / other for one, other in zip(numerators, denominators, strict=True))
+    """Formats the median and the range of the ratios over all rounds, such as 2.05 (2.01-2.11)."""
+    ratios = sorted(numerator / denominator for numerator, denominator in zip(numerators, denominators, strict=True))
     return f"{statistics.median(ratios):.2f} ({ratios[0]:.2f}-{ratios[-1]:.2f})"

@@ -1,8 +1,9 @@
 """
 python -m benchmarks.pretraining_data
 
-Compares the preparation of a corpus with `datasets.map`, and batches with a training step. README.md in this directory
-explains the table. Requires FIXEDBERT_DATA with wikipedia/, books/ and vocab/.
+Compares the preparation of a corpus with `datasets.map`, and the speed of the data loader with that of training steps.
+text_and_models.md in this directory explains the table. The environment variable FIXEDBERT_DATA must contain the path
+of a directory with wikipedia/, books/ and vocab/.
 """
 
 import argparse
@@ -37,27 +38,27 @@ def load_vocabulary() -> BertTokenizer:
     return BertTokenizer(vocab=str(next((data_directory() / "vocab").glob("*.txt"))))
 
 
-def text_files(step: int) -> dict[str, list[str]]:
-    """Returns every file of the corpus, or every second one with a step of 2."""
+def text_files() -> dict[str, list[str]]:
+    """Returns the files of both corpora."""
     return {
-        name: sorted(map(str, (data_directory() / name).glob(pattern)))[::step]
+        name: sorted(map(str, (data_directory() / name).glob(pattern)))
         for name, pattern in (("wikipedia", "*.parquet"), ("books", "*.txt"))
     }
 
 
-def prepare(directory: str, step: int):
-    """Prepares the store of fixedbert: sentences, tokens, no duplicates."""
-    corpora = [Corpus(file) for files in text_files(step).values() for file in files]
+def prepare(directory: str):
+    """Prepares fixedbert's store: splits documents into sentences, tokenizes them and removes duplicates."""
+    corpora = [Corpus(file) for files in text_files().values() for file in files]
     return prepare_store(corpora, load_vocabulary(), "en", PROCESSES, directory)
 
 
-def count_prepared(directory: str, step: int) -> int:
-    return prepare(directory, step).description["counts"]["tokens"]
+def prepare_and_count(directory: str) -> int:
+    return prepare(directory).description["counts"]["tokens"]
 
 
-def count_mapped(directory: str, step: int) -> int:
-    """Tokenizes whole documents with `datasets.map`, as transformers' run_mlm.py does."""
-    options, files = {"split": "train", "cache_dir": directory}, text_files(step)
+def map_and_count(directory: str) -> int:
+    """Tokenizes entire documents with `datasets.map`, like run_mlm.py in transformers, and returns the token count."""
+    options, files = {"split": "train", "cache_dir": directory}, text_files()
     wikipedia = datasets.load_dataset("parquet", data_files=files["wikipedia"], **options).select_columns("text")
     options |= {"sample_by": "document", "encoding": "utf-8-sig"}
     corpus = datasets.concatenate_datasets(
@@ -74,16 +75,20 @@ def tokenize_batch(batch: dict, tokenizer: BertTokenizer) -> dict:
     return tokenizer(batch["text"], add_special_tokens=False, verbose=False)
 
 
-def timed(work, step: int) -> tuple[float, int]:
-    """Returns the speed of `work` in tokens per second, and the number of tokens."""
+def measure_speed(work) -> tuple[float, int]:
+    """Returns the speed of `work` in tokens per second, and the token count."""
     with tempfile.TemporaryDirectory() as directory:
         began = time.perf_counter()
-        tokens = work(directory, step)
+        tokens = work(directory)
         return tokens / (time.perf_counter() - began), tokens
 
 
-def with_peak_memory(work, step: int) -> tuple[float, int, float]:
-    """Returns speed, tokens and peak memory (GiB) of a new process and its children; shared pages count once."""
+def measure_speed_and_memory(work) -> tuple[float, int, float]:
+    """
+    Runs `work` in a new process. Returns its speed in tokens per second, the token count and the peak memory in GiB.
+
+    Memory includes child processes. Pages that several processes share count once.
+    """
     peak, done = 0, threading.Event()
 
     def watch():
@@ -100,44 +105,41 @@ def with_peak_memory(work, step: int) -> tuple[float, int, float]:
     watcher = threading.Thread(target=watch)
     watcher.start()
     try:
-        return *in_a_process(timed, work, step), peak / 2**30
+        return *in_a_process(measure_speed, work), peak / 2**30
     finally:
         done.set()
         watcher.join()
 
 
 def print_preparation(rounds: int):
-    results = {work: [] for work in (count_mapped, count_prepared)}
-    for number in range(rounds):
-        for work in list(results) if number % 2 else reversed(results):
-            results[work].append(with_peak_memory(work, 1))
-    (their_speeds, _, their_peaks), (speeds, (tokens, *_), peaks) = (
-        zip(*found, strict=True) for found in results.values()
-    )
+    results = {work: [] for work in (map_and_count, prepare_and_count)}
+    for index in range(rounds):
+        for work in list(results) if index % 2 else reversed(results):
+            results[work].append(measure_speed_and_memory(work))
+    ours, theirs = (list(zip(*results[work], strict=True)) for work in (prepare_and_count, map_and_count))
+    (speeds, (tokens, *_), peaks), (their_speeds, _, their_peaks) = ours, theirs
     medians = (f"{statistics.median(side):,.0f}/s" for side in (their_speeds, speeds))
     title = f"preparing {tokens:,} tokens, {PROCESSES} processes"
     tqdm.write(ROW(title, *medians, ratio(speeds, their_speeds), ">= 1.0"))
     both = [max(side) for side in (their_peaks, peaks)]
     tqdm.write(ROW("  peak memory", *(f"{peak:.2f} GiB" for peak in both), f"{both[1] / both[0]:.2f}", "<= 1.5 GB"))
-    _, tokens, peak = with_peak_memory(count_prepared, 2)
-    tqdm.write(ROW(f"  peak memory, half ({tokens:,} tokens)", "", f"{peak:.2f} GiB", "", "the same"))
 
 
-def batches_per_second(examples, count: int) -> float:
-    """Returns the real tokens per second that one worker delivers, after its first batches."""
+def loaded_tokens_per_second(examples, count: int) -> float:
+    """Returns the non-padding tokens per second from one data loader worker, excluding the first 20 batches."""
     loader = torch.utils.data.DataLoader(
         examples, batch_size=32, sampler=EpochSampler(examples), collate_fn=PretrainingCollator(0), num_workers=1
     )
     tokens, began = 0, 0.0
-    for number, batch in zip(range(count + 1), loader, strict=False):
-        if number == 20:
+    for index, batch in zip(range(count + 1), loader, strict=False):
+        if index == 20:
             began, tokens = time.perf_counter(), 0
         tokens += int(batch["attention_mask"].sum())
     return tokens / (time.perf_counter() - began)
 
 
-def steps_per_second(examples, count: int) -> float:
-    """Returns the real tokens per second in training of the preset "tiny" with BERT's vocabulary."""
+def trained_tokens_per_second(examples, count: int) -> float:
+    """Returns the non-padding tokens per second when training the preset "tiny" with BERT's vocabulary."""
     config = preset_config("tiny", vocab_size=30522, sparse_prediction=True, unpad_inputs=True)
     model = transformers.AutoModelForPreTraining.from_config(config)
     use_fast_dropout(model)
@@ -145,9 +147,9 @@ def steps_per_second(examples, count: int) -> float:
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
     order = iter(EpochSampler(examples))
     tokens, began = 0, 0.0
-    for number in range(count):
+    for index in range(count):
         batch = PretrainingCollator(0)([examples[next(order)] for _ in range(32)])
-        if number == 5:
+        if index == 5:
             began, tokens = time.perf_counter(), 0
         model(**batch).loss.backward()
         optimizer.step()
@@ -157,31 +159,33 @@ def steps_per_second(examples, count: int) -> float:
 
 
 def print_batches(directory: str):
-    documents, tokenizer = prepare(directory, 1), load_vocabulary()
+    documents, tokenizer = prepare(directory), load_vocabulary()
     numbers, _ = split_documents(documents, 0.05)
     pairs = PairExamples(documents, numbers, tokenizer)
     whole_words = PairExamples(documents, numbers, tokenizer, inside_word=tokens_inside_words(tokenizer))
-    step = steps_per_second(pairs, 30)
-    kinds = {
-        "pairs, masked": pairs,
-        "pairs, whole words masked": whole_words,
-        "packed rows, masked": PackedExamples(documents, numbers, tokenizer),
-        "packed rows for causal LM": PackedExamples(documents, numbers, tokenizer, objective="clm"),
+    step_speed = trained_tokens_per_second(pairs, 30)
+    datasets_by_title = {
+        "pairs": pairs,
+        "pairs, whole-word masking": whole_words,
+        "packed rows": PackedExamples(documents, numbers, tokenizer),
+        "packed rows, causal LM": PackedExamples(documents, numbers, tokenizer, objective="clm"),
     }
-    for name, examples in kinds.items():
-        speed = batches_per_second(examples, 500)
+    for name, examples in datasets_by_title.items():
+        speed = loaded_tokens_per_second(examples, 500)
         target = ">= 10" if examples is pairs else ""
-        title = f"batches of {name}, against steps of tiny"
-        tqdm.write(ROW(title, f"{step:,.0f}/s", f"{speed:,.0f}/s", f"{speed / step:.1f}", target))
+        title = f"batches of {name}, compared with training steps"
+        tqdm.write(ROW(title, f"{step_speed:,.0f}/s", f"{speed:,.0f}/s", f"{speed / step_speed:.1f}", target))
 
 
 def main():
     parser = argparse.ArgumentParser(prog="python -m benchmarks.pretraining_data", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=2, help="rounds of preparation (default: %(default)s)")
+    parser.add_argument(
+        "--rounds", type=int, default=2, help="how often to prepare the corpus on each side (default: %(default)s)"
+    )
     arguments = parser.parse_args()
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # as in the processes of datasets.map
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # datasets.map also disables it in its processes
     print(f"{description()}, datasets {datasets.__version__}\n")
-    print(ROW("work (tokens per second)", "reference", "fixedbert", "ratio (range)", "target"))
+    print(ROW("work (tokens per second)", "baseline", "fixedbert", "ratio (range)", "target"))
     print_preparation(arguments.rounds)
     with tempfile.TemporaryDirectory() as directory:
         print_batches(directory)

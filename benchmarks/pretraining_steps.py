@@ -1,4 +1,4 @@
-"""Measures pretraining steps of presets on a GPU: speed, with and without torch.compile, and synchronizations."""
+"""Measures pretraining steps on a GPU: their speed with and without torch.compile, and how often they synchronize."""
 
 import time
 import warnings
@@ -20,42 +20,53 @@ from fixedbert.planning import KNOWN
 
 PRESETS = ("fixed-512-8x128", "fixed-768-12x128", "standard-1024-16x64")
 LENGTH = 128
-SHORTER = 0.1  # share of short rows, as in BERT's recipe
-ROWS = 256  # halved until they fit the memory
+SHORT_FRACTION = 0.1  # fraction of rows that are shorter than LENGTH, as in BERT's recipe
+ROWS = 256  # initial batch size, halved until the batch fits in GPU memory
 WARM_UP, STEPS = 5, 20
-PRODUCT = 8192  # rows and columns of the matrix product
+MATRIX_SIZE = 8192  # rows and columns of the matrices that are multiplied
 VARIANTS = {
     "as in pretraining": {},
-    "token positions computed on the GPU": {"places": False},
+    "token positions computed on the GPU": {"token_positions": False},
     "torch.compile": {"compiled": True},
 }
 
 
 @dataclass
-class Steps:
-    """A measurement: `flops` for real tokens, `waits` of the host per step, `graphs` compiled during counted steps."""
+class Measurement:
+    """
+    The result of measuring `count` steps.
+
+    Args:
+        tokens: number of non-padding tokens.
+        flops: FLOPs for the non-padding tokens.
+        synchronizations: how often the CPU synchronizations for the GPU per step, or None on a CPU.
+        graphs: number of graphs that torch.compile compiles after the warm-up.
+    """
 
     count: int
     seconds: float
     tokens: int
     flops: float
-    waits: int | None
+    synchronizations: int | None
     graphs: int
 
-    def text(self, product: float) -> str:
+    def text(self, matmul_speed: float) -> str:
+        """Describes the speed, also relative to a matrix product with `matmul_speed` FLOP/s."""
         rate = self.flops / self.seconds
         text = f"{self.count / self.seconds:.2f} steps/s, {self.tokens / self.seconds:,.0f} tokens/s"
-        text += f", {rate / 1e12:.1f} TFLOP/s, {rate / product:.0%} of a matrix product"
+        text += f", {rate / 1e12:.1f} TFLOP/s, {rate / matmul_speed:.0%} of a matrix product"
         text += f", {self.graphs} graphs compiled after warm-up" if self.graphs else ""
-        return text + (f", {self.waits} synchronizations per step" if self.waits is not None else "")
+        return text + (
+            f", {self.synchronizations} synchronizations per step" if self.synchronizations is not None else ""
+        )
 
 
-def examples(rows: int, vocabulary: int, seed: int) -> list[dict[str, np.ndarray]]:
-    """Returns segment pairs like those of BERT's recipe: most have full length, 15 % of the tokens are masked."""
+def make_examples(rows: int, vocabulary: int, seed: int) -> list[dict[str, np.ndarray]]:
+    """Returns random segment pairs as in BERT's recipe. Most have the full length, and 15% of tokens are targets."""
     rng = np.random.default_rng(seed)
     pairs = []
     for _ in range(rows):
-        length = int(rng.integers(5, LENGTH)) if rng.random() < SHORTER else LENGTH
+        length = int(rng.integers(5, LENGTH)) if rng.random() < SHORT_FRACTION else LENGTH
         ids, labels = rng.integers(vocabulary, size=length), np.full(length, -100)
         targets = rng.choice(np.arange(1, length), target_count(length - 3, PREDICTED), replace=False)
         labels[targets] = ids[targets]
@@ -71,15 +82,15 @@ def on_device(batch, device: torch.device):
     return batch.to(device, non_blocking=True) if hasattr(batch, "to") else batch  # tensors and packed batches
 
 
-def steps(
-    preset: str, device: torch.device, rows: int, count: int, compiled: bool = False, places: bool = True
-) -> Steps:
+def measure_steps(
+    preset: str, device: torch.device, rows: int, count: int, compiled: bool = False, token_positions: bool = True
+) -> Measurement:
     """
-    Times steps in bf16 with AdamW after a warm-up.
+    Measures training steps in bf16 with AdamW after a warm-up.
 
     Args:
-        compiled: use torch.compile, with batches of one shape.
-        places: use the token positions that the collator computes on the CPU.
+        compiled: if True, use torch.compile and batches with a fixed shape.
+        token_positions: if True, the collator computes the positions of the non-padding tokens on the CPU.
     """
     torch.manual_seed(0)
     config = preset_config(preset, unpad_inputs=True, sparse_prediction=True, attn_implementation="sdpa")
@@ -87,11 +98,11 @@ def steps(
     if compiled:
         model = torch.compile(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
-    collator = PretrainingCollator(0, "mlm+nsp" if places else None)
+    collator = PretrainingCollator(0, "mlm+nsp" if token_positions else None)
     if compiled:
         collator.row_length, collator.row_labels = LENGTH, target_count(LENGTH, PREDICTED)
     seeds = range(WARM_UP + count + 1)
-    drawn = [examples(rows, config.vocab_size, seed) for seed in seeds]
+    drawn = [make_examples(rows, config.vocab_size, seed) for seed in seeds]
     batches = [on_device(collator(one), device) for one in drawn]
 
     def step(batch):
@@ -104,26 +115,28 @@ def steps(
 
     for batch in batches[:WARM_UP]:
         step(batch)
-    wait_for(device)
+    synchronize(device)
     graphs, began = counters["stats"]["unique_graphs"], time.perf_counter()
     for batch in batches[WARM_UP:-1]:
         step(batch)
-    wait_for(device)
+    synchronize(device)
     seconds = time.perf_counter() - began
-    waits = waits_of(partial(step, batches[-1])) if device.type == "cuda" else None
+    synchronizations = count_synchronizations(partial(step, batches[-1])) if device.type == "cuda" else None
     counted = [example for one in drawn[WARM_UP:-1] for example in one]
     lengths = [len(example["input_ids"]) for example in counted]
     flops = sum(KNOWN[preset].training_flops(n, target_count(n - 3, PREDICTED)) for n in lengths)
-    return Steps(count, seconds, sum(lengths), flops, waits, counters["stats"]["unique_graphs"] - graphs)
+    return Measurement(
+        count, seconds, sum(lengths), flops, synchronizations, counters["stats"]["unique_graphs"] - graphs
+    )
 
 
-def wait_for(device: torch.device):
+def synchronize(device: torch.device):
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
-def waits_of(step) -> int:
-    """Returns how often the host waits for the GPU in a step, as reported by torch."""
+def count_synchronizations(step) -> int:
+    """Returns how often the CPU synchronizations for the GPU during a step, as reported by torch."""
     torch.cuda.set_sync_debug_mode("warn")
     try:
         with warnings.catch_warnings(record=True) as caught:
@@ -134,25 +147,25 @@ def waits_of(step) -> int:
     return sum("synchroniz" in str(one.message) for one in caught)
 
 
-def product_rate(device: torch.device, size: int) -> float:
-    """Returns the FLOP/s of a product of two square matrices in bf16."""
-    one, other = (torch.randn(size, size, device=device).bfloat16() for _ in range(2))
+def measure_matmul(device: torch.device, size: int) -> float:
+    """Returns the FLOP/s achieved when multiplying two square matrices in bf16."""
+    left, right = (torch.randn(size, size, device=device).bfloat16() for _ in range(2))
     for _ in range(3):
-        one @ other
-    wait_for(device)
+        left @ right
+    synchronize(device)
     began = time.perf_counter()
     for _ in range(STEPS):
-        one @ other
-    wait_for(device)
+        left @ right
+    synchronize(device)
     return 2 * size**3 * STEPS / (time.perf_counter() - began)
 
 
-def largest_batch(preset: str, device: torch.device) -> int:
-    """Returns the largest number of rows, halved from ROWS, that fits the memory."""
+def largest_batch_size(preset: str, device: torch.device) -> int:
+    """Halves the batch size, starting from ROWS, until a training step fits in GPU memory, and returns it."""
     rows = ROWS
     while True:
         try:
-            in_a_process(steps, preset, device, rows, 1)
+            in_a_process(measure_steps, preset, device, rows, 1)
             return rows
         except Exception as error:
             if rows == 1 or not is_out_of_memory(error):
@@ -161,7 +174,7 @@ def largest_batch(preset: str, device: torch.device) -> int:
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """Recognizes errors from torch, CUDA, worker processes and torch.compile."""
+    """Returns True for out-of-memory errors from torch and CUDA, including errors inside torch.compile and workers."""
     text = f"{type(error).__name__}: {error}"
     return any(words in text for words in ("OutOfMemoryError", "out of memory", "_STATUS_ALLOC_FAILED"))
 
@@ -169,34 +182,36 @@ def is_out_of_memory(error: Exception) -> bool:
 def speed_lines(device: torch.device) -> Iterator[Line]:
     """Yields lines with the speed of three presets in several variants."""
     if device.type != "cuda":
-        for title in ("pretraining steps per second", "synchronizations per step", "torch.compile"):
-            yield Line(title, skipped="no GPU")
+        yield Line("pretraining steps", skipped="no GPU")
         return
     torch.cuda.empty_cache()
-    product = product_rate(device, PRODUCT)
-    yield Line(f"product of two {PRODUCT} x {PRODUCT} matrices, bfloat16", f"{product / 1e12:.1f} TFLOP/s")
+    matmul_speed = measure_matmul(device, MATRIX_SIZE)
+    title = f"product of two {MATRIX_SIZE} x {MATRIX_SIZE} matrices, bfloat16"
+    yield Line(title, f"{matmul_speed / 1e12:.1f} TFLOP/s")
     for preset in PRESETS:
         try:
-            rows = largest_batch(preset, device)
+            rows = largest_batch_size(preset, device)
         except Exception as error:
-            yield line_without_steps(f"{preset}: largest batch", error)
+            yield error_line(f"{preset}: largest batch size", error)
             continue
-        works = {name: partial(steps, preset, device, rows, STEPS, **changes) for name, changes in VARIANTS.items()}
+        works = {
+            name: partial(measure_steps, preset, device, rows, STEPS, **changes) for name, changes in VARIANTS.items()
+        }
         for name, work in works.items():
-            yield step_line(f"{preset}, {rows} rows: {name}", work, product)
+            yield step_line(f"{preset}, {rows} rows: {name}", work, matmul_speed)
 
 
-def step_line(title: str, work: Callable[[], Steps], product: float) -> Line:
-    """Returns the line of steps in a new process, or of its error."""
+def step_line(title: str, work: Callable[[], Measurement], matmul_speed: float) -> Line:
+    """Measures steps in a new process and returns their line. If they fail, the line contains the error."""
     try:
         measured = in_a_process(work)
     except Exception as error:
-        return line_without_steps(title, error)
-    return Line(title, measured.text(product), values=vars(measured))
+        return error_line(title, error)
+    return Line(title, measured.text(matmul_speed), values=vars(measured))
 
 
-def line_without_steps(title: str, error: Exception) -> Line:
-    """Returns the line of an error; a lack of memory is not wrong."""
+def error_line(title: str, error: Exception) -> Line:
+    """Returns the line for an error. Running out of memory counts as skipped, and any other error as a failure."""
     if is_out_of_memory(error):
         return Line(title, skipped="out of memory")
     return Line(title, f"{type(error).__name__}: {' '.join(str(error).split())[-200:]}", right=False)

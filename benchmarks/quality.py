@@ -1,11 +1,12 @@
 """
 python -m benchmarks.quality --recipe RECIPE.yaml ... --output_dir DIR [--trials FILE] [--minutes 30]
 
-Measures the time to a quality: transformers' BERT under a plain Trainer, as people run it and with every setting of a
-recipe that it can have, against FixedHeadBert under run_pretraining.py with each of the recipes. All start from random
-weights on the same text, take turns on this machine for the same time, and are evaluated on the same masked tokens.
-Requires FIXEDBERT_DATA with wikipedia/, books/ and vocab/. Writes results.jsonl, table.md, quality.png and the models;
-a second call with the same directory adds to them. time_to_quality.md in this directory explains the table.
+Measures how long pretraining takes to reach a given loss. The baseline is transformers' BERT trained with Trainer,
+both with common settings and with all settings from a recipe that it supports. It is compared with FixedHeadBert,
+which is trained with run_pretraining.py and each recipe. All models start from random weights, train on the same text
+for the same time, and are evaluated on the same masked tokens. The environment variable FIXEDBERT_DATA must contain
+the path of a directory with wikipedia/, books/ and vocab/. Writes results.jsonl, table.md, quality.png and the models.
+Another call with the same directory adds to them. time_to_quality.md in this directory explains the table.
 """
 
 import argparse
@@ -25,11 +26,10 @@ from benchmarks.contenders import (
     Stock,
     device_options,
     held_out_batches,
+    make_side,
     parameters,
     read_recipe,
     read_trials,
-    side_of,
-    title_of,
     vocabulary,
 )
 from benchmarks.curves import AXES, draw, ratio
@@ -39,20 +39,20 @@ from fixedbert.data.tokenizers import load_tokenizer
 from fixedbert.support.errors import InputError, exit_on_input_error, require_package
 from fixedbert.support.files import directory_lock, write_atomically
 
-Contenders = dict[str, tuple[Stock | Recipe, dict]]  # by name, with the fields of their results
-BySeed = dict[int, dict]  # results of a side
-COLUMNS = ("", "parameters, M", "steps", "TFLOP", "loss", "ratio of times", "ratio of FLOPs")
-COLUMNS += ("of times, same settings", "of FLOPs, same settings", "seeds", "change")
+Contenders = dict[str, tuple[Stock | Recipe, dict]]  # for each name, what to train and fields for its results
+BySeed = dict[int, dict]  # for each seed, the result of one side
+COLUMNS = ("", "parameters, M", "steps", "TFLOP", "loss", "time ratio", "FLOP ratio")
+COLUMNS += ("time ratio, same settings", "FLOP ratio, same settings", "seeds", "change")
 
 
 def contenders_of(arguments: argparse.Namespace, tokenizer: PreTrainedTokenizerBase) -> Contenders:
     """
-    Returns stock BERT with each learning rate and the settings of each recipe, and the recipes.
+    Returns the recipes, and stock BERT for each combination of a learning rate and a recipe's settings.
 
     Raises:
-        InputError: a recipe's model is larger than stock BERT.
+        InputError: If a recipe's model is larger than stock BERT.
     """
-    recipes = [(Path(file).stem, title_of(file), *read_recipe(file, tokenizer)) for file in arguments.recipe]
+    recipes = [(Path(file).stem, Path(file).stem, *read_recipe(file, tokenizer)) for file in arguments.recipe]
     if arguments.trials:
         recipes += read_trials(arguments.trials, arguments.trial, tokenizer)
     contenders: Contenders = {}
@@ -63,12 +63,12 @@ def contenders_of(arguments: argparse.Namespace, tokenizer: PreTrainedTokenizerB
             sizes = parameters(AutoModelForPreTraining, stock.config(tokenizer))
             change = " with ".join(filter(None, ["transformers' BERT", equal.text()]))
             contenders[stock.name] = stock, {"stock": True, "change": change, "settings": asdict(stock), **sizes}
-    most = sizes["besides_embeddings"]
+    largest = sizes["besides_embeddings"]
     for name, change, recipe, sizes in recipes:
-        if sizes["besides_embeddings"] > most:
+        if sizes["besides_embeddings"] > largest:
             raise InputError(
-                f"{name}: {sizes['besides_embeddings']:,} parameters besides the embeddings are more than stock "
-                f"BERT's {most:,}: make the model smaller, or change --stock_shape."
+                f"{name}: the model has {sizes['besides_embeddings']:,} parameters besides the embeddings, more than "
+                f"stock BERT's {largest:,}; make it smaller or change --stock_shape."
             )
         contenders[name] = recipe, {"stock": False, "change": change, "settings": asdict(recipe), **sizes}
     return contenders
@@ -76,15 +76,15 @@ def contenders_of(arguments: argparse.Namespace, tokenizer: PreTrainedTokenizerB
 
 def earlier_results(file: Path, contenders: Contenders, minutes: float) -> list[dict]:
     """
-    Reads the results of earlier calls with the same directory.
+    Returns the results of earlier calls with the same directory.
 
     Raises:
-        InputError: the directory contains other files, or results of different settings.
+        InputError: If the directory contains other files, or results for different settings.
     """
     directory = file.parent
     if not file.exists():
         if directory.exists() and any(directory.iterdir()):
-            raise InputError(f"{directory}: contains other files; give a new --output_dir.")
+            raise InputError(f"{directory}: contains other files; choose a new --output_dir.")
         directory.mkdir(parents=True, exist_ok=True)
         write_atomically(file, "")
     results = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
@@ -92,22 +92,22 @@ def earlier_results(file: Path, contenders: Contenders, minutes: float) -> list[
         _, fields = contenders.get(result["side"], (None, result))
         settings = json.loads(json.dumps(fields["settings"]))  # tuples become lists
         if result["minutes"] != minutes or result["settings"] != settings:
-            raise InputError(f"{directory}: {result['side']} had different settings; give a new --output_dir.")
+            raise InputError(f"{directory}: {result['side']} had different settings; choose a new --output_dir.")
     return results
 
 
 def train_missing(file: Path, results: list[dict], contenders: Contenders, arguments: argparse.Namespace):
-    """Train the sides without a result in turns, seed by seed, and add each result when it is done."""
+    """Trains the sides that have no result yet in turns, one seed at a time, and appends each result to the file."""
     done = {(result["side"], result["seed"]) for result in results}
     for seed in arguments.seeds:
-        missing = {name: found for name, found in contenders.items() if (name, seed) not in done}
+        missing = {name: contender for name, contender in contenders.items() if (name, seed) not in done}
         held_out, processes = held_out_batches(seed) if missing else [], {}
         for name, (contender, _) in missing.items():
             directory = file.parent / f"{name}-{seed}"
-            for left in (directory, directory.with_name(f"{directory.name}.partial")):  # by a stopped call
+            for left in (directory, directory.with_name(f"{directory.name}.partial")):  # from an interrupted call
                 shutil.rmtree(left, ignore_errors=True)
-            most = arguments.recipe_minutes
-            processes[directory.name] = side_of(contender, directory, seed, arguments.minutes, held_out, most)
+            options = {"minutes": arguments.minutes, "max_minutes": arguments.recipe_minutes}
+            processes[directory.name] = make_side(contender, directory, seed, held_out, **options)
         names = dict(zip(processes, missing, strict=True))
         for process_name, process in train_in_turns(processes):
             name = names[process_name]
@@ -128,23 +128,25 @@ def by_side(results: Iterable[dict]) -> dict[str, BySeed]:
 
 
 def final_loss(results: Iterable[dict]) -> float:
-    """Returns the mean final loss over the seeds; NaN counts as infinite."""
+    """Returns the final loss, averaged over the seeds. NaN counts as infinity."""
     loss = statistics.mean(result["points"][-1]["loss"] for result in results)
     return math.inf if math.isnan(loss) else loss
 
 
 def best_stock(sides: dict[str, BySeed], settings: dict | None = None) -> str:
     """
-    Returns the name of the stock BERT with the best learning rate: the lowest mean loss over the common seeds.
+    Returns the name of the stock BERT with the best learning rate, measured by the average loss over common seeds.
 
     Args:
-        settings: the settings of a recipe; None for stock BERT as people run it.
+        settings: consider only stock BERTs with these settings (default: common settings).
     """
     wanted = asdict(Settings()) if settings is None else settings
     stock = {name: runs for name, runs in sides.items() if is_stock(runs) and settings_of(runs) == wanted}
     common = set.intersection(*map(set, stock.values()))
     if not common:
-        raise InputError(f"results.jsonl: {', '.join(stock)} have no common seed; train all with the same --seeds.")
+        raise InputError(
+            f"results.jsonl: {', '.join(stock)} have no common seed; train all of them with the same --seeds."
+        )
     return min(stock, key=lambda name: final_loss(stock[name][seed] for seed in common))
 
 
@@ -153,12 +155,12 @@ def is_stock(runs: BySeed) -> bool:
 
 
 def settings_of(runs: BySeed) -> dict:
-    """Returns the settings of a recipe that stock BERT can have, or those of stock BERT."""
+    """Returns the settings of a stock BERT, or a recipe's settings that stock BERT supports."""
     return next(iter(runs.values()))["settings"]["equal"]
 
 
 def ratio_cells(runs: BySeed, stock: BySeed) -> list[str]:
-    """Returns how many times as long, and as many FLOPs, stock BERT takes to its final loss with the same seeds."""
+    """Formats the ratios of training times and FLOPs at stock BERT's final loss, for seeds that both sides have."""
     cells = []
     for axis in AXES:
         ratios = [ratio(stock[seed]["points"], runs[seed]["points"], axis) for seed in runs if seed in stock]
@@ -196,7 +198,7 @@ def row_of(name: str, sides: dict[str, BySeed]) -> list[str]:
 
 
 def show(directory: Path, sides: dict[str, BySeed], drawn: Iterable[str]):
-    """Print and write the table of all sides, and draw some of them."""
+    """Prints and writes the table of all sides, and plots the curves of the sides `drawn`."""
     reference = best_stock(sides)
     rows = [row_of(name, sides) for name in (reference, *(name for name in sides if name != reference))]
     results = [result for runs in sides.values() for result in runs.values()]
@@ -204,8 +206,10 @@ def show(directory: Path, sides: dict[str, BySeed], drawn: Iterable[str]):
     title = f"{results[0]['minutes']:g} minutes each; {machines}"
     lines = [f"| {' | '.join(cells)} |" for cells in (COLUMNS, ["---"] * len(COLUMNS), *rows)]
     text = (
-        f"{title}\n\nRatios: how many times as much {reference}, and stock BERT with the settings of the recipe, "
-        "takes to its final loss with the same seed; mean (range) over the seeds.\n\n" + "\n".join(lines) + "\n"
+        f"{title}\n\nRatios: cost for {reference}, or stock BERT with the recipe's settings, to reach its final loss, "
+        "divided by the recipe's cost to reach that loss with the same seed; mean (range) over the seeds.\n\n"
+        + "\n".join(lines)
+        + "\n"
     )
     print(f"\n{text}")
     write_atomically(directory / "table.md", text)
@@ -218,31 +222,41 @@ def show(directory: Path, sides: dict[str, BySeed], drawn: Iterable[str]):
     draw(curves, labels, final_loss(sides[reference].values()), title, directory / "quality.png")
 
 
-def parsed(argv: list[str] | None) -> argparse.Namespace:
+def parse(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.quality", description=__doc__)
-    parser.add_argument("--recipe", nargs="+", default=[], help="recipes of run_pretraining.py without a text")
-    parser.add_argument("--trials", help="file with several recipes by name, such as benchmarks/trials.yaml")
-    parser.add_argument("--trial", nargs="+", default=[], help="names of recipes in --trials (default: all)")
-    parser.add_argument("--output_dir", type=Path, required=True, help="a second call adds what is missing")
-    parser.add_argument("--minutes", type=float, default=30, help="training time of each side (default: %(default)s)")
-    parser.add_argument("--recipe_minutes", type=float, default=math.inf, help="stop recipes early (default: never)")
+    parser.add_argument("--recipe", nargs="+", default=[], help="recipes for run_pretraining.py without texts")
+    parser.add_argument("--trials", help="file with several named recipes, such as benchmarks/trials.yaml")
     parser.add_argument(
-        "--stock_learning_rate", type=float, nargs="+", default=[5e-4], help="of several, the best is compared"
+        "--trial", nargs="+", default=[], help="names of the recipes to use from --trials (default: all)"
     )
-    parser.add_argument("--stock_batch_size", type=int, default=16, help="rows per step (default: %(default)s)")
+    parser.add_argument("--output_dir", type=Path, required=True, help="another call adds missing results")
+    parser.add_argument("--minutes", type=float, default=30, help="training time for each side (default: %(default)s)")
+    parser.add_argument(
+        "--recipe_minutes", type=float, default=math.inf, help="stop recipes after this time (default: never)"
+    )
+    parser.add_argument(
+        "--stock_learning_rate",
+        type=float,
+        nargs="+",
+        default=[5e-4],
+        help="only the best one is compared with the recipes",
+    )
+    parser.add_argument("--stock_batch_size", type=int, default=16, help="examples per step (default: %(default)s)")
     parser.add_argument(
         "--stock_shape", type=int, nargs=4, default=[6, 256, 4, 1024],
         metavar=("LAYERS", "WIDTH", "HEADS", "FEED_FORWARD"),
     )  # fmt: skip
-    parser.add_argument("--seeds", type=int, nargs="+", default=[42], help="seeds of all sides (default: %(default)s)")
+    parser.add_argument(
+        "--seeds", type=int, nargs="+", default=[42], help="seeds for all sides (default: %(default)s)"
+    )
     arguments = parser.parse_args(argv)
     if not (arguments.recipe or arguments.trials):
-        parser.error("give --recipe or --trials.")
+        parser.error("set --recipe or --trials.")
     return arguments
 
 
 def main(argv: list[str] | None = None):
-    arguments = parsed(argv)
+    arguments = parse(argv)
     require_package("matplotlib", "plots")
     contenders = contenders_of(arguments, load_tokenizer(vocabulary()))
     with directory_lock(arguments.output_dir):

@@ -1,4 +1,4 @@
-"""Trainings that take turns on a machine, each in its own process and measured by its own seconds of training."""
+"""Training runs that take turns on one machine, each in its own process. Clocks count only training time."""
 
 import math
 import multiprocessing
@@ -23,17 +23,17 @@ from fixedbert.pretraining.trainer import logits_and_targets
 from fixedbert.support.errors import InputError
 from fixedbert.support.processes import exit_with_parent
 
-FEWEST_POINTS, MOST_POINTS = 5, 30  # evaluations of a training: one per minute
-TURN = 120.0  # seconds
-FEWEST_TURNS = 5  # for a short training
-MANY = 10**7  # steps; a training takes as many as its time allows
+MIN_POINTS, MAX_POINTS = 5, 30  # limits for the number of evaluations in a run, which is one per minute
+TURN = 120.0  # seconds, less in short runs
+MIN_TURNS = 5  # in a short run
+MAX_STEPS = 10**7  # never reached, because the time limit ends a run
 
 Batch = dict[str, torch.Tensor]
-Stages = list[tuple[float, int]]  # the share of the time and the step of the schedule at which each stage ends
+Stages = list[tuple[float, int]]  # for each stage, the fraction of the time and the schedule step at which it ends
 
 
 class Clock:
-    """Counts seconds of training, without those while it is stopped."""
+    """A clock that can be stopped and started again."""
 
     def __init__(self):
         self.before, self.began = 0.0, None
@@ -47,7 +47,7 @@ class Clock:
 
     def stop(self):
         if torch.accelerator.is_available():
-            torch.accelerator.synchronize()  # queued steps of a GPU belong to this training
+            torch.accelerator.synchronize()  # steps queued on the GPU count as training time
         self.before, self.began = self.seconds, None
 
     @contextmanager
@@ -57,47 +57,49 @@ class Clock:
         self.start()
 
 
-class Yardstick(TrainerCallback):
+class TimedTraining(TrainerCallback):
     """
-    Ends a training after a number of seconds, evaluates it, and lets it take turns with other processes.
+    Callback that ends training after a number of seconds, evaluates the model, and takes turns with other processes.
 
-    The schedule of the learning rate is stretched over the time: after half of a stage's time it has the value after
-    half of the stage's steps. Each stage is a run of its own; the clock continues between runs. The pipe receives the
-    points of the curve, and None at the end of a turn; training continues when something comes back.
+    The learning-rate schedule is stretched over the training time. After half of a stage's time, the learning rate is
+    the one for half of the stage's steps. Each stage is a separate run of Trainer. The clock continues between stages.
 
     Args:
-        held_out: batches with labels, equal for all processes.
+        pipe: receives the points of the loss curve, and None at the end of each turn. Training then waits until the
+            other end sends something.
+        held_out: labelled batches for the evaluation, the same in all processes.
+        seconds: training time of all stages in total.
     """
 
     def __init__(self, pipe: Connection, held_out: list[Batch], seconds: float, stages: Stages):
         self.pipe, self.held_out, self.seconds = pipe, held_out, seconds
-        self.parts, self.steps = zip(*stages, strict=True)
-        self.turn = min(TURN, seconds / FEWEST_TURNS)
-        self.points_in_all = min(max(FEWEST_POINTS, round(seconds / 60)), MOST_POINTS)
+        self.fractions, self.steps = zip(*stages, strict=True)
+        self.turn = min(TURN, seconds / MIN_TURNS)
+        self.max_points = min(max(MIN_POINTS, round(seconds / 60)), MAX_POINTS)
         self.clock, self.stage, self.points, self.turn_ends = Clock(), 0, 0, self.turn
         self.flops, self.uncounted, self.steps_before = 0.0, [], 0
 
     def on_train_begin(self, args, state, control, model, lr_scheduler, **kwargs):
-        (schedule,) = scheduler_of(args, self.steps[-1]).lr_lambdas
-        lr_scheduler.lr_lambdas = [lambda _: schedule(self.step_of_schedule()) for _ in lr_scheduler.lr_lambdas]
+        (schedule,) = make_scheduler(args, self.steps[-1]).lr_lambdas
+        lr_scheduler.lr_lambdas = [lambda _: schedule(self.schedule_step()) for _ in lr_scheduler.lr_lambdas]
         self.flops_of_row = cache(partial(training_flops, model.config))
         model.register_forward_pre_hook(self.remember_tokens, with_kwargs=True)
         if self.stage == 0:
             self.send_point(state, model)
             self.clock.start()
 
-    def step_of_schedule(self) -> float:
-        return float(np.interp(self.clock.seconds / self.seconds, [0, *self.parts], [0, *self.steps]))
+    def schedule_step(self) -> float:
+        return float(np.interp(self.clock.seconds / self.seconds, [0, *self.fractions], [0, *self.steps]))
 
     def remember_tokens(self, model, _args, batch):
         if model.training:
-            self.uncounted.append(computed_tokens(model, batch))  # read later, so that a GPU need not be waited for
+            self.uncounted.append(computed_tokens(model, batch))  # read later, to avoid waiting for the GPU
 
     def on_step_end(self, args, state, control, model, **kwargs):
         passed = self.clock.seconds / self.seconds
-        stage_is_over = passed >= self.parts[self.stage]
-        if stage_is_over or int(passed * self.points_in_all) > self.points:
-            self.points = int(passed * self.points_in_all)
+        stage_is_over = passed >= self.fractions[self.stage]
+        if stage_is_over or int(passed * self.max_points) > self.points:
+            self.points = int(passed * self.max_points)
             with self.clock.stopped():
                 self.send_point(state, model)
         if stage_is_over:
@@ -119,19 +121,18 @@ class Yardstick(TrainerCallback):
         self.pipe.send(point)
 
 
-def scheduler_of(arguments: TrainingArguments, steps: int) -> LRScheduler:
-    """Returns the learning-rate scheduler of the arguments for a number of steps."""
-    nothing = torch.optim.SGD([torch.zeros(1)], lr=1.0)
+def make_scheduler(arguments: TrainingArguments, steps: int) -> LRScheduler:
+    """Returns the learning-rate scheduler that the arguments specify, for a number of steps."""
+    optimizer = torch.optim.SGD([torch.zeros(1)], lr=1.0)
     warmup = arguments.get_warmup_steps(steps)
-    return get_scheduler(arguments.lr_scheduler_type, nothing, warmup, steps, arguments.lr_scheduler_kwargs)
+    return get_scheduler(arguments.lr_scheduler_type, optimizer, warmup, steps, arguments.lr_scheduler_kwargs)
 
 
 def computed_tokens(model: PreTrainedModel, batch: Batch) -> torch.Tensor:
     """
-    Returns, for each row, the number of tokens that the layers and the masked-LM head compute, (B, 2).
+    Returns a tensor (B, 2) with the number of tokens in each row that the layers and the masked-LM head process.
 
-    FixedHeadBert computes no padding, and predicts only tokens with a label. The tokens that its last layer skips are
-    counted.
+    FixedHeadBert skips padding and predicts only labelled tokens. Tokens that its last layer skips are counted.
     """
     computed = predicted = torch.ones_like(batch["input_ids"])
     if isinstance(model, FixedHeadBertPreTrainedModel):
@@ -141,14 +142,14 @@ def computed_tokens(model: PreTrainedModel, batch: Batch) -> torch.Tensor:
 
 @torch.no_grad()
 def held_out_loss(model: PreTrainedModel, batches: list[Batch]) -> float:
-    """Returns the mean loss over all labelled tokens, in nats. Models without next-sentence head get no segments."""
+    """Returns the average loss over labelled tokens in nats. Without a next-sentence head, token types are omitted."""
     model.eval()
     total, labelled = 0.0, 0
     for batch in batches:
         if not hasattr(model.cls, "seq_relationship"):
             batch = {name: batch[name] for name in ("input_ids", "attention_mask", "labels")}
         batch = {name: tensor.to(model.device) for name, tensor in batch.items()}
-        logits, targets = logits_and_targets(model(**batch)[1], batch["labels"], "mlm")  # [0] is the loss
+        logits, targets = logits_and_targets(model(**batch)[1], batch["labels"], "mlm")  # the first output is the loss
         total += cross_entropy(logits.float(), targets, reduction="sum").item()
         labelled += len(targets)
     model.train()
@@ -157,26 +158,26 @@ def held_out_loss(model: PreTrainedModel, batches: list[Batch]) -> float:
 
 class Side:
     """
-    A process that trains when it is its turn.
+    A process that trains during its turns.
 
     Args:
-        train: function that is called in the process with the pipe for its Yardstick and with `arguments`.
-        log: file for its output.
-        most: seconds of training after which the process is ended, without a model.
+        train: function to call in the process with a pipe for `TimedTraining` and with `arguments`.
+        log: file for the standard output of the process.
+        max_seconds: training time after which the process is killed without saving a model.
     """
 
-    def __init__(self, train: Callable, log: Path, *arguments, most: float = math.inf):
-        context = multiprocessing.get_context("spawn")  # a forked one would have this process's threads
-        self.log, self.points, self.most = log, [], most
+    def __init__(self, train: Callable, log: Path, *arguments, max_seconds: float = math.inf):
+        context = multiprocessing.get_context("spawn")  # forking is unsafe in a process with threads
+        self.log, self.points, self.max_seconds = log, [], max_seconds
         self.pipe, self.end_of_process = context.Pipe()
         self.process = context.Process(target=run, args=(train, log, self.end_of_process, os.getpid(), *arguments))
 
     def take_turn(self) -> bool:
         """
-        Train until the end of a turn or of the training. Returns False at the end of the training.
+        Lets the process train until its turn ends. Returns False if training is complete.
 
         Raises:
-            InputError: the process failed.
+            InputError: If the process fails.
         """
         try:
             if self.process.pid is None:
@@ -191,9 +192,9 @@ class Side:
             if isinstance(error, EOFError) and self.process.exitcode == 0:
                 return False
             raise InputError(
-                f"{self.log.stem}: its process ended with exit status {self.process.exitcode}; see {self.log}."
+                f"{self.log.stem}: the process failed with exit status {self.process.exitcode}; see {self.log}."
             ) from None
-        if self.points and self.points[-1]["seconds"] >= self.most:
+        if self.points and self.points[-1]["seconds"] >= self.max_seconds:
             self.kill()
             return False
         return True
@@ -207,16 +208,16 @@ class Side:
 def run(train: Callable, log: Path, pipe: Connection, parent: int, *arguments):
     exit_with_parent(parent)
     transformers.utils.logging.set_verbosity_error()
-    with open(log, "w", buffering=1) as lines, redirect_stdout(lines):
+    with open(log, "w", buffering=1) as output, redirect_stdout(output):
         train(pipe, *arguments)
 
 
 def train_in_turns(sides: dict[str, Side]) -> Iterator[tuple[str, Side]]:
     """
-    Let the sides train in turns, and yield each when it is done. The first one of a round alternates.
+    Lets the sides train in turns, and yields the name and side when one is complete. Each round reverses the order.
 
     Raises:
-        InputError: a side failed.
+        InputError: If a side fails.
     """
     waiting = list(sides)
     try:

@@ -1,1 +1,1 @@
-"""Trials of fixedbert from outside: damage, habits, killed runs, full disks, an hour of training. soak/README.md."""
+"""Soak tests: run fixedbert's commands with corrupted files and kill them (see soak/README.md)."""

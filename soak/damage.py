@@ -1,4 +1,4 @@
-"""Damaged files: a command must load the same content, end with one clear sentence, or read a valid different file."""
+"""Corrupts files and runs the commands that read them, which must succeed or end with one clear error message."""
 
 import importlib
 import io
@@ -21,13 +21,13 @@ import fixedbert_cli
 
 from .runs import GLUE, PRETRAIN, QUIET, results_of, write_inputs
 
-SECONDS = 60  # for a command; most take two
-LONGEST_MESSAGE = 1500  # characters
+TIMEOUT = 60  # seconds for a command, which usually takes two
+MAX_MESSAGE_LENGTH = 1500  # characters
 FORK = multiprocessing.get_context("fork")
 TUNE = f"{GLUE} --max_steps 3 --save_steps 2 {QUIET} --model_name_or_path"
 TRAIN = f"{PRETRAIN} 1 --train_file texts.jsonl --do_train --max_steps 2 {QUIET}"
 CONVERT = "convert model --output_dir out --num_attention_heads 8"
-# Files with the command that reads them. In a file that fixedbert wrote itself, different content is a fault too.
+# For each file, the command that reads it. Changes to WRITTEN_FILES, which fixedbert writes, must be detected.
 USERS_FILES = {
     "model/config.json": f"{TUNE} model",
     "model/model.safetensors": f"{TUNE} model",
@@ -50,29 +50,29 @@ WRITTEN_FILES = {
     f"{CHECKPOINT}/rng_state.pth": RESUME,
 }
 FILES = USERS_FILES | WRITTEN_FILES
-# Without checksums, other numbers of the right shape and another log cannot be recognized.
+# Files without a checksum, in which changed numbers cannot be detected.
 UNCHECKED = ("trainer_state.json", "optimizer.pt", "rng_state.pth")
 
 
 def run(directory: Path, count: int, seed: int) -> Iterator[tuple[str, list[str]]]:
-    """Damage each of FILES `count` times; yields the name of each trial and its faults."""
+    """Corrupts each of FILES `count` times, runs its command, and yields the name and faults of each trial."""
     for module in ("pretraining.pretrain", "fine_tuning.glue", "fine_tuning.trainer", "conversion.convert"):
-        importlib.import_module(f"fixedbert.{module}")  # once, not in every child
+        importlib.import_module(f"fixedbert.{module}")  # import once instead of in every child process
     importlib.import_module("experiments.head_size")
     valid = directory / "valid"
     if not valid.exists():
         in_child(lambda: write_valid(valid), directory)
     for name, command in FILES.items():
-        where = copy_of(valid, directory / "trial")
-        outcome, expected = in_child(lambda words=command: execute(words), where)
+        trial = copy_of(valid, directory / "trial")
+        outcome, expected = in_child(lambda command=command: execute(command), trial)
         if outcome != "done":
-            raise RuntimeError(f"{name}: the command fails with the valid file: {expected}")
+            raise RuntimeError(f"{name}: the command failed with the valid file: {expected}")
         for number in range(count):
             rng = random.Random(f"{seed} {name} {number}")
-            where = copy_of(valid, directory / "trial")
-            (file,) = where.glob(name)
+            trial = copy_of(valid, directory / "trial")
+            (file,) = trial.glob(name)
             change = damage(file, number, rng)
-            outcome, result = in_child(lambda words=command: execute(words), where)
+            outcome, result = in_child(lambda command=command: execute(command), trial)
             yield f"{name} {number}, {change}", faults_of(name, outcome, result, expected)
 
 
@@ -82,16 +82,16 @@ def copy_of(valid: Path, directory: Path) -> Path:
 
 
 def faults_of(name: str, outcome: str, result: str, expected: str) -> list[str]:
-    """Returns what is wrong with the outcome of a command that read a damaged file."""
+    """Returns the faults in the outcome of a command that read a corrupted file."""
     if outcome == "done":
         is_checked = name in WRITTEN_FILES and not name.endswith(UNCHECKED)
-        return ["different content was loaded silently"] if is_checked and result != expected else []
+        return ["changed content was loaded silently"] if is_checked and result != expected else []
     if outcome != "error":
         return [f"{outcome}: {result}"]
     file = Path(name).name.replace("*", "")
-    names = [file, *Path(name).parts[:-1], *(["--", "study"] if file.endswith(".yaml") else [])]
-    is_clear = result.startswith("error: ") and "\n" not in result.strip() and len(result) <= LONGEST_MESSAGE
-    return [] if is_clear and any(one in result for one in names) else [f"not a clear sentence: {result}"]
+    expected_names = [file, *Path(name).parts[:-1], *(["--", "study"] if file.endswith(".yaml") else [])]
+    is_clear = result.startswith("error: ") and "\n" not in result.strip() and len(result) <= MAX_MESSAGE_LENGTH
+    return [] if is_clear and any(one in result for one in expected_names) else [f"unclear message: {result}"]
 
 
 # The valid files, and commands in forked processes
@@ -117,21 +117,20 @@ def write_valid(directory: Path):
     Path("out-2").rename("out-2.partial")
     for file in Path("out-2.partial").iterdir():
         if file.is_file() and file.name != "command.json":
-            file.unlink()  # as if the run had been killed after its checkpoint
+            file.unlink()  # as if the run was killed after saving its checkpoint
 
 
-def execute(words: str):
-    sys.argv = ["fixedbert", *words.split()]
+def execute(command: str):
+    sys.argv = ["fixedbert", *command.split()]
     fixedbert_cli.entry_point()
 
 
 def in_child(work: Callable[[], object], directory: Path) -> tuple[str, str]:
     """
-    Do `work` in a forked process and in `directory`.
+    Calls `work` in a forked process in `directory`.
 
-    Returns:
-        "done" and the results of the directory, "error" and the message, or "traceback", "hang" or "crash" with
-        details.
+    Returns the outcome and its details: "done" and the results in the directory, "error" and the message, or
+    "traceback", "hang" or "crash" and a description.
     """
     directory.mkdir(parents=True, exist_ok=True)
     ours, theirs = FORK.Pipe(duplex=False)
@@ -139,7 +138,7 @@ def in_child(work: Callable[[], object], directory: Path) -> tuple[str, str]:
     child.start()
     theirs.close()
     try:
-        return ours.recv() if ours.poll(SECONDS) else ("hang", f"more than {SECONDS} s")
+        return ours.recv() if ours.poll(TIMEOUT) else ("hang", f"more than {TIMEOUT} s")
     except EOFError:
         child.join()
         return "crash", f"exit code {child.exitcode}"
@@ -173,27 +172,27 @@ def report(work: Callable[[], object], directory: Path, pipe):
 
 
 def damage(file: Path, number: int, rng: random.Random) -> str:
-    """Damage a file in place; returns a description. The file is first replaced, then damaged in bytes and content."""
+    """Corrupts a file in place and returns a description. The first trials replace the file, others change its content."""
     content = file.read_bytes()
     replacements: dict[str, Callable[[], object]] = {
         "missing": lambda: None,
         "empty": lambda: file.write_bytes(b""),
         "a directory": file.mkdir,
         "a FIFO": lambda: os.mkfifo(file),
-        "a link to itself": lambda: file.symlink_to(file.name),
+        "a symbolic link to itself": lambda: file.symlink_to(file.name),
     }
     file.unlink()
     if number < len(replacements):
         name = list(replacements)[number]
         replacements[name]()
         return name
-    change = changed_bytes if number % 2 or file.suffix not in CONTENTS else CONTENTS[file.suffix]
+    change = change_bytes if number % 2 or file.suffix not in CONTENTS else CONTENTS[file.suffix]
     name, content = change(content, rng)
     file.write_bytes(content)
     return name
 
 
-def changed_bytes(content: bytes, rng: random.Random) -> tuple[str, bytes]:
+def change_bytes(content: bytes, rng: random.Random) -> tuple[str, bytes]:
     at = rng.randrange(len(content))
     before, block, after = content[:at], content[at : at + 64], content[at + 64 :]
     flipped = bytes([block[0] ^ 1 << rng.randrange(8)])
@@ -213,19 +212,19 @@ def changed_bytes(content: bytes, rng: random.Random) -> tuple[str, bytes]:
     return name, changes[name]
 
 
-def changed_tree(tree: object, rng: random.Random) -> str:
-    """Remove, rename or replace one entry of nested dicts and lists, in place."""
-    places = []
+def change_tree(tree: object, rng: random.Random) -> str:
+    """Removes, renames or replaces an entry in nested dicts and lists in place, and returns a description."""
+    entries = []
 
     def walk(node):
         for key, value in list(node.items() if isinstance(node, dict) else enumerate(node)):
             if isinstance(node, dict):
-                places.append((node, key))
-            if isinstance(value, dict | list) and key != "auto_map":  # transformers does not check these classes
+                entries.append((node, key))
+            if isinstance(value, dict | list) and key != "auto_map":  # transformers does not check these class names
                 walk(value)
 
     walk(tree)
-    node, key = rng.choice(places)
+    node, key = rng.choice(entries)
     change = rng.choice(("removed", "renamed", "replaced", "replaced"))
     if change == "removed":
         del node[key]
@@ -237,47 +236,31 @@ def changed_tree(tree: object, rng: random.Random) -> str:
     return f"{key} {change}"
 
 
-def changed_json(content: bytes, rng: random.Random) -> tuple[str, bytes]:
+def change_json(content: bytes, rng: random.Random) -> tuple[str, bytes]:
     tree = json.loads(content)
-    return changed_tree(tree, rng), json.dumps(tree).encode()
+    return change_tree(tree, rng), json.dumps(tree).encode()
 
 
-def changed_json_lines(content: bytes, rng: random.Random) -> tuple[str, bytes]:
+def change_json_lines(content: bytes, rng: random.Random) -> tuple[str, bytes]:
     lines = content.splitlines(keepends=True)
     number = rng.randrange(len(lines))
-    name, line = changed_json(lines[number], rng)
+    name, line = change_json(lines[number], rng)
     lines[number] = line + b"\n"
     return name, b"".join(lines)
 
 
-def changed_yaml(content: bytes, rng: random.Random) -> tuple[str, bytes]:
+def change_yaml(content: bytes, rng: random.Random) -> tuple[str, bytes]:
     tree = yaml.safe_load(content)
-    return changed_tree(tree, rng), yaml.dump(tree).encode()
+    return change_tree(tree, rng), yaml.dump(tree).encode()
 
 
-def changed_csv(content: bytes, rng: random.Random) -> tuple[str, bytes]:
-    rows = [line.split(b",") for line in content.splitlines()]
-    row = rng.choice(rows)
-    column = rng.randrange(len(row))
-    name = rng.choice(("a missing field", "an additional field", "an empty field", "a quotation mark", "no header"))
-    if name == "a missing field":
-        del row[column]
-    elif name == "an additional field":
-        row.append(b"more")
-    elif name == "no header":
-        del rows[0]
-    else:
-        row[column] = b"" if name == "an empty field" else b'"' + row[column]
-    return name, b"\n".join(map(b",".join, rows)) + b"\n"
-
-
-def changed_tensor(tensors: dict, rng: random.Random) -> str:
+def change_tensor(tensors: dict, rng: random.Random) -> str:
     name = rng.choice([key for key, value in tensors.items() if isinstance(value, torch.Tensor)])
     changes = {
         "NaN": tensors[name] * float("nan"),
-        "of a different shape": tensors[name].reshape(-1)[:-1].clone(),
+        "with a different shape": tensors[name].reshape(-1)[:-1].clone(),
         "empty": tensors[name][:0].clone(),
-        "of integers": tensors[name].long(),
+        "with integers": tensors[name].long(),
     }
     change = rng.choice([*changes, "removed"])
     if change == "removed":
@@ -287,27 +270,26 @@ def changed_tensor(tensors: dict, rng: random.Random) -> str:
     return f"a tensor {change}"
 
 
-def changed_safetensors(content: bytes, rng: random.Random) -> tuple[str, bytes]:
+def change_safetensors(content: bytes, rng: random.Random) -> tuple[str, bytes]:
     tensors = safetensors.torch.load(content)
-    return changed_tensor(tensors, rng), safetensors.torch.save(tensors, {"format": "pt"})
+    return change_tensor(tensors, rng), safetensors.torch.save(tensors, {"format": "pt"})
 
 
-def changed_pickle(content: bytes, rng: random.Random) -> tuple[str, bytes]:
+def change_pickle(content: bytes, rng: random.Random) -> tuple[str, bytes]:
     tree = torch.load(io.BytesIO(content), weights_only=False)
     has_tensors = any(isinstance(value, torch.Tensor) for value in tree.values())
-    name = changed_tensor(tree, rng) if has_tensors else changed_tree(tree, rng)
+    name = change_tensor(tree, rng) if has_tensors else change_tree(tree, rng)
     out = io.BytesIO()
     torch.save(tree, out)
     return name, out.getvalue()
 
 
 CONTENTS = {
-    ".json": changed_json,
-    ".jsonl": changed_json_lines,
-    ".yaml": changed_yaml,
-    ".csv": changed_csv,
-    ".safetensors": changed_safetensors,
-    ".bin": changed_pickle,
-    ".pt": changed_pickle,
-    ".pth": changed_pickle,
+    ".json": change_json,
+    ".jsonl": change_json_lines,
+    ".yaml": change_yaml,
+    ".safetensors": change_safetensors,
+    ".bin": change_pickle,
+    ".pt": change_pickle,
+    ".pth": change_pickle,
 }

@@ -1,4 +1,4 @@
-"""The commands of the trials, the small files that they read, and the results that they leave."""
+"""The commands that are killed, the small files that they read, and the results that they write."""
 
 import hashlib
 import json
@@ -17,14 +17,14 @@ from transformers import BertTokenizer
 import fixedbert
 
 ROOT = Path(__file__).parents[1]
-LONGEST = 600  # seconds for a command
+TIMEOUT = 600  # seconds for a command
 WORDS = "the a function takes returns one two three list string file read write lines words".split()
 LETTERS = [chr(code) for code in range(ord("a"), ord("z") + 1)]
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", *WORDS, *LETTERS, *(f"##{letter}" for letter in LETTERS)]
 QUIET = "--use_cpu --disable_tqdm true --report_to none --save_total_limit 2 --output_dir out"
 PRETRAIN = "pretrain --model_name_or_path model --store_dir store --max_seq_length 32 --max_eval_samples 40 --preprocessing_num_workers"  # noqa: E501
 GLUE = "glue --train_file rows.csv --max_seq_length 32 --bf16 false --do_train"
-KILLED = {  # commands that take half a minute, and are killed
+KILLED = {  # each command takes about half a minute
     "pretraining": f"{PRETRAIN} 1 --train_file texts.jsonl --do_train --do_eval --per_device_train_batch_size 4 --max_steps 240 --save_steps 30 --logging_steps 7 {QUIET}",  # noqa: E501
     "glue with seeds": f"{GLUE} --model_name_or_path model --validation_file rows.csv --do_eval --num_train_epochs 5 --save_steps 30 --logging_steps 7 --seeds 1 2 {QUIET}",  # noqa: E501
     "preparation": f"{PRETRAIN} 2 --train_file large.jsonl --do_eval {QUIET}",
@@ -37,7 +37,7 @@ LAUNCH = ["-m", "accelerate.commands.launch", "--config_file", str(ROOT / "fixed
 
 
 def write_inputs(directory: Path):
-    """Write a model and the files that all commands read."""
+    """Writes a small model and the files that all commands read."""
     directory.mkdir(parents=True)
     torch.manual_seed(0)
     config = fixedbert.FixedHeadBertConfig(
@@ -66,15 +66,15 @@ def write_inputs(directory: Path):
 
 
 def start(name: str, inputs: Path, directory: Path) -> subprocess.Popen:
-    """Start a command of KILLED in `directory`, in a process group of its own, with its output in `directory`.log."""
+    """Starts a command from KILLED in `directory` as a new process group, and logs its output to `directory`.log."""
     if not directory.exists():
         shutil.copytree(inputs, directory)
-    words = ["-m", "fixedbert", *KILLED[name].split()]
+    command = ["-m", "fixedbert", *KILLED[name].split()]
     launcher = LAUNCH if name == "two processes" else []
     environment = {**os.environ, "HF_HOME": str(directory / "home"), "PYTHONUNBUFFERED": "1"}
     with open(log_of(directory), "ab") as log:
         return subprocess.Popen(
-            [sys.executable, *launcher, *words], cwd=directory, env=environment, start_new_session=True,
+            [sys.executable, *launcher, *command], cwd=directory, env=environment, start_new_session=True,
             stdin=subprocess.DEVNULL, stdout=log, stderr=log,
         )  # fmt: skip
 
@@ -92,7 +92,7 @@ def wait(run: subprocess.Popen, seconds: float) -> int | None:
 
 
 def end(run: subprocess.Popen):
-    """Kill the process group."""
+    """Kills the process group."""
     try:
         os.killpg(run.pid, signal.SIGKILL)
     except ProcessLookupError:
@@ -101,7 +101,7 @@ def end(run: subprocess.Popen):
 
 
 def reference(name: str, inputs: Path) -> dict:
-    """Returns the results of an undisturbed run of a command, and its duration in seconds."""
+    """Returns the results and the duration of an uninterrupted run, in the fields "results" and "seconds"."""
     directory = inputs.parent / "references" / name.replace(" ", "-")
     file = directory.with_suffix(".json")
     if not file.exists():
@@ -109,14 +109,14 @@ def reference(name: str, inputs: Path) -> dict:
         directory.parent.mkdir(exist_ok=True)
         began = time.monotonic()
         run = start(name, inputs, directory)
-        if wait(run, LONGEST) != 0:
-            raise RuntimeError(f"{name}: the undisturbed run failed: {log_of(directory)}")
+        if wait(run, TIMEOUT) != 0:
+            raise RuntimeError(f"{name}: the uninterrupted run failed: {log_of(directory)}")
         file.write_text(json.dumps({"results": results_of(directory), "seconds": time.monotonic() - began}))
     return json.loads(file.read_text())
 
 
 def results_of(directory: Path) -> dict:
-    """Returns digests of the final weights and the store, and the logs and results without times, by file."""
+    """Returns, for each file, the hash of weights and stores, or the content of logs and results without times."""
     results: dict[str, object] = {}
     for pattern in ("out*/**/model.safetensors", "store/store-*/*.arrow", "store/store-*/*.npy"):
         for file in directory.glob(pattern):
@@ -124,13 +124,13 @@ def results_of(directory: Path) -> dict:
     for name in ("all_results.json", "trainer_state.json", "results.json", "runs.jsonl"):
         for file in (file for file in directory.glob(f"out*/**/{name}") if "checkpoint-" not in str(file)):
             lines = file.read_text().splitlines() if name == "runs.jsonl" else [file.read_text()]
-            found = [without_times(json.loads(line)) for line in lines]
-            results[str(file.relative_to(directory))] = sorted(found, key=json.dumps)
+            entries = [without_times(json.loads(line)) for line in lines]
+            results[str(file.relative_to(directory))] = sorted(entries, key=json.dumps)
     return {name: value for name, value in sorted(results.items()) if "checkpoint-" not in name}
 
 
 def without_times(tree: object) -> object:
-    """Removes times, and training losses: a resumed run logs means over fewer steps."""
+    """Removes times and training losses. Losses are averages since the last log, which resuming resets."""
     times = ("runtime", "per_second", "preparation_time", "seconds", "commit", "checkpoint")
     if isinstance(tree, dict):
         kept = {name: value for name, value in tree.items() if name not in ("loss", "train_loss")}

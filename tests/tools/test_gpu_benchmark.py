@@ -73,14 +73,14 @@ def test_dropout_that_is_not_applied(monkeypatch):
 def test_steps_are_counted(monkeypatch):
     """Tokens and FLOPs are counted for the measured steps, without the warm-up."""
     monkeypatch.setattr(pretraining_steps, "LENGTH", 16)
-    monkeypatch.setattr(pretraining_steps, "SHORTER", 0)
+    monkeypatch.setattr(pretraining_steps, "SHORT_FRACTION", 0)
     monkeypatch.setattr(pretraining_steps, "WARM_UP", 1)
-    measured = pretraining_steps.steps("tiny", CPU, rows=3, count=2)
+    measured = pretraining_steps.measure_steps("tiny", CPU, rows=3, count=2)
     shape = pretraining_steps.KNOWN["tiny"]
     assert measured.tokens == 2 * 3 * 16 and measured.flops == pytest.approx(6 * shape.training_flops(16, 2))
-    assert measured.waits is None and measured.graphs == 0 and measured.seconds > 0
-    assert "tokens/s" in measured.text(product=1e12)
-    assert pretraining_steps.product_rate(CPU, 8) > 0
+    assert measured.synchronizations is None and measured.graphs == 0 and measured.seconds > 0
+    assert "tokens/s" in measured.text(matmul_speed=1e12)
+    assert pretraining_steps.measure_matmul(CPU, 8) > 0
 
 
 def test_search_for_the_largest_batch_size(monkeypatch):
@@ -94,11 +94,11 @@ def test_search_for_the_largest_batch_size(monkeypatch):
             raise BrokenProcessPool("terminated abruptly")
         if preset == too_large or rows in errors:
             raise errors.get(rows, errors[32])
-        return pretraining_steps.Steps(1, 1.0, 9, 9.0, 0, 0)
+        return pretraining_steps.Measurement(1, 1.0, 9, 9.0, 0, 0)
 
     monkeypatch.setattr(pretraining_steps, "in_a_process", run)
-    monkeypatch.setattr(pretraining_steps, "product_rate", lambda *_: 1.0)
-    product, first, *variants, last = pretraining_steps.speed_lines(torch.device("cuda"))
+    monkeypatch.setattr(pretraining_steps, "measure_matmul", lambda *_: 1.0)
+    matmul, first, *variants, last = pretraining_steps.speed_lines(torch.device("cuda"))
     assert first.title.startswith(broken) and first.right is False and "BrokenProcessPool" in first.result
     assert [line.title for line in variants] == [f"{fits}, 16 rows: {name}" for name in pretraining_steps.VARIANTS]
     assert all(line.values for line in variants)
