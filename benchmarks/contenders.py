@@ -177,12 +177,7 @@ class Recipe:
 
 
 def read_recipe(recipe: str, tokenizer: PreTrainedTokenizerBase) -> tuple[Recipe, dict[str, int]]:
-    """
-    Returns the recipe in a file and the number of parameters of its final model.
-
-    Raises:
-        InputError: If the recipe cannot be compared with the others.
-    """
+    """Returns the recipe in a file and the number of parameters of its final model."""
     return make_recipe(recipe, to_flags(with_recipe(recipe, {})), tokenizer)
 
 
@@ -194,9 +189,6 @@ def read_trials(file: str, names: list[str], tokenizer: PreTrainedTokenizerBase)
 
     Args:
         names: names of the recipes to read, or an empty list to read all.
-
-    Raises:
-        InputError: If a recipe does not exist or cannot be compared with the others.
     """
     trials = {name: trial for name, trial in read_yaml(Path(file)).items() if not name.startswith(".")}
     for name in names or trials:

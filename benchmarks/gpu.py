@@ -2,7 +2,7 @@
 python -m benchmarks.gpu [--output_json FILE]
 
 Compares every attention backend with float64, and then measures pretraining steps. On a CPU, it only compares the
-backends, with small inputs. Exits with status 1 if a result is wrong. machines.md in this directory explains the table.
+backends, with small inputs. Exits with status 1 if a result is wrong. machines.md in this directory has more details.
 """
 
 import argparse

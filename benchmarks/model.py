@@ -48,9 +48,7 @@ class Work:
 
     Args:
         kind: one of HEADS. "rows" means a forward and backward pass of the encoder alone.
-        target: target for the ratio of speeds.
         padded_to: length to which batches are padded (default: the length of the longest row).
-        memory_target: target for the ratio of peak memories.
     """
 
     title: str

@@ -47,11 +47,7 @@ def data_directory() -> Path:
 
 
 def in_a_process(work: Callable[..., Result], *arguments) -> Result:
-    """
-    Runs `work` in a new process, discards its output and returns its result.
-
-    Each measurement thus starts with empty caches, its own memory and the default allocator settings.
-    """
+    """Returns the result of `work` in a new process, with its own caches, memory and allocator settings."""
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, context, exit_with_parent, (os.getpid(),)) as processes:
         return processes.submit(quietly, work, *arguments).result()

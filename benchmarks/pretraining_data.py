@@ -84,11 +84,7 @@ def measure_speed(work) -> tuple[float, int]:
 
 
 def measure_speed_and_memory(work) -> tuple[float, int, float]:
-    """
-    Runs `work` in a new process. Returns its speed in tokens per second, the token count and the peak memory in GiB.
-
-    Memory includes child processes. Pages that several processes share count once.
-    """
+    """Returns the speed, token count and peak memory (GiB) of `work`, run in a new process. Children are included."""
     peak, done = 0, threading.Event()
 
     def watch():
@@ -97,7 +93,7 @@ def measure_speed_and_memory(work) -> tuple[float, int, float]:
             total = 0
             for process in psutil.Process().children(recursive=True):
                 try:
-                    total += process.memory_full_info().pss
+                    total += process.memory_full_info().pss  # shared pages count once
                 except psutil.Error:  # the process has ended
                     pass
             peak = max(peak, total)

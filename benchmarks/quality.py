@@ -46,12 +46,7 @@ COLUMNS += ("time ratio, same settings", "FLOP ratio, same settings", "seeds", "
 
 
 def contenders_of(arguments: argparse.Namespace, tokenizer: PreTrainedTokenizerBase) -> Contenders:
-    """
-    Returns the recipes, and stock BERT for each combination of a learning rate and a recipe's settings.
-
-    Raises:
-        InputError: If a recipe's model is larger than stock BERT.
-    """
+    """Returns the recipes, and stock BERT for each combination of a learning rate and a recipe's settings."""
     recipes = [(Path(file).stem, Path(file).stem, *read_recipe(file, tokenizer)) for file in arguments.recipe]
     if arguments.trials:
         recipes += read_trials(arguments.trials, arguments.trial, tokenizer)
@@ -75,12 +70,7 @@ def contenders_of(arguments: argparse.Namespace, tokenizer: PreTrainedTokenizerB
 
 
 def earlier_results(file: Path, contenders: Contenders, minutes: float) -> list[dict]:
-    """
-    Returns the results of earlier calls with the same directory.
-
-    Raises:
-        InputError: If the directory contains other files, or results for different settings.
-    """
+    """Returns the results of earlier calls, or raises InputError if they are for different settings."""
     directory = file.parent
     if not file.exists():
         if directory.exists() and any(directory.iterdir()):

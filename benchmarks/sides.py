@@ -173,12 +173,7 @@ class Side:
         self.process = context.Process(target=run, args=(train, log, self.end_of_process, os.getpid(), *arguments))
 
     def take_turn(self) -> bool:
-        """
-        Lets the process train until its turn ends. Returns False if training is complete.
-
-        Raises:
-            InputError: If the process fails.
-        """
+        """Lets the process train until its turn ends. Returns False if training is complete."""
         try:
             if self.process.pid is None:
                 self.process.start()
@@ -213,12 +208,7 @@ def run(train: Callable, log: Path, pipe: Connection, parent: int, *arguments):
 
 
 def train_in_turns(sides: dict[str, Side]) -> Iterator[tuple[str, Side]]:
-    """
-    Lets the sides train in turns, and yields the name and side when one is complete. Each round reverses the order.
-
-    Raises:
-        InputError: If a side fails.
-    """
+    """Lets the sides train in turns, in alternating order, and yields the name and side when one is complete."""
     waiting = list(sides)
     try:
         while waiting:

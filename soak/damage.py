@@ -172,7 +172,7 @@ def report(work: Callable[[], object], directory: Path, pipe):
 
 
 def damage(file: Path, number: int, rng: random.Random) -> str:
-    """Corrupts a file in place and returns a description. The first trials replace the file, others change its content."""
+    """Corrupts a file and returns a description. The first trials replace the file, others change its content."""
     content = file.read_bytes()
     replacements: dict[str, Callable[[], object]] = {
         "missing": lambda: None,
