@@ -1,6 +1,7 @@
 """Functions that tokenize and cache examples, sort features, report invalid rows, and compare splits."""
 
 import os
+import random
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from ..support.errors import InputError
 
 FORMAT = 5  # part of the cache key; increase it when the same rows produce different features
 MAX_LISTED, MAX_CHARACTERS = 20, 300  # maximum number of skipped rows in a message, and of characters for each
+SAMPLE_SEED = 42  # for `max_*_samples` and `validation_split_percentage`, unless `data_seed` is set
 ROWS_PER_PROCESS = 10_000  # with fewer rows, starting a process takes longer than it saves
 
 
@@ -61,9 +63,16 @@ def make_features(
     )
 
 
-def first_rows(rows: datasets.Dataset, count: int | None) -> datasets.Dataset:
-    """Returns the first `count` rows, or all rows if `count` is None."""
-    return rows if count is None else rows.select(range(min(count, len(rows))))
+def sampled_indices(total: int, count: int | None, seed: int) -> list[int]:
+    """Returns `count` of the indices below `total`, drawn at random and sorted, or all of them if it is None."""
+    return (
+        [*range(total)] if count is None or count >= total else sorted(random.Random(seed).sample(range(total), count))
+    )
+
+
+def sample_rows(rows: datasets.Dataset, count: int | None, seed: int) -> datasets.Dataset:
+    """Returns `count` rows drawn at random, in the order of the dataset, or all rows if `count` is None."""
+    return rows if count is None or count >= len(rows) else rows.select(sampled_indices(len(rows), count, seed))
 
 
 def longest_first(features: datasets.Dataset) -> tuple[datasets.Dataset, np.ndarray]:

@@ -15,13 +15,15 @@ from ..support.files import to_json, write_atomically
 from ..training.arguments import ModelArguments, read_arguments, with_recipe
 from ..training.output import Trained, record_metrics
 from ..training.plots import draw_squad
-from .examples import first_rows, longest_first, warn_of_overlap
+from .examples import SAMPLE_SEED, longest_first, sample_rows, warn_of_overlap
 from .fine_tune import FineTuningTask
-from .squad_metrics import SquadEvaluation
+from .squad_metrics import SquadEvaluation, f1_gain_without_punctuation
 from .squad_questions import load_squad, question_rows, questions_that_fit
 from .squad_windows import squad_windows
 from .sweep import sweep
 from .trainer import FineTuningArguments, FineTuningDataArguments, FineTuningTrainer
+
+MIN_GAIN = 0.5  # percentage points; minimum for a warning about punctuation that the metric does not ignore
 
 
 @dataclass
@@ -48,24 +50,28 @@ class SquadDataArguments(FineTuningDataArguments):
         return f"{self.dataset_name}, {kind}" if self.dataset_name else getattr(self, f"{kind}_file")
 
 
-def load_questions(arguments: SquadDataArguments, kind: str, **hub_options) -> datasets.Dataset:
-    """Loads the "train", "validation" or "test" questions from a file or the Hub."""
-    options = {
+def load_questions(arguments: SquadDataArguments, kind: str, skipped: list[str], **hub_options) -> datasets.Dataset:
+    """
+    Loads the "train", "validation" or "test" questions from a file or the Hub, and appends the ids of invalid
+    questions to `skipped`.
+    """
+    options: dict[str, Any] = {
         "version_2_with_negative": arguments.version_2_with_negative,
         "answered": kind != "test",
         "skip_bad_rows": arguments.skip_bad_rows,
+        "skipped": skipped,
     }
-    file, limit = getattr(arguments, f"{kind}_file"), arguments.max_samples(kind)
+    file = getattr(arguments, f"{kind}_file")
     if not arguments.dataset_name:
         if file is None:
             raise InputError(f"no data specified; set `{kind}_file` or `dataset_name`.")
-        return load_squad(file, limit, **options)
+        return load_squad(file, **options)
     if file:
         raise InputError(f"cannot be combined with `{kind}_file`.", "dataset_name")
     splits = load_from_hub(arguments.dataset_name, arguments.dataset_config_name, **hub_options)
     if kind not in splits:
         raise InputError(f"{arguments.dataset_name} has no split {kind!r}; available splits: {', '.join(splits)}.")
-    return question_rows(first_rows(splits[kind], limit), arguments.source(kind), **options)
+    return question_rows(splits[kind], arguments.source(kind), **options)
 
 
 def main(argv: list[str] | None = None, prog: str | None = None):
@@ -107,16 +113,21 @@ class QuestionAnswering(FineTuningTask):
                 '"best" can only be chosen on validation questions; set `do_eval`.', "null_score_diff_threshold"
             )
         self.features, self.evaluations = {}, {}
+        self.skipped: dict[str, list[str]] = {kind: [] for kind in training_args.kinds}
         examples: dict[str, datasets.Dataset] = {}
-        for kind in training_args.kinds:
+        seed = SAMPLE_SEED if training_args.data_seed is None else training_args.data_seed
+        for kind, skipped in self.skipped.items():
             source, size = data_args.source(kind), (data_args.max_seq_length, data_args.doc_stride)
-            rows = load_questions(data_args, kind, cache_dir=model_args.cache_dir, token=model_args.token)
-            examples[kind] = questions_that_fit(rows, source, tokenizer, *size, data_args.skip_bad_rows)
+            rows = load_questions(data_args, kind, skipped, cache_dir=model_args.cache_dir, token=model_args.token)
+            fitting = questions_that_fit(rows, source, tokenizer, *size, data_args.skip_bad_rows)
+            skipped += {*rows["id"]} - {*fitting["id"]}
+            examples[kind] = sample_rows(fitting, data_args.max_samples(kind), seed)
             options = data_args.map_options() | {"for_training": kind == "train"}
             windows = squad_windows(examples[kind], tokenizer, *size, **options)
             check_features(source, windows, tokenizer)
             if kind == "train":
-                self.features[kind] = first_rows(windows, data_args.max_train_samples)  # of windows, as in run_qa.py
+                limit = data_args.max_train_samples  # of questions, and then of windows, as in run_qa.py
+                self.features[kind] = sample_rows(windows, limit, seed)
                 continue
             self.features[kind], _ = longest_first(windows)
             self.evaluations[kind] = SquadEvaluation(
@@ -136,7 +147,13 @@ class QuestionAnswering(FineTuningTask):
         evaluation, windows = self.evaluations["validation"], self.features["validation"]
         record_metrics(trainer, "eval", trainer.evaluate() | {"eval_samples": len(windows)})
         if trainer.is_world_process_zero():
-            write_answers(trainer.args.directory, "eval", evaluation)
+            write_answers(trainer.args.directory, "eval", evaluation, self.skipped["validation"])
+            gain = f1_gain_without_punctuation(evaluation.predictions, evaluation.answers)
+            if gain >= MIN_GAIN:
+                print(
+                    f"F1 would be {gain:.1f} points higher if punctuation outside ASCII, such as “, were ignored; "
+                    "the official SQuAD metric counts it as part of the words"
+                )
             file = trainer.args.directory / "squad.png"
             draw_squad(trainer.state.log_history, evaluation.null_odds, evaluation.answers, evaluation.threshold, file)
 
@@ -153,12 +170,18 @@ class QuestionAnswering(FineTuningTask):
         else:
             evaluation.predict(*output.predictions[:2])
         if trainer.is_world_process_zero():
-            write_answers(trainer.args.directory, "predict", evaluation)
+            write_answers(trainer.args.directory, "predict", evaluation, self.skipped["test"])
 
 
-def write_answers(directory: Path, prefix: str, evaluation: SquadEvaluation):
-    """Writes predictions in SQuAD's format, n-best answers and null odds to the same files as run_qa.py."""
-    contents = {"predictions": evaluation.predictions, "nbest_predictions": evaluation.n_best}
+def write_answers(directory: Path, prefix: str, evaluation: SquadEvaluation, skipped: list[str]):
+    """
+    Writes predictions in SQuAD's format, n-best answers and null odds to the same files as run_qa.py. The predictions
+    for the ids in `skipped`, which are invalid questions, are empty.
+    """
+    contents: dict[str, dict] = {
+        "predictions": dict.fromkeys(skipped, "") | evaluation.predictions,
+        "nbest_predictions": dict.fromkeys(skipped, []) | evaluation.n_best,
+    }
     if evaluation.version_2_with_negative:
         contents["null_odds"] = evaluation.null_odds
     for name, content in contents.items():

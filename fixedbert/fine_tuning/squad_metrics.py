@@ -2,6 +2,7 @@
 
 import re
 import string
+import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 
@@ -12,21 +13,45 @@ from transformers import EvalPrediction
 from ..data.store import as_arrays
 
 PUNCTUATION = str.maketrans("", "", string.punctuation)
+# Thai, Lao, Burmese, Khmer, Japanese and Chinese characters. These languages do not put blanks between words.
+LETTERS = r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+WITHOUT_BLANKS = re.compile(rf"[{LETTERS}\u3000-\u303f\uff00-\uff65]")  # also full-width punctuation
 
 
-def normalize_answer(text: str) -> str:
-    """Lowercases text and removes ASCII punctuation, articles and repeated whitespace."""
-    return " ".join(re.sub(r"\b(a|an|the)\b", " ", text.lower().translate(PUNCTUATION)).split())
+def normalize_answer(text: str, without_blanks: bool = False) -> str:
+    """
+    Lowercases text and removes ASCII punctuation, articles and repeated whitespace, as SQuAD's official scripts do.
+
+    For languages `without_blanks` between words, removes all Unicode punctuation, keeps articles, and makes each
+    character a word, as the official script of MLQA does for Chinese (Lewis et al., 2020).
+    """
+    text = text.lower().translate(PUNCTUATION)
+    if without_blanks:
+        return " ".join(re.sub(f"[{LETTERS}]", r" \g<0> ", without_punctuation(text)).split())
+    return " ".join(re.sub(r"\b(a|an|the)\b", " ", text).split())
+
+
+def without_punctuation(text: str) -> str:
+    """Returns the text without Unicode punctuation."""
+    return "".join(character for character in text if not unicodedata.category(character).startswith("P"))
+
+
+def normalize_both(prediction: str, answer: str) -> tuple[str, str]:
+    """Normalizes both texts for their language, which is that of the answer or of a prediction without blanks."""
+    text = answer if " " in prediction else prediction + answer
+    without_blanks = WITHOUT_BLANKS.search(text) is not None
+    return normalize_answer(prediction, without_blanks), normalize_answer(answer, without_blanks)
 
 
 def exact_match(prediction: str, answer: str) -> float:
     """Returns 1 if the normalized texts are equal, or 0."""
-    return float(normalize_answer(prediction) == normalize_answer(answer))
+    predicted, expected = normalize_both(prediction, answer)
+    return float(predicted == expected)
 
 
 def f1(prediction: str, answer: str) -> float:
     """Returns the harmonic mean of precision and recall for the words in the normalized texts."""
-    predicted, expected = normalize_answer(prediction).split(), normalize_answer(answer).split()
+    predicted, expected = (text.split() for text in normalize_both(prediction, answer))
     common = (Counter(predicted) & Counter(expected)).total()
     return 2 * common / (len(predicted) + len(expected)) if common else 0.0
 
@@ -55,6 +80,16 @@ def squad_scores(predictions: Mapping[str, str], answers: Mapping[str, Iterable[
         name: 100 * sum(best_score(score, predictions, *item) for item in answers.items()) / len(answers)
         for name, score in (("exact_match", exact_match), ("f1", f1))
     }
+
+
+def f1_gain_without_punctuation(predictions: Mapping[str, str], answers: Mapping[str, list[str]]) -> float:
+    """Returns by how many percentage points the F1 for SQuAD 1.1 increases if all Unicode punctuation is removed."""
+    answers = {name: texts for name, texts in answers.items() if texts}
+    if not answers:
+        return 0.0
+    stripped = {name: without_punctuation(text) for name, text in predictions.items()}
+    references = {name: [*map(without_punctuation, texts)] for name, texts in answers.items()}
+    return squad_scores(stripped, references)["f1"] - squad_scores(predictions, answers)["f1"]
 
 
 def squad_v2_scores(

@@ -1,7 +1,6 @@
 """Reads and validates questions in the format of SQuAD 1.1 and 2.0."""
 
 from collections.abc import Iterable, Iterator
-from itertools import islice
 from pathlib import Path
 
 import datasets
@@ -24,15 +23,15 @@ FEATURES = datasets.Features(
 )
 
 
-def load_squad(file: str, max_samples: int | None = None, **options) -> datasets.Dataset:
+def load_squad(file: str, **options) -> datasets.Dataset:
     """
-    Loads the first `max_samples` questions from a .json, .jsonl or .parquet file.
+    Loads the questions from a .json, .jsonl or .parquet file.
 
     A .json file can be in SQuAD's official format. Otherwise, the rows have the columns id, context, question and
     answers, and a .json file contains them under "data". `options` are passed to `question_rows`.
     """
     with reading(file, REDOWNLOAD, "not in SQuAD's format"):
-        return question_rows(islice(questions_in(Path(file)), max_samples), file, **options)
+        return question_rows(questions_in(Path(file)), file, **options)
 
 
 def question_rows(
@@ -41,6 +40,7 @@ def question_rows(
     version_2_with_negative: bool = False,
     answered: bool = True,
     skip_bad_rows: bool = False,
+    skipped: list[str] | None = None,
 ) -> datasets.Dataset:
     """
     Validates questions, and returns them as a dataset with the columns in FEATURES.
@@ -50,6 +50,7 @@ def question_rows(
         version_2_with_negative: accept questions without an answer, as in SQuAD 2.0.
         answered: False for test data, where answers are optional.
         skip_bad_rows: skip and print invalid questions instead of raising InputError.
+        skipped: a list to which the ids of the skipped questions are appended.
     """
     rows: dict[str, dict] = {}
     bad_rows: dict[str, str] = {}
@@ -63,6 +64,8 @@ def question_rows(
             problem = "its id occurs more than once"
         if problem:
             bad_rows[f"question {row['id']}"] = problem
+            if skipped is not None:
+                skipped.append(row["id"])
         else:
             rows[row["id"]] = row
     report_bad_rows(name, bad_rows, skip_bad_rows)

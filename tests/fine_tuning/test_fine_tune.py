@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import re
 import shutil
 from functools import partial
@@ -224,8 +225,31 @@ def test_thresholds_and_maximum_counts(model, download, questions, tmp_path):
     glue(model, download, tmp_path / "few", *few)
     assert len((tmp_path / "few/RTE.tsv").read_text().splitlines()) == 1 + 3
     found = squad(model, questions, tmp_path / "few-questions", *few)
-    assert len(json.loads((tmp_path / "few-questions/predict_predictions.json").read_text())) == 3
+    expected = [f"q{number}" for number in sorted(random.Random(42).sample(range(31), 3))]
+    assert [*json.loads((tmp_path / "few-questions/predict_predictions.json").read_text())] == expected
     assert {"predict_f1", "predict_samples"} <= set(found)  # these questions have answers
+
+
+def test_invalid_questions_have_empty_predictions(model, questions, tmp_path, capsys, monkeypatch):
+    """With --skip_bad_rows, the files contain all ids. Invalid and long questions have empty predictions."""
+    monkeypatch.setattr("fixedbert.fine_tuning.squad.MIN_GAIN", -100.0)
+    rows = [json.loads(line) for line in Path(questions).read_text().splitlines()]
+    changes = {
+        4: {"answers": {"text": ["six"], "answer_start": [-1]}},
+        8: {"question": "what " * 40},
+        9: {"context": ""},
+    }
+    rows = [row | changes.get(number, {}) for number, row in enumerate(rows)]
+    (tmp_path / "bad.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    bad = ("--validation_file", str(tmp_path / "bad.jsonl"), "--test_file", str(tmp_path / "bad.jsonl"))
+    run = ("--do_train", "--max_steps", "1", "--do_eval", "--do_predict", "--skip_bad_rows", *bad)
+    squad(model, questions, tmp_path / "out", *run)
+    assert "F1 would be 0.0 points higher if punctuation outside ASCII" in capsys.readouterr().out
+    for prefix in ("eval", "predict"):
+        for kind, empty in (("predictions", ""), ("nbest_predictions", [])):
+            found = json.loads((tmp_path / f"out/{prefix}_{kind}.json").read_text())
+            assert {*found} == {row["id"] for row in rows} and all(found[f"q{n}"] == empty for n in changes)
+        assert all(0 <= answer["probability"] <= 1 for answers in found.values() for answer in answers)
 
 
 def test_answers_are_predicted_without_labels(model, questions, tmp_path):

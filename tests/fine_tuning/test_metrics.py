@@ -1,6 +1,10 @@
 """Tests that compare metrics with published scores, hand-computed values and definitions."""
 
 import json
+import random
+import re
+import string
+import unicodedata
 
 import numpy as np
 import pytest
@@ -10,6 +14,7 @@ from fixedbert.fine_tuning.squad_metrics import (
     best_threshold,
     exact_match,
     f1,
+    f1_gain_without_punctuation,
     normalize_answer,
     squad_scores,
     squad_v2_scores,
@@ -19,6 +24,69 @@ from fixedbert.fine_tuning.squad_metrics import (
 def test_answer_normalization():
     """Answers are compared without case, ASCII punctuation, articles and repeated whitespace."""
     assert normalize_answer("  The  Theatre, an A-Team's  ") == "theatre ateams"
+
+
+def official_words(text):
+    """Normalizes text like the official script of SQuAD 1.1."""
+    kept = "".join(character for character in text.lower() if character not in set(string.punctuation))
+    return re.sub(r"\b(a|an|the)\b", " ", kept).split()
+
+
+def mlqa_words(text):
+    """Normalizes text like the official script of MLQA does for Chinese."""
+    kept = [c for c in text.lower() if not unicodedata.category(c).startswith("P") and c not in string.punctuation]
+    return "".join(f" {c} " if "\u4e00" <= c <= "\u9fa5" else c for c in kept).split()
+
+
+def f1_of(predicted, expected):
+    same = sum(min(predicted.count(word), expected.count(word)) for word in {*predicted})
+    precision, recall = (same / max(1, len(words)) for words in (predicted, expected))
+    return 2 * precision * recall / (precision + recall) if same else 0.0
+
+
+@pytest.mark.parametrize(
+    "words, parts",
+    [
+        (official_words, ["a", "The", "an", "cat", "dog", "x.y", "'s", "\t", *string.printable]),
+        (mlqa_words, ["北", "京", "大", "，", "。", "“", "”", "the", "Beatles", "2008", ".", " "]),
+    ],
+)
+def test_random_texts_as_in_the_official_scripts(words, parts):
+    """Scores equal those of SQuAD's official script for ASCII texts, and of MLQA's for Chinese."""
+    draw, expected = random.Random(0), (lambda one, other: f1_of(words(one), words(other)))
+    for _ in range(3000):
+        first, second = ("".join(draw.choice(parts) + draw.choice([" ", ""]) for _ in range(5)) for _ in range(2))
+        second += "京" if words is mlqa_words else ""
+        assert f1(first, second) == pytest.approx(expected(first, second), rel=1e-12)
+        assert exact_match(first, second) == (words(first) == words(second))
+
+
+@pytest.mark.parametrize(
+    "prediction, answer, score",
+    [
+        ("北京大学", "北京", 2 * 2 / (4 + 2)),
+        ("東京タワー", "東京", 2 * 2 / (5 + 2)),
+        ("กรุงเทพ", "กรุง", 2 * 4 / (7 + 4)),
+        ("2008年", "2008", 2 * 1 / (2 + 1)),
+        ("Paris，", "Paris", 1.0),
+        ("《红楼梦》。", "红楼梦", 1.0),
+        ("서울 특별시", "서울", 2 * 1 / (2 + 1)),  # Korean has blanks
+        ('Chinese: 大元, "the Great Yuan"', "Great Yuan", 2 * 2 / (4 + 2)),  # English
+        ("“Paris”", "Paris", 0.0),  # as in the official script of SQuAD, whose texts contain such quotation marks
+    ],
+)
+def test_languages_without_blanks(prediction, answer, score):
+    """For languages without blanks, each character is a word. Other languages are scored as in SQuAD's script."""
+    assert f1(prediction, answer) == pytest.approx(score)
+    assert exact_match(prediction, answer) == (score == 1.0)
+
+
+def test_gain_without_punctuation():
+    """The gain in F1 counts the questions with answers. Removing Unicode punctuation changes nothing else."""
+    predictions = {"1": "« Paris »", "2": "", "3": "Rome", "4": "das „Haus“"}
+    answers = {"1": ["Paris"], "2": [], "3": ["Rome"], "4": ["“das Haus”"]}
+    assert f1_gain_without_punctuation(predictions, answers) == pytest.approx(100 * (3 - (0.5 + 1 + 0)) / 3)
+    assert f1_gain_without_punctuation({"2": ""}, {"2": []}) == 0.0
 
 
 def test_hand_computed_scores():
