@@ -41,7 +41,7 @@ BUDGETS = {
     "fixedbert/model": 1320,
     "fixedbert/conversion": 1150,
     "fixedbert/data": 2150,
-    "fixedbert/fine_tuning": 2240,
+    "fixedbert/fine_tuning": 2309,
     "fixedbert/pretraining": 860,
     "fixedbert/training": 1230,
     "fixedbert/shrinking": 1885,
@@ -52,9 +52,9 @@ BUDGETS = {
     "experiments": 4000,
     "benchmarks": 2165,
     "soak": 565,
-    "tests": 14370,
+    "tests": 14457,
 }
-INSTALLED_BUDGET = 13645  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
+INSTALLED_BUDGET = 13710  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
 
 
 def module_of(file: Path) -> str:
