@@ -139,7 +139,7 @@ def compare(  # noqa: PLR0913  the options of the command
     order = random.Random(0).sample(range(available), min(available, max_samples))
     texts = [texts[index] for index in order]
     labels = None if labels is None else labels[order]
-    length = row_length(max_seq_length, min(model.config.max_position_embeddings for model in candidates))
+    length = row_length(max_seq_length, [(model.config, model.tokenizer) for model in candidates])
     run(candidates, texts, length, batch_size)
     compared = [measurements(model, first, labels) for model in candidates]
     result = Comparison(str(validation_file), len(texts), available, batch_size, machine_name(), compared)

@@ -23,7 +23,12 @@ FAMILIES = {
     "electra": "Electra",
     "fixed_head_bert": "FixedHeadBert",
 }
-ROBERTAS = ("roberta", "xlm-roberta", "camembert")  # position ids start at pad_token_id + 1
+ROBERTAS = ("roberta", "xlm-roberta", "camembert")
+# In these models, position ids start at pad_token_id + 1, and the first position embeddings are not used for tokens.
+OFFSET_POSITIONS = (
+    *ROBERTAS, "data2vec-text", "ibert", "longformer", "luke", "mpnet", "roberta-prelayernorm", "xlm-roberta-xl",
+    "xmod",
+)  # fmt: skip
 DISTILBERT_FIELDS = {  # names of configuration fields in BERT and DistilBERT
     "hidden_size": "dim",
     "num_hidden_layers": "n_layers",
@@ -90,18 +95,15 @@ def fixed_head_config(config: PreTrainedConfig, architecture: str | None = None)
     """
     if config.model_type not in FAMILIES:
         raise InputError(f"model_type {config.model_type!r} is not supported; supported types: {', '.join(FAMILIES)}.")
-    check_positions(config)
+    check_config(config)
     if getattr(config, "quantization_config", None):
         raise InputError("quantized weights cannot be converted; use the original weights.")
     head = task_head(architecture, config.model_type) if architecture else None
     if config.model_type == "fixed_head_bert":
         return FixedHeadBertConfig.from_dict(config.to_dict(), architectures=None)
     fields = shared_fields(config)
-    if config.model_type in ROBERTAS:
-        if config.pad_token_id is None:
-            raise InputError("config.json has no pad_token_id, which RoBERTa needs to number positions; add it.")
-        fields["max_position_embeddings"] -= config.pad_token_id + 1
-    elif config.model_type == "distilbert":
+    fields["max_position_embeddings"] = max_tokens(config)
+    if config.model_type == "distilbert":
         fields |= {name: getattr(config, distilbert_name) for name, distilbert_name in DISTILBERT_FIELDS.items()}
         fields["pooler_hidden_act"] = "relu"
         if head in ("ForSequenceClassification", "ForMultipleChoice"):
@@ -126,12 +128,41 @@ def check_electra(config: PreTrainedConfig, head: str | None):
         )
 
 
-def check_positions(config: PreTrainedConfig):
-    """Raises InputError if the model has relative positions that transformers 5 would silently ignore."""
+def check_config(config: PreTrainedConfig):
+    """
+    Checks the fields that transformers ignores or reports unclearly.
+
+    Raises:
+        InputError: If the model has relative positions that transformers 5 would silently ignore, or if its width is
+            not a multiple of its number of attention heads.
+    """
     kind = getattr(config, "position_embedding_type", None) or "absolute"
     supported = "position_embedding_type" in getattr(type(config), "__dataclass_fields__", ())
     if kind != "absolute" and not supported:
         raise InputError(f"position_embedding_type {kind!r} is no longer supported by transformers 5.")
+    has_fixed_size = config.model_type in FAMILIES and config.model_type != "fixed_head_bert"
+    if has_fixed_size and config.hidden_size % config.num_attention_heads:
+        raise InputError(
+            f"config.json has hidden_size {config.hidden_size}, which is not a multiple of num_attention_heads "
+            f"{config.num_attention_heads}, as {config.model_type} models require; only a fixed_head_bert model with "
+            "an attention_head_size can have this shape."
+        )
+
+
+def max_tokens(config: PreTrainedConfig) -> int:
+    """
+    Returns the maximum number of tokens in a sequence that the position embeddings allow.
+
+    Raises:
+        InputError: If the configuration lacks the padding id at which the positions start.
+    """
+    if config.model_type not in OFFSET_POSITIONS:
+        return config.max_position_embeddings
+    if config.pad_token_id is None:
+        raise InputError(
+            f"config.json has no pad_token_id, which {config.model_type} models need to number positions; add it."
+        )
+    return config.max_position_embeddings - config.pad_token_id - 1
 
 
 def build_model(

@@ -42,7 +42,7 @@ from ..support.files import reading, write_atomically, writing
 from ..support.processes import call_task, process_pool
 from .corpora import Corpus, CorpusReader, Document, iterate_documents
 from .sentences import check_language, split_document
-from .tokenizers import check_unknown_tokens, encode, tokenizer_state, train_tokenizer
+from .tokenizers import check_unknown_tokens, encode, reserved_tokens, tokenizer_state, train_tokenizer
 
 FORMAT = 5  # increment it when the same corpora would result in a different store
 TOKENIZER_FORMAT = 2  # increment it when the same corpora would result in a different tokenizer
@@ -387,10 +387,10 @@ def tokenize_sentences(documents: list[list[str]], tokenizer: PreTrainedTokenize
 
     The sentences in a document are joined with the separator token and tokenized together; then the separators are
     removed. The result is the same as tokenizing each sentence separately but takes 25% less time.
-    Special tokens that occur in a text are tokenized as ordinary text.
+    Reserved tokens that occur in a text are tokenized as ordinary text.
     """
     separator, separator_id = tokenizer.sep_token, tokenizer.sep_token_id
-    special = [token for token in tokenizer.all_special_tokens if len(token) > 1]
+    reserved = [token for token in reserved_tokens(tokenizer) if len(token) > 1]
     options = {"add_special_tokens": False, "return_attention_mask": False, "verbose": False}
     dtype = np.uint16 if len(tokenizer) <= 2**16 else np.int32
     tokens = []
@@ -399,7 +399,7 @@ def tokenize_sentences(documents: list[list[str]], tokenizer: PreTrainedTokenize
         ends: list[np.ndarray] = [np.empty(0, np.int32)]
         length = 0
         for piece in in_groups(sentences, len, PIECE_CHARACTERS):
-            if any(token in sentence for sentence in piece for token in special):  # for example a text about BERT
+            if any(token in sentence for sentence in piece for token in reserved):  # for example a text about BERT
                 encoded = encode(tokenizer, piece, **options)["input_ids"]
                 part = np.array([token for ids in encoded for token in (*ids, separator_id)], dtype=dtype)
             else:

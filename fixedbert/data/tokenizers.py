@@ -1,13 +1,16 @@
 """Loads, checks, trains and applies tokenizers."""
 
+import copy
 import json
 import re
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from tokenizers import Tokenizer
 from transformers import AutoTokenizer, BatchEncoding, BertTokenizer, PreTrainedTokenizerBase
 
 from ..support.checksums import stable_hash
@@ -38,8 +41,8 @@ def load_tokenizer(name_or_path: str | None, do_lower_case: bool | None = None, 
         options: Passed to `from_pretrained`.
 
     Raises:
-        InputError: If no tokenizer can be loaded, if it lacks one of BERT's special tokens, or if its normalizer does
-            not match `do_lower_case` or the vocabulary.
+        InputError: If no tokenizer can be loaded, if it has no fast implementation, if it lacks one of BERT's special
+            tokens, or if its normalizer does not match `do_lower_case` or the vocabulary.
     """
     if name_or_path is None:
         raise InputError("no tokenizer specified; set `tokenizer_name` to a directory, a Hub id or a vocab.txt file.")
@@ -58,6 +61,11 @@ def load_tokenizer(name_or_path: str | None, do_lower_case: bool | None = None, 
         # If there are no tokenizer files, transformers 5 returns a tokenizer that contains only special tokens.
         if len(tokenizer) <= len(tokenizer.all_special_tokens):
             raise InputError(f"{name_or_path}: tokenizer not found; save it there or set `tokenizer_name`.")
+    if not tokenizer.is_fast:
+        raise InputError(
+            f"{name_or_path}: {type(tokenizer).__name__} is not supported because it has no fast implementation; use "
+            "a tokenizer that can be saved as tokenizer.json."
+        )
     missing = [role for role in ("cls", "sep", "pad", "mask") if getattr(tokenizer, f"{role}_token_id") is None]
     if missing:
         raise InputError(f"{name_or_path}: not a BERT tokenizer; missing special tokens: {', '.join(missing)}.")
@@ -121,17 +129,41 @@ def check_same_vocabulary(tokenizer: PreTrainedTokenizerBase, name: str, model: 
 
 def encode(tokenizer: PreTrainedTokenizerBase, *texts: str | list[str], **options) -> BatchEncoding:
     """
-    Tokenizes texts or text pairs. Special tokens such as "[SEP]" that occur in a text are tokenized as ordinary text.
+    Tokenizes texts or text pairs. The tokens in `reserved_tokens` that occur in a text, such as "[SEP]", are tokenized
+    as ordinary text. All other special and added tokens remain single tokens.
 
     Args:
         options: Passed to the tokenizer.
     """
-    return tokenizer(*texts, split_special_tokens=True, **options)
+    return tokenizer_for_texts(tokenizer, len(tokenizer))(*texts, split_special_tokens=True, **options)
+
+
+def reserved_tokens(tokenizer: PreTrainedTokenizerBase) -> set[str]:
+    """Returns the special tokens with a role in BERT's inputs: [CLS], [SEP], [PAD], [MASK] and [UNK]."""
+    tokens = (getattr(tokenizer, f"{role}_token") for role in ("cls", "sep", "pad", "mask", "unk"))
+    return {token for token in tokens if token is not None}
+
+
+@lru_cache(maxsize=4)
+def tokenizer_for_texts(tokenizer: PreTrainedTokenizerBase, size: int) -> PreTrainedTokenizerBase:
+    """
+    Returns a copy of the tokenizer in which only the reserved tokens are special, so that `split_special_tokens` does
+    not split any others. Returns the tokenizer itself if it has no others. `size` is its length, for the cache.
+    """
+    reserved, state = reserved_tokens(tokenizer), json.loads(tokenizer.backend_tokenizer.to_str())
+    others = [token for token in state["added_tokens"] if token["special"] and token["content"] not in reserved]
+    if not others:
+        return tokenizer
+    for token in others:
+        token["special"] = False
+    copied = copy.copy(tokenizer)
+    copied._tokenizer = Tokenizer.from_str(json.dumps(state))
+    return copied
 
 
 def tokenizer_state(tokenizer: PreTrainedTokenizerBase) -> str:
-    """Returns a hash of everything that determines how the tokenizer splits text into tokens."""
-    state = json.loads(tokenizer.backend_tokenizer.to_str())
+    """Returns a hash of everything that determines how `encode` splits text into tokens."""
+    state = json.loads(tokenizer_for_texts(tokenizer, len(tokenizer)).backend_tokenizer.to_str())
     parts = ("normalizer", "pre_tokenizer", "model", "added_tokens")
     return stable_hash([state[part] for part in parts], tokenizer.sep_token)
 

@@ -12,7 +12,7 @@ from datasets.fingerprint import Hasher
 
 from ..support.errors import InputError
 
-FORMAT = 5  # part of the cache key; increase it when the same rows produce different features
+FORMAT = 6  # part of the cache key; increase it when the same rows produce different features
 MAX_LISTED, MAX_CHARACTERS = 20, 300  # maximum number of skipped rows in a message, and of characters for each
 SAMPLE_SEED = 42  # for `max_*_samples` and `validation_split_percentage`, unless `data_seed` is set
 ROWS_PER_PROCESS = 10_000  # with fewer rows, starting a process takes longer than it saves

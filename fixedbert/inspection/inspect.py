@@ -12,7 +12,7 @@ from tqdm.auto import tqdm
 from transformers import AutoModel, PreTrainedModel, PreTrainedTokenizerBase
 
 from ..conversion.checkpoints import model_directory, read_config
-from ..conversion.families import FAMILIES, fixed_head_config
+from ..conversion.families import FAMILIES, max_tokens
 from ..conversion.weights import load_body
 from ..data.corpora import Corpus, CorpusReader
 from ..data.sentences import ends_sentence, split_document
@@ -184,11 +184,9 @@ def load_checkpoint(name: str, length: int, **hub_options) -> Checkpoint:
     if getattr(config, "is_decoder", False) or not hasattr(getattr(model, "encoder", None), "layer"):
         remedy = "; convert it with fixedbert convert first" if config.model_type == "distilbert" else ""
         raise InputError(f"{name}: only bidirectional encoders like BERT can be inspected{remedy}.")
-    positions = config.max_position_embeddings
-    if config.model_type in FAMILIES:  # RoBERTa reserves some positions for padding
-        positions = fixed_head_config(config).max_position_embeddings
-    if not 3 <= length <= positions:
-        raise InputError(f"{length}: must be between 3 and {positions} for {name}.", "max_seq_length")
+    longest = max_tokens(config)
+    if not 3 <= length <= longest:
+        raise InputError(f"{length}: must be between 3 and {longest} for {name}.", "max_seq_length")
     try:
         recorder = Recorder(model.eval())
     except (AttributeError, ValueError) as error:

@@ -8,6 +8,7 @@ from accelerate.utils import gather_object
 from torch.utils.data import Dataset
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
+from ..conversion.families import max_tokens
 from ..data.collator import PretrainingCollator
 from ..data.corpora import Corpus, corpus_files
 from ..data.examples import Examples, PackedExamples, split_documents
@@ -92,7 +93,7 @@ def make_tokenizer(
             data_args.tokenizer_train_share,
             data_args.store_dir,
         )
-    tokenizer.model_max_length = config.max_position_embeddings
+    tokenizer.model_max_length = max_tokens(config)
     return tokenizer
 
 

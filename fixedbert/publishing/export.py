@@ -14,7 +14,7 @@ from transformers import BertConfig, PreTrainedConfig, PreTrainedModel, PreTrain
 from ..conversion.auxiliary_files import CARD, auxiliary_directory, copy_auxiliary_files
 from ..conversion.checkpoints import load_bert, model_directory
 from ..conversion.convert import describe_shape
-from ..conversion.families import fixed_head_config, shared_fields, task_head
+from ..conversion.families import fixed_head_config, max_tokens, shared_fields, task_head
 from ..conversion.growing import to_fixed_head_bert
 from ..data.tokenizers import load_tokenizer
 from ..model.configuration_fixed_head_bert import FixedHeadBertConfig
@@ -113,7 +113,7 @@ def example_batches(graph: Graph, tokenizer: PreTrainedTokenizerBase) -> list[Ba
     has_types = "token_type_ids" in tokenizer.model_input_names and config.type_vocab_size > 1
     if has_types and graph.head != "LMHeadModel":  # decoders in optimum accept no token types
         names.append("token_type_ids")
-    options: dict[str, Any] = {"padding": True, "truncation": True, "max_length": config.max_position_embeddings}
+    options: dict[str, Any] = {"padding": True, "truncation": True, "max_length": max_tokens(config)}
     options |= {"return_token_type_ids": True, "return_tensors": "pt"}
     batches = []
     for texts in (TEXTS, *([text] for text in TEXTS)):
@@ -152,8 +152,8 @@ def trace(graph: Graph, batch: Batch, file: Path):
 
     Uses eager attention, because sdpa needs more operations and pads values whose size differs from the keys.
     """
-    longest = fixed_head_config(graph.model.config).max_position_embeddings
-    axes = [torch.export.Dim("batch_size"), torch.export.Dim("sequence_length", max=longest)]
+    lengths = torch.export.Dim("sequence_length", max=max_tokens(graph.model.config))
+    axes = [torch.export.Dim("batch_size"), lengths]
     if batch["input_ids"].ndim == 3:
         axes.insert(1, torch.export.Dim("num_choices"))
     graph.model.set_attn_implementation("eager")

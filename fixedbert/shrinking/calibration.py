@@ -1,15 +1,16 @@
 """Calibration data: loads unlabeled rows for a model's task and returns them as batches of token ids."""
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
 import torch
 from datasets import Dataset
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
+from ..conversion.families import max_tokens
 from ..data.corpora import Corpus, CorpusReader
 from ..data.readers import file_format
 from ..data.sequences import read_sequences
@@ -72,7 +73,7 @@ class CalibrationData:
             InputError: If the model is for multiple choice, or if the rows are unsuitable for its task head.
         """
         head, tokenizer = head_name(loaded.model), loaded.tokenizer
-        length = row_length(self.max_seq_length, loaded.model.config.max_position_embeddings)
+        length = row_length(self.max_seq_length, [(loaded.model.config, tokenizer)])
         if head == "MultipleChoice":
             raise InputError("multiple-choice models cannot be shrunk.")
         if head == "QuestionAnswering":
@@ -121,11 +122,20 @@ class CalibrationData:
         return batches
 
 
-def row_length(max_seq_length: int | None, positions: int) -> int:
-    """Returns the maximum number of tokens per row for a model with `positions` position embeddings."""
-    length = min(MAX_LENGTH, positions) if max_seq_length is None else max_seq_length
-    if not 3 <= length <= positions:
-        raise InputError(f"{length}: must be between 3 and {positions}, the number of positions.", "max_seq_length")
+def row_length(max_seq_length: int | None, models: Iterable[tuple[PreTrainedConfig, PreTrainedTokenizerBase]]) -> int:
+    """
+    Returns the maximum number of tokens per row. The default is what all models and tokenizers support, at most 512.
+
+    Raises:
+        InputError: If a model has fewer position embeddings.
+    """
+    configs, tokenizers = zip(*models, strict=True)
+    longest = min(map(max_tokens, configs))
+    length = max_seq_length
+    if length is None:
+        length = min(MAX_LENGTH, longest, *(tokenizer.model_max_length for tokenizer in tokenizers))
+    if not 3 <= length <= longest:
+        raise InputError(f"{length}: must be between 3 and {longest}, the number of positions.", "max_seq_length")
     return length
 
 

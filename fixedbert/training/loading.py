@@ -7,7 +7,7 @@ from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerB
 from transformers.models.auto.auto_factory import _BaseAutoModelClass
 
 from ..conversion.checkpoints import read_config
-from ..conversion.families import FAMILIES, fixed_head_config
+from ..conversion.families import FAMILIES, fixed_head_config, max_tokens
 from ..conversion.weights import LOADING, load_body
 from ..data.tokenizers import check_vocab_size
 from ..model.configuration_fixed_head_bert import FixedHeadBertConfig
@@ -53,10 +53,11 @@ def override(config: PreTrainedConfig, changes: dict[str, Any]):
 
 def check_length(max_seq_length: int, config: PreTrainedConfig):
     """Raises InputError if sequences would be longer than the position embeddings allow, or too short for a pair."""
-    if not 8 <= max_seq_length <= config.max_position_embeddings:
+    longest = max_tokens(config)
+    if not 8 <= max_seq_length <= longest:
         raise InputError(
-            f"{max_seq_length}: must be between 8 and {config.max_position_embeddings}, the model's "
-            "max_position_embeddings; for a new model, increase it with `config_overrides`.",
+            f"{max_seq_length}: must be between 8 and {longest}, the maximum number of tokens for this model; for a "
+            "new model, increase max_position_embeddings with `config_overrides`.",
             "max_seq_length",
         )
 

@@ -12,10 +12,12 @@ from transformers import AutoModel, AutoModelForSequenceClassification, AutoToke
 
 from fixedbert import FixedHeadBertForSequenceClassification, convert
 from fixedbert.conversion.checkpoints import load_bert
-from fixedbert.conversion.families import fixed_head_config
+from fixedbert.conversion.families import fixed_head_config, max_tokens
 from fixedbert.conversion.weights import load_body
 from fixedbert.data.tokenizers import load_tokenizer
 from fixedbert.support.errors import InputError
+from fixedbert.training.arguments import ModelArguments
+from fixedbert.training.loading import check_length, load_config
 from fixedbert_cli import main
 
 TYPE = ("model_type", "architectures", "transformers_version")
@@ -204,6 +206,31 @@ def test_architecture_selects_the_class(tmp_path, capsys):
         load_bert(tmp_path, "BertForTokenClassification")
     with pytest.raises(InputError, match="RobertaForMaskedLM cannot be converted"):
         load_bert(tmp_path, "RobertaForMaskedLM")
+
+
+@pytest.mark.parametrize("family", ["Roberta", "XLMRoberta", "Camembert", "MPNet", "RobertaPreLayerNorm", "Bert"])
+def test_maximum_number_of_tokens(family):
+    """The model accepts the maximum number of tokens that the configuration allows, and no more."""
+    model = bert_of("Model", family, max_position_embeddings=14, pad_token_id=0 if family == "Bert" else 1)
+    longest = max_tokens(model.config)
+    assert longest == (14 if family == "Bert" else 12)
+    check_length(longest, model.config)
+    model(torch.full((1, longest), 2))
+    with pytest.raises(InputError, match=f"must be between 8 and {longest}, the maximum number of tokens"):
+        check_length(longest + 1, model.config)
+    with pytest.raises((IndexError, RuntimeError)):
+        model(torch.full((1, longest + 1), 2))
+
+
+@pytest.mark.parametrize("family", ["Bert", "DistilBert"])
+def test_width_without_an_integer_head_size(family, tmp_path):
+    """A width that is not a multiple of the number of heads raises InputError with both numbers."""
+    bert_of("Model", family).save_pretrained(tmp_path)
+    configure(tmp_path, **{"Bert": {"hidden_size": 30}, "DistilBert": {"dim": 30}}[family])
+    message = f"{tmp_path}: config.json has hidden_size 30, which is not a multiple of num_attention_heads 4"
+    for load in (lambda: load_bert(tmp_path), lambda: load_config(ModelArguments(str(tmp_path)))):
+        with pytest.raises(InputError, match=message):
+            load()
 
 
 def test_checkpoint_from_2019(tmp_path):

@@ -71,6 +71,16 @@ def test_directories_without_a_tokenizer(tmp_path, vocabulary):
         load_tokenizer(str(tmp_path / "gpt"))
 
 
+def test_tokenizers_without_a_fast_form(tmp_path, vocabulary):
+    """A tokenizer that exists only in Python raises InputError."""
+    (tmp_path / "vocab.txt").write_text(Path(vocabulary).read_text())
+    config = {"tokenizer_class": "BertJapaneseTokenizer", "word_tokenizer_type": "basic"}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    FixedHeadBertConfig().save_pretrained(tmp_path)
+    with pytest.raises(InputError, match="BertJapaneseTokenizer is not supported because it has no fast implementat"):
+        load_tokenizer(str(tmp_path))
+
+
 def test_do_lower_case_overrides_the_files(tmp_path):
     """`do_lower_case` overrides the setting in the tokenizer directory and is saved with the tokenizer."""
     for number, config in enumerate((None, {"do_lower_case": False}, {"do_lower_case": True})):

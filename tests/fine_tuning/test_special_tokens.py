@@ -1,17 +1,21 @@
 """Tests that special tokens in texts, such as "[SEP]", are tokenized as ordinary text."""
 
+import json
+
 import datasets
 import numpy as np
 import pytest
+import transformers
 from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
 from transformers import BertTokenizer, PreTrainedTokenizerFast
 
 from fixedbert.data.sequences import read_sequences
 from fixedbert.data.store import tokenize_sentences
-from fixedbert.data.tokenizers import encode
+from fixedbert.data.tokenizers import encode, tokenizer_for_texts, tokenizer_state
 from fixedbert.fine_tuning.squad_questions import FEATURES
 from fixedbert.fine_tuning.squad_windows import squad_windows
 from fixedbert.fine_tuning.texts import text_features
+from fixedbert.support.checksums import stable_hash
 
 
 def byte_level_tokenizer():
@@ -58,6 +62,66 @@ def test_special_tokens_in_texts_are_text(vocabulary, tmp_path, family):
     alone = tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
     assert special_ids(tokens) == [] and tokens[: len(alone)].tolist() == alone and len(ends) == 3
     assert tokenize_sentences([["one", "two"]], tokenizer)[0][1].tolist()[-1] < 10  # the option does not persist
+
+
+MARKERS = ["[E1]", "[/E1]"]
+
+
+def with_markers(family, vocabulary):
+    """Returns a tokenizer with two additional special tokens and an added token."""
+    if family == "roberta":
+        tokenizer = byte_level_tokenizer()
+        tokenizer.add_special_tokens({"additional_special_tokens": MARKERS})
+    else:
+        name = {"bert": "BertTokenizer", "distilbert": "DistilBertTokenizer", "electra": "ElectraTokenizer"}[family]
+        tokenizer = getattr(transformers, name)(vocab=vocabulary, additional_special_tokens=MARKERS)
+    tokenizer.add_tokens(["<num>"])
+    return tokenizer
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "distilbert", "electra"])
+def test_additional_special_tokens_stay_intact(vocabulary, tmp_path, family):
+    """Additional special tokens and added tokens remain single tokens in all data, and no other text changes."""
+    tokenizer = with_markers(family, vocabulary)
+    own = set(tokenizer.convert_tokens_to_ids([*MARKERS, "<num>"]))
+    plain = {tokenizer.convert_ids_to_tokens(index) for index in tokenizer.all_special_ids} - {*MARKERS}
+
+    def counts(tokens):
+        names = tokenizer.convert_ids_to_tokens([*map(int, tokens)])
+        return [name for name in names if name in (*MARKERS, "<num>")], [name for name in names if name in plain]
+
+    marked, intact = "one [E1]two[/E1] three <num>", ["[E1]", "[/E1]", "<num>"]
+    assert encode(tokenizer, marked)["input_ids"] == tokenizer(marked)["input_ids"]  # as in transformers
+    assert encode(tokenizer, "one Two")["input_ids"] == tokenizer("one Two")["input_ids"]
+    text = f"{marked} {tokenizer.sep_token} {tokenizer.mask_token}[E1] {tokenizer.cls_token}"
+    mixed = encode(tokenizer, text, add_special_tokens=False)["input_ids"]
+    found, special = counts(mixed)
+    assert found == [*intact, "[E1]"] and not {*special} - {tokenizer.unk_token}
+    rows = datasets.Dataset.from_dict({"sentence1": [text], "sentence2": [marked]})
+    (row,) = text_features(rows, tokenizer, 128)["input_ids"]
+    assert counts(row)[0] == [*intact, "[E1]", *intact]
+    (tmp_path / "a.txt").write_text(text)
+    (sequence,) = next(read_sequences([str(tmp_path / "a.txt")], tokenizer, len(mixed) + 2, 1))
+    assert sequence[1:-1].tolist() == mixed
+    ((tokens, ends),) = tokenize_sentences([[marked, text, marked]], tokenizer)
+    pieces = np.split(tokens, ends[:-1])
+    expected = [encode(tokenizer, piece, add_special_tokens=False)["input_ids"] for piece in (marked, text, marked)]
+    assert [piece.tolist() for piece in pieces] == expected
+    assert tokenize_sentences([[marked]], tokenizer)[0][0].tolist() == expected[0]
+    state = tokenizer_state(tokenizer)
+    tokenizer.add_special_tokens({"additional_special_tokens": ["[E2]"]}, replace_extra_special_tokens=False)
+    assert tokenizer_state(tokenizer) != state
+    assert tokenizer.convert_tokens_to_ids("[E2]") in encode(tokenizer, "one [E2]")["input_ids"]
+    assert own <= set(encode(tokenizer, text)["input_ids"])
+
+
+def test_stores_of_tokenizers_without_additional_tokens(vocabulary):
+    """A tokenizer without additional special tokens is used itself, and its state for stores is that of its files."""
+    tokenizer = BertTokenizer(vocab=vocabulary)
+    assert tokenizer_for_texts(tokenizer, len(tokenizer)) is tokenizer
+    state = json.loads(tokenizer.backend_tokenizer.to_str())
+    parts = [state[part] for part in ("normalizer", "pre_tokenizer", "model", "added_tokens")]
+    assert tokenizer_state(tokenizer) == stable_hash(parts, "[SEP]")
 
 
 def test_fill_mask_keeps_its_mask(vocabulary):
