@@ -39,12 +39,12 @@ BUDGETS = {
     "fixedbert_cli.py": 240,
     "fixedbert": 460,  # files at the top of the package, without subpackages
     "fixedbert/model": 1320,
-    "fixedbert/conversion": 1150,
-    "fixedbert/data": 2150,
+    "fixedbert/conversion": 1173,
+    "fixedbert/data": 2182,
     "fixedbert/fine_tuning": 2309,
     "fixedbert/pretraining": 860,
     "fixedbert/training": 1230,
-    "fixedbert/shrinking": 1885,
+    "fixedbert/shrinking": 1891,
     "fixedbert/comparison": 380,
     "fixedbert/inspection": 730,
     "fixedbert/publishing": 590,
@@ -52,9 +52,9 @@ BUDGETS = {
     "experiments": 4000,
     "benchmarks": 2165,
     "soak": 565,
-    "tests": 14457,
+    "tests": 14558,
 }
-INSTALLED_BUDGET = 13710  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
+INSTALLED_BUDGET = 13782  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
 
 
 def module_of(file: Path) -> str:
