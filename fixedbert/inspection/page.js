@@ -148,8 +148,8 @@ function show(side) {
   showNearest(panel, checkpoint, layer, head, side);
   showSingularValues(panel, checkpoint, layer, head);
   panel.querySelector(".importance").textContent =
-    `The last hidden states change by ${text(100 * checkpoint.importance[layer][head])} % of their size, ` +
-    `averaged over ${checkpoint.importance_sequences} sequences of the text.`;
+    `The last hidden states change by ${text(100 * checkpoint.importance[layer][head])}% on average ` +
+    `over ${checkpoint.importance_sequences} sequences of the text.`;
   const rows = maps.map(({ name, title }) => [title, text(checkpoint[name][layer][head])]);
   panel.querySelector(".measures").replaceChildren(
     ...rows.map((cells) => element("tr", {}, ...cells.map((cell) => element("td", {}, cell)))),
@@ -159,7 +159,7 @@ function show(side) {
 function showExample(panel, checkpoint, layer, head) {
   const example = checkpoint.examples[sentence.value];
   if (!example) {
-    panel.querySelector(".attention").replaceChildren("The beginning of the text has no sentence of a suitable length.");
+    panel.querySelector(".attention").replaceChildren("The beginning of the text contains no sentence with a suitable length.");
     return;
   }
   showAttention(panel, example.tokens, weightsOf(checkpoint, example, layer, head));
@@ -231,18 +231,18 @@ function largestOf(tokens, weights, query) {
 function showNearest(panel, checkpoint, layer, head, side) {
   const nearest = checkpoint.nearest[layer][head];
   const place = panel.querySelector(".nearest");
-  if (nearest === null) return place.replaceChildren("It is the only head of its layer.");
+  if (nearest === null) return place.replaceChildren("This is the only head in its layer.");
   const button = element("button", { type: "button" }, `head ${nearest}`);
   button.addEventListener("click", () => choose(side, layer, nearest));
-  place.replaceChildren(button, ` with a mean cosine of ${text(checkpoint.likeness[layer][head][nearest])}`);
+  place.replaceChildren(button, ` (mean cosine similarity ${text(checkpoint.likeness[layer][head][nearest])})`);
 }
 
 function showSingularValues(panel, checkpoint, layer, head) {
   const values = checkpoint.singular_values[layer][head];
   const most = Math.min(checkpoint.head_sizes[layer], checkpoint.max_seq_length - 1);
   panel.querySelector(".rank").textContent =
-    `Their effective rank is ${text(checkpoint.effective_pattern_rank[layer][head])} of at most ${most}; ` +
-    `the largest is ${text(values[0])}.`;
+    `The effective rank is ${text(checkpoint.effective_pattern_rank[layer][head])} (at most ${most}). ` +
+    `The largest singular value is ${text(values[0])}.`;
   const bars = values.map((value) => element("span", { style: `--share: ${value / (values[0] || 1)}` }));
   panel.querySelector(".bars").replaceChildren(...bars);
   panel.querySelector(".singular").textContent = values.map(text).join(", ");

@@ -2,7 +2,6 @@
 
 import json
 import pickle
-import re
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ from huggingface_hub import ModelCard
 from safetensors.torch import load_file
 
 import fixedbert
-from fixedbert import convert, to_bert
+from fixedbert import convert
 from fixedbert.conversion.checkpoints import load_bert
 from fixedbert.support.errors import InputError
 from fixedbert_cli import main
@@ -153,32 +152,3 @@ def test_model_in_memory_is_written_with_its_tokenizer(checkpoint, tmp_path):
     assert (tmp_path / "fixed" / "tokenizer.json").exists()
     with pytest.raises(InputError, match="`tokenizer`"):
         convert(model, tmp_path / "other")
-
-
-def test_commands_of_the_page_run(tmp_path, vocabulary, monkeypatch):
-    """All commands and the Python code in docs/converting.md run in order, with small models."""
-    page = (Path(__file__).parents[2] / "docs" / "converting.md").read_text(encoding="utf-8")
-    monkeypatch.chdir(tmp_path)
-    tokenizer = transformers.BertTokenizer(vocab=vocabulary)
-    models = {
-        "bert": bert_of("ForMaskedLM", vocab_size=len(tokenizer)),
-        "roberta": bert_of("ForMaskedLM", "Roberta"),
-        "bert_2019": bert_of("Model", vocab_size=len(tokenizer)),
-    }
-    for directory, model in models.items():
-        model.save_pretrained(directory)
-        tokenizer.save_pretrained(directory)
-    fields = json.loads(Path("bert_2019/config.json").read_text())
-    del fields["model_type"], fields["architectures"]
-    Path("bert_2019/config.json").write_text(json.dumps(fields))
-    page = page.replace("google-bert/bert-base-uncased", "bert").replace("FacebookAI/roberta-base", "roberta")
-    commands = re.findall(r"^    fixedbert (.*)$", page, re.MULTILINE)
-    assert len(commands) == 10
-    for command in commands:
-        words = [word for word in command.split() if word not in ("64", "96")]  # the small models have three layers
-        main(words + ["9", "13", "8"] if words[-1] == "--attention_head_size" else words)
-        assert (tmp_path / command.split()[3] / "model.safetensors").exists()
-    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    names = {}
-    exec(code, names)
-    assert names["model"].config.head_dim == 128 and names["to_bert"] is to_bert

@@ -74,15 +74,6 @@ def test_hidden_states_and_attentions_are_equal():
         assert b.shape[1] == 8 and (a - b[:, :5]).abs().max() <= 1e-10
 
 
-def test_model_without_a_pooler_gets_none():
-    """A model without a pooler converts to a BERT without one."""
-    config = config_of("Model", attention_head_size=4)
-    model = type(model_of("Model"))(config, add_pooling_layer=False).double().eval()
-    bert = to_bert(model)
-    assert bert.pooler is None
-    assert_equal_outputs(model, bert, inputs_of("Model"))
-
-
 @pytest.mark.parametrize(
     ("heads", "size", "expected"), [(4, 8, 4), (3, 8, 4), (5, 4, 8), (3, 2, 4), (1, 32, 1), (1, 9, 1)]
 )

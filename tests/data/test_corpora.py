@@ -95,13 +95,6 @@ def test_invalid_rows(tmp_path, name, content, message):
         documents(tmp_path / name)
 
 
-def test_text_column(tmp_path):
-    """The text column can be chosen, and .txt files ignore this setting."""
-    (tmp_path / "a.jsonl").write_text('{"body": "One."}\n')
-    (tmp_path / "b.txt").write_text("Two.\n")
-    assert documents(tmp_path, text_column="body") == ["One.", "Two.\n"]
-
-
 def test_only_regular_files_are_read(tmp_path):
     """A named pipe raises InputError, because reading it would block forever."""
     os.mkfifo(tmp_path / "a.txt")

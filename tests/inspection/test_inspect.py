@@ -3,7 +3,6 @@
 import gc
 import json
 import math
-import re
 import shutil
 import weakref
 from pathlib import Path
@@ -268,17 +267,6 @@ def test_command(model, text, tmp_path, capsys):
     with Image.open(tmp_path / "out" / "inspection.png") as picture:
         assert picture.width > 1000
     assert AutoModel.from_pretrained(model).config._attn_implementation == "sdpa"
-
-
-def test_python_example_in_the_documentation(model, text, tmp_path, monkeypatch, capsys):
-    """The Python example in docs/inspecting.md runs and prints a tensor for each layer."""
-    monkeypatch.chdir(tmp_path)
-    page = (Path(__file__).parents[2] / "docs" / "inspecting.md").read_text(encoding="utf-8")
-    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    names: dict = {}
-    exec(code.replace("all-MiniLM-L6-v2", model).replace("wikipedia/", text), names)
-    assert names["found"].sequences == 3
-    assert capsys.readouterr().out.count("tensor(") == 2
 
 
 @pytest.mark.parametrize(

@@ -236,9 +236,9 @@ def test_details_of_a_head(alone):
     assert len(visible) == 1 and len(visible[0].find_elements("tag name", "line")) == len(tokens)
     assert alone.one(".panel .readout").text.startswith("returns attends to ")
     assert alone.texts(".change small") == [digits(one) for one in BEFORE.examples[0].changes[1][3]]
-    assert f"by {digits(100 * BEFORE.importance[1, 3])} %" in alone.one(".importance").text
+    assert f"by {digits(100 * BEFORE.importance[1, 3])}%" in alone.one(".importance").text
     assert len(alone.all(".bars span")) == 13
-    assert f"effective rank is {digits(BEFORE.effective_pattern_rank[1, 3])} of at most 13" in alone.one(".rank").text
+    assert f"effective rank is {digits(BEFORE.effective_pattern_rank[1, 3])} (at most 13)" in alone.one(".rank").text
     nearest = BEFORE.nearest[1][3]
     alone.one(".nearest button").click()
     assert alone.one(".choice").get_property("value") == f"1 {nearest}"

@@ -8,7 +8,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import sdpa_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from fixedbert import FixedHeadBertConfig, FixedHeadBertForMaskedLM, FixedHeadBertModel
+from fixedbert import FixedHeadBertConfig, FixedHeadBertModel
 from fixedbert.model import fast_fixed_head_bert
 from fixedbert.model.fast_fixed_head_bert import SequenceLengths, packed_attention_forward
 
@@ -260,13 +260,6 @@ def test_output_attentions_are_not_empty(implementation, unpad_inputs):
         assert attention.masked_select(~real[:, None, None]).abs().max() == 0
     plain = model(**inputs).last_hidden_state
     assert torch.allclose(outputs.last_hidden_state[real], plain[real], rtol=0, atol=1e-12)
-
-
-def test_output_attentions_in_the_configuration(tmp_path):
-    """Output_attentions=True in the configuration takes effect."""
-    model_of("ForMaskedLM").save_pretrained(tmp_path)
-    model = FixedHeadBertForMaskedLM.from_pretrained(tmp_path, output_attentions=True)
-    assert len(model(**inputs_of("ForMaskedLM")).attentions) == 3
 
 
 @pytest.mark.slow

@@ -9,20 +9,10 @@ from helpers.tiny_tasks import write_model
 from transformers import AutoModelForMaskedLM, AutoModelForSequenceClassification
 
 from fixedbert.data.tokenizers import load_tokenizer
-from fixedbert.presets import preset_config
 from fixedbert.support.errors import InputError
 from fixedbert.training.arguments import ModelArguments
 from fixedbert.training.loading import load_config, load_model, reinitialize_head
 from fixedbert_cli import main
-
-
-def test_configuration_does_not_choose_the_attention(tmp_path):
-    """An attention kernel on the Hub that config.json names is not downloaded."""
-    preset_config("tiny").save_pretrained(tmp_path)
-    config = json.loads((tmp_path / "config.json").read_text())
-    for key in ("attn_implementation", "_attn_implementation"):
-        (tmp_path / "config.json").write_text(json.dumps(config | {key: "kernels-community/flash-attn2"}))
-        assert load_config(ModelArguments(config_name=str(tmp_path)))._attn_implementation is None
 
 
 @pytest.mark.parametrize(
