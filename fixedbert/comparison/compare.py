@@ -30,6 +30,7 @@ from ..fine_tuning.glue_metrics import glue_scores
 from ..fine_tuning.labels import align_labels, default_names
 from ..fine_tuning.texts import RowSource, encode_labels, load_files
 from ..publishing.export import EMBEDDING, GRAPH, QUANTIZED, session_of
+from ..publishing.sentence_models import read_text_settings
 from ..shrinking.calibration import lines_of, row_length, texts_of
 from ..shrinking.latency import machine_name
 from ..shrinking.predictions import LoadedModel, fidelity, head_name, kind_of_logits
@@ -69,6 +70,7 @@ class Candidate:
         name: short name for the report.
         task: description of the predictions. Only models with the same task can be compared.
         predict: function that returns the predictions for a batch, one per row.
+        prompt: text that precedes each text.
     """
 
     source: str
@@ -77,13 +79,14 @@ class Candidate:
     config: PreTrainedConfig
     tokenizer: PreTrainedTokenizerBase
     predict: Callable[[Batch], list[Predictions]]
+    prompt: str = ""
     predictions: list[list[Predictions]] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
     single_seconds: list[float] = field(default_factory=list)
 
     def timed(self, texts: Texts, length: int) -> tuple[list[Predictions], float]:
         """Returns the predictions for the texts, and the elapsed seconds without tokenization."""
-        columns = map(list, zip(*texts, strict=True))
+        columns = ([self.prompt + text for text in column] for column in zip(*texts, strict=True))
         options = {"truncation": True, "max_length": length, "padding": True, "return_tensors": "pt"}
         batch = dict(encode(self.tokenizer, *columns, **options))
         time.sleep(PAUSE)
@@ -163,18 +166,20 @@ def load_candidates(source: str, **hub_options) -> list[Candidate]:
         model = loaded.model.float()
         task = task_of(head_name(model), model.config, source, loaded.pooling is not None)
         predict = partial(loaded.predict, model)
-        candidates.append(Candidate(source, name, task, model.config, loaded.tokenizer, predict))
+        candidates.append(Candidate(source, name, task, model.config, loaded.tokenizer, predict, loaded.prompt))
     if graphs:
         require_package("onnxruntime", "onnx")
         config, tokenizer = read_config(source), load_tokenizer(source, trust_remote_code=False)
         check_vocab_size(tokenizer, config.vocab_size, source)
+        settings = read_text_settings(Path(source))
+        settings.apply(tokenizer)
         head = (config.architectures or [""])[0].partition("For")[2]
     for file, precision in graphs.items():
         graph = OnnxModel(file)
         task = task_of(head, config, source, EMBEDDING in graph.outputs)
         predict = partial(onnx_predictions, graph, kind_of_logits(config) if head else "embeddings")
         names = (f"{source}, {precision}", f"{name}, {precision}")
-        candidates.append(Candidate(*names, task, config, tokenizer, predict))
+        candidates.append(Candidate(*names, task, config, tokenizer, predict, settings.prompt))
     return candidates
 
 

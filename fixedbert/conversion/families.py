@@ -90,12 +90,13 @@ def fixed_head_config(config: PreTrainedConfig, architecture: str | None = None)
         architecture: Class name of the model. If it is passed, its task head is also checked.
 
     Raises:
-        InputError: If the model type is not in FAMILIES, the model is quantized, it has relative positions, or BERT
-            has no equivalent task head.
+        InputError: If the model type is not in FAMILIES, the model is quantized, it has relative positions, its width
+            is not a multiple of its number of attention heads, or BERT has no equivalent task head.
     """
     if config.model_type not in FAMILIES:
         raise InputError(f"model_type {config.model_type!r} is not supported; supported types: {', '.join(FAMILIES)}.")
-    check_config(config)
+    check_positions(config)
+    check_head_size(config)
     if getattr(config, "quantization_config", None):
         raise InputError("quantized weights cannot be converted; use the original weights.")
     head = task_head(architecture, config.model_type) if architecture else None
@@ -128,18 +129,16 @@ def check_electra(config: PreTrainedConfig, head: str | None):
         )
 
 
-def check_config(config: PreTrainedConfig):
-    """
-    Checks the fields that transformers ignores or reports unclearly.
-
-    Raises:
-        InputError: If the model has relative positions that transformers 5 would silently ignore, or if its width is
-            not a multiple of its number of attention heads.
-    """
+def check_positions(config: PreTrainedConfig):
+    """Raises InputError if the model has relative positions that transformers 5 would silently ignore."""
     kind = getattr(config, "position_embedding_type", None) or "absolute"
     supported = "position_embedding_type" in getattr(type(config), "__dataclass_fields__", ())
     if kind != "absolute" and not supported:
         raise InputError(f"position_embedding_type {kind!r} is no longer supported by transformers 5.")
+
+
+def check_head_size(config: PreTrainedConfig):
+    """Raises InputError if the width of a model is not a multiple of its number of attention heads, but must be."""
     has_fixed_size = config.model_type in FAMILIES and config.model_type != "fixed_head_bert"
     if has_fixed_size and config.hidden_size % config.num_attention_heads:
         raise InputError(

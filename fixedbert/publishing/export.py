@@ -21,7 +21,7 @@ from ..model.configuration_fixed_head_bert import FixedHeadBertConfig
 from ..support.errors import InputError, require_package
 from ..support.files import new_directory
 from .model_card import checkpoint_card
-from .pooling import SentencePooling, read_pooling
+from .sentence_models import SentencePooling, read_pooling
 
 GRAPH, QUANTIZED = "onnx/model.onnx", "onnx/model_quantized.onnx"  # file names that optimum uses
 OPSET = 18  # optimum uses it too, and torch's exporter writes it without conversion

@@ -7,6 +7,7 @@ from itertools import islice
 from pathlib import Path
 
 import torch
+from accelerate import PartialState
 from datasets import Dataset
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
@@ -82,11 +83,12 @@ class CalibrationData:
             features = running_text(self.train_file, tokenizer, length, self.batch_size, 4 * count)
         else:
             separate = bool(loaded.pooling) or head in MASKED_LM or not head  # each text of a pair is a row
-            texts = ((text,) for row in self.texts(split) for text in row) if separate else self.texts(split)
-            features = (dict(encode(tokenizer, *row, max_length=length, truncation=True)) for row in texts)
-        rows = list(features)
-        random.Random(self.seed).shuffle(rows)
-        return rows[:count]
+            rows = self.texts(split)
+            texts = ((loaded.prompt + text,) for row in rows for text in row) if separate else rows
+            features = tokenize_rows(texts, tokenizer, length)
+        tokenized = list(features)
+        random.Random(self.seed).shuffle(tokenized)
+        return tokenized[:count]
 
     def texts(self, split: str = "train") -> Iterator[tuple[str, ...]]:
         """Yields the texts or text pairs from the GLUE task or the files."""
@@ -137,6 +139,17 @@ def row_length(max_seq_length: int | None, models: Iterable[tuple[PreTrainedConf
     if not 3 <= length <= longest:
         raise InputError(f"{length}: must be between 3 and {longest}, the number of positions.", "max_seq_length")
     return length
+
+
+def tokenize_rows(texts: Iterable[tuple[str, ...]], tokenizer: PreTrainedTokenizerBase, length: int) -> Iterator[dict]:
+    """Yields tokenized texts or text pairs with at most `length` tokens. Prints how many of them are truncated."""
+    count = truncated = 0
+    for row in texts:
+        encoded = encode(tokenizer, *row, max_length=length, truncation=True)
+        count, truncated = count + 1, truncated + bool(encoded[0].overflowing)
+        yield dict(encoded)
+    if truncated:
+        PartialState().print(f"{truncated:,} of {count:,} calibration rows were truncated to {length:,} tokens")
 
 
 def running_text(

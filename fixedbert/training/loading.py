@@ -7,12 +7,12 @@ from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerB
 from transformers.models.auto.auto_factory import _BaseAutoModelClass
 
 from ..conversion.checkpoints import read_config
-from ..conversion.families import FAMILIES, fixed_head_config, max_tokens
+from ..conversion.families import FAMILIES, check_head_size, fixed_head_config, max_tokens
 from ..conversion.weights import LOADING, load_body
 from ..data.tokenizers import check_vocab_size
 from ..model.configuration_fixed_head_bert import FixedHeadBertConfig
 from ..presets import preset_config
-from ..support.errors import InputError
+from ..support.errors import InputError, error_context
 from ..support.files import reading
 from .arguments import ModelArguments
 
@@ -31,6 +31,8 @@ def load_config(arguments: ModelArguments, **changes) -> PreTrainedConfig:
             config = preset_config(arguments.preset, **changes)
         elif name:
             config = read_config(name, **arguments.hub_options(), **changes)
+            with error_context(name):
+                check_head_size(config)
         elif arguments.can_be_new and arguments.config_overrides:
             config = FixedHeadBertConfig(**changes)
         else:

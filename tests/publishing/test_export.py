@@ -6,36 +6,17 @@ import pytest
 import torch
 import transformers
 from helpers import ROOT
-from helpers.tiny_checkpoints import SHAPE, TEXTS, save
+from helpers.tiny_checkpoints import MEAN, SHAPE, TEXTS, save, save_sentence_model
 from helpers.tiny_models import HEADS, UNEQUAL, D, model_of
 from transformers import AutoConfig, AutoTokenizer
 
 from fixedbert.publishing import export as onnx_export
 from fixedbert.publishing.export import export
-from fixedbert.publishing.pooling import MODES, read_pooling
+from fixedbert.publishing.sentence_models import MODES, read_pooling
 from fixedbert.support.errors import InputError
 
 onnxruntime = pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
-
-# Pooling configuration from an earlier version of sentence-transformers, as text-embeddings-inference requires it.
-MEAN = {"word_embedding_dimension": D, "pooling_mode_mean_tokens": True}
-MEAN |= {f"pooling_mode_{mode}": False for mode in ("cls_token", "max_tokens", "mean_sqrt_len_tokens")}
-
-
-def save_sentence_model(folder, *kinds, pooling=MEAN, **changes):
-    """Saves a sentence-transformers model with the modules `kinds` after the encoder."""
-    save(model_of("Model", **SHAPE, **changes), folder)
-    modules = []
-    for number, kind in enumerate(["Transformer", *kinds]):
-        path = f"{number}_{kind}" if number else ""
-        modules.append(
-            {"idx": number, "name": str(number), "path": path, "type": f"sentence_transformers.models.{kind}"}
-        )
-        (folder / path).mkdir(exist_ok=True)
-    (folder / "modules.json").write_text(json.dumps(modules))
-    (folder / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
-    (folder / "sentence_bert_config.json").write_text('{"max_seq_length": 17}')
 
 
 def outputs_of(folder, inputs, file="onnx/model.onnx") -> dict[str, torch.Tensor]:
@@ -103,7 +84,7 @@ def sentences(tmp_path_factory):
     """Directory with a sentence-transformers model with unequal heads and empty sublayers, and its exported graphs."""
     folder = tmp_path_factory.mktemp("sentences")
     empty = {"layer_attention_heads": [2, 0, 5], "intermediate_size": [37, 11, 0]}
-    save_sentence_model(folder / "model", "Pooling", "Normalize", **UNEQUAL | empty)
+    save_sentence_model(model_of("Model", **SHAPE, **UNEQUAL | empty), folder / "model", "Pooling", "Normalize")
     export(folder / "model", folder / "graph", int8=True)
     return folder
 
@@ -150,7 +131,8 @@ def test_files_for_optimum_and_servers(sentences):
 def test_pooling_modes(mode, tmp_path):
     """Each pooling mode gives the same embeddings as in sentence-transformers."""
     reference = pytest.importorskip("sentence_transformers.models").Pooling(D, mode)
-    save_sentence_model(tmp_path, "Pooling", pooling={"embedding_dimension": D, "pooling_mode": mode})
+    pooling = {"embedding_dimension": D, "pooling_mode": mode}
+    save_sentence_model(model_of("Model", **SHAPE), tmp_path, "Pooling", pooling=pooling)
     pooling = read_pooling(tmp_path)
     states = torch.randn(3, 7, D, generator=torch.Generator().manual_seed(0))
     right = torch.tensor([7, 1, 4])[:, None] > torch.arange(7)
@@ -169,7 +151,7 @@ def test_pooling_modes(mode, tmp_path):
 )
 def test_unsupported_sentence_models(kinds, pooling, tmp_path):
     """Unsupported modules and pooling modes raise an error instead of being ignored, and nothing is written."""
-    save_sentence_model(tmp_path / "model", *kinds, pooling=pooling)
+    save_sentence_model(model_of("Model", **SHAPE), tmp_path / "model", *kinds, pooling=pooling)
     with pytest.raises(InputError, match="supported"):
         export(tmp_path / "model", tmp_path / "graph")
     assert [path.name for path in tmp_path.iterdir()] == ["model"]

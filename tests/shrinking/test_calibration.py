@@ -7,7 +7,7 @@ import torch
 from helpers.tiny_checkpoints import SHAPE, save
 from helpers.tiny_models import model_of
 
-from fixedbert.publishing.pooling import SentencePooling
+from fixedbert.publishing.sentence_models import SentencePooling
 from fixedbert.shrinking.calibration import CalibrationData, mask_tokens
 from fixedbert.shrinking.predictions import MASKED_POSITIONS, LoadedModel
 from fixedbert.support.errors import InputError

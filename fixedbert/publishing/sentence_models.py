@@ -1,0 +1,112 @@
+"""The pooling layer of sentence-transformers models, and the settings with which they tokenize texts."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from accelerate import PartialState
+from tokenizers.normalizers import Lowercase, Sequence
+from torch import Tensor, nn
+from transformers import PreTrainedTokenizerBase
+
+from ..support.errors import InputError
+from ..support.files import read_json_object, reading
+
+# Supported pooling modes, and the configuration fields for them in earlier versions of sentence-transformers.
+MODES = {"cls": "pooling_mode_cls_token", "max": "pooling_mode_max_tokens", "mean": "pooling_mode_mean_tokens"}
+
+
+class SentencePooling(nn.Module):
+    """
+    Pooling layer that computes sentence embeddings (B, D) from hidden states (B, L, D) and an attention mask (B, L).
+
+    Args:
+        mode: "cls", "max" or "mean".
+        normalize: Whether to scale embeddings to length 1.
+    """
+
+    def __init__(self, mode: str, normalize: bool):
+        super().__init__()
+        self.mode, self.normalize = mode, normalize
+
+    def forward(self, states: Tensor, attention_mask: Tensor) -> Tensor:
+        mask = attention_mask.to(states.dtype)
+        if self.mode == "cls":
+            first = mask.int().argmax(dim=1)  # the first token comes after left padding
+            pooled = states.gather(1, first[:, None, None].expand(-1, 1, states.shape[-1])).squeeze(1)
+        elif self.mode == "max":
+            pooled = states.masked_fill(mask[..., None] == 0, -torch.inf).amax(dim=1)
+        else:
+            pooled = (states * mask[..., None]).sum(dim=1) / mask.sum(dim=1, keepdim=True).clamp(min=1e-9)
+        return nn.functional.normalize(pooled, dim=-1) if self.normalize else pooled
+
+
+def read_pooling(directory: Path) -> SentencePooling | None:
+    """
+    Returns the pooling layer of a sentence-transformers model, or None if the directory contains a different model.
+
+    Raises:
+        InputError: If the model has an unsupported module or pooling mode.
+    """
+    file = directory / "modules.json"
+    if not file.is_file():
+        return None
+    with reading(file, "save the model again with sentence-transformers"):
+        modules = json.loads(file.read_text(encoding="utf-8"))
+        kinds = [module["type"].split(".")[-1] for module in modules]
+        if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
+            raise InputError(f"{file}: only Transformer, Pooling and Normalize are supported, not {', '.join(kinds)}.")
+        config = json.loads((directory / modules[1]["path"] / "config.json").read_text(encoding="utf-8"))
+    modes = [config.get("pooling_mode")] if config.get("pooling_mode") else [m for m in MODES if config.get(MODES[m])]
+    if len(modes) != 1 or modes[0] not in MODES or not config.get("include_prompt", True):
+        raise InputError(f"{file}: pooling must have one mode ({', '.join(MODES)}) and include prompt tokens.")
+    return SentencePooling(modes[0], normalize="Normalize" in kinds)
+
+
+@dataclass(frozen=True)
+class TextSettings:
+    """
+    The settings with which a sentence-transformers model tokenizes texts. The defaults change nothing.
+
+    Args:
+        max_seq_length: maximum number of tokens; None for the tokenizer's own limit.
+        do_lower_case: whether texts are lowercased before the tokenizer's own normalization.
+        prompt: text that precedes each text.
+    """
+
+    max_seq_length: int | None = None
+    do_lower_case: bool = False
+    prompt: str = ""
+
+    def apply(self, tokenizer: PreTrainedTokenizerBase):
+        """Changes the maximum length and the normalizer of a tokenizer, in the same way as sentence-transformers."""
+        if self.max_seq_length is not None:
+            tokenizer.model_max_length = self.max_seq_length
+        backend = tokenizer.backend_tokenizer
+        if self.do_lower_case:
+            backend.normalizer = Sequence([Lowercase(), *([backend.normalizer] if backend.normalizer else [])])
+
+
+def read_text_settings(directory: Path) -> TextSettings:
+    """
+    Reads the settings of a sentence-transformers model. Returns the defaults if the directory contains a different
+    model. Prints the default prompt, which is used for all texts, and the names of all other prompts.
+
+    Raises:
+        InputError: If a file is malformed, or the default prompt does not exist.
+    """
+    if not (directory / "modules.json").is_file():
+        return TextSettings()
+    settings = next(map(read_json_object, sorted(directory.glob("sentence_*_config.json"))), {})
+    file = directory / "config_sentence_transformers.json"
+    config = read_json_object(file) if file.is_file() else {}
+    name, prompts = config.get("default_prompt_name"), {"query": "", "document": ""} | (config.get("prompts") or {})
+    if name is not None and name not in prompts:
+        raise InputError(f"{file}: default_prompt_name {name!r} is not one of the prompts {', '.join(prompts)}.")
+    prompt = prompts.get(name) or ""
+    if prompt:
+        PartialState().print(f"{directory}: each text is preceded by the default prompt {prompt!r}")
+    if unused := [other for other, text in prompts.items() if text and other != name]:
+        PartialState().print(f"{directory}: prompts other than the default prompt are not used: {', '.join(unused)}")
+    return TextSettings(settings.get("max_seq_length"), bool(settings.get("do_lower_case")), prompt)

@@ -1,0 +1,75 @@
+"""Tests that the settings of sentence-transformers models apply in all commands."""
+
+import json
+
+import pytest
+import torch
+from helpers.tiny_checkpoints import SHAPE, TEXTS, save, save_sentence_model
+from helpers.tiny_models import model_of
+
+from fixedbert.comparison.compare import compare, load_candidates
+from fixedbert.publishing.export import export
+from fixedbert.publishing.sentence_models import TextSettings, read_text_settings
+from fixedbert.shrinking.calibration import CalibrationData
+from fixedbert.shrinking.predictions import LoadedModel
+from fixedbert.support.errors import InputError
+
+LONG = [f"The CAT Sat on {text} AND {text}" for text in TEXTS]
+SETTINGS = {"max_seq_length": 13, "do_lower_case": True}
+PROMPTS = {"prompts": {"query": "Who: ", "passage": "where "}, "default_prompt_name": "query"}
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory):
+    """Directory with a model whose tokenizer is cased, although its vocabulary is lowercase."""
+    directory = tmp_path_factory.mktemp("sentences") / "model"
+    torch.manual_seed(0)
+    model = model_of("Model", **SHAPE)
+    options = {"do_lower_case": False, "additional_special_tokens": ["[E1]"]}
+    model.resize_token_embeddings(SHAPE["vocab_size"] + 1, mean_resizing=False)
+    save_sentence_model(model, directory, "Pooling", settings=SETTINGS, prompts=PROMPTS, **options)
+    return directory
+
+
+def test_settings_apply_as_in_sentence_transformers(directory, tmp_path, capsys):
+    """compare, shrink and graphs truncate, lowercase and prefix texts like sentence-transformers."""
+    sentence_transformers = pytest.importorskip("sentence_transformers")
+    reference = sentence_transformers.SentenceTransformer(str(directory), device="cpu")
+    texts = [*LONG, "[E1] The CAT"]
+    expected = torch.nn.functional.normalize(torch.from_numpy(reference.encode(texts)), dim=-1)
+    export(directory, tmp_path / "graph")
+    for candidate in (*load_candidates(str(directory)), *load_candidates(str(tmp_path / "graph"))):
+        (predictions,), _ = candidate.timed([(text,) for text in texts], 13)
+        assert torch.allclose(predictions.values, expected, rtol=0, atol=1e-5)
+    (tmp_path / "rows.txt").write_text("\n".join(texts))
+    result = compare([directory, tmp_path / "graph"], tmp_path / "rows.txt")
+    assert result.models[1].fidelity.divergence < 1e-6
+    capsys.readouterr()
+    loaded = LoadedModel.load(directory)
+    rows = CalibrationData(train_file=[str(tmp_path / "rows.txt")]).rows(loaded, 100)
+    tokenizer = reference.tokenizer
+    ids = [tokenizer(f"Who: {text}", truncation=True)["input_ids"] for text in texts]
+    assert sorted(row["input_ids"] for row in rows) == sorted(ids) and tokenizer.model_max_length == 13
+    out = capsys.readouterr().out
+    assert f"{directory}: each text is preceded by the default prompt 'Who: '\n" in out
+    assert "prompts other than the default prompt are not used: passage\n" in out
+    truncated = sum(len(tokenizer(f"Who: {text}")["input_ids"]) > 13 for text in texts)
+    assert 0 < truncated < 5 and f"{truncated} of 5 calibration rows were truncated to 13 tokens\n" in out
+
+
+def test_settings_of_other_models(tmp_path, directory, capsys):
+    """A model that is not a sentence-transformers model has no settings. An unknown default prompt is an error."""
+    save(model_of("Model", **SHAPE), tmp_path)
+    (tmp_path / "sentence_bert_config.json").write_text(json.dumps(SETTINGS))
+    assert read_text_settings(tmp_path) == TextSettings()
+    (tmp_path / "modules.json").write_text("[]")
+    assert read_text_settings(tmp_path) == TextSettings(13, True, "")
+    file = tmp_path / "config_sentence_transformers.json"
+    file.write_text(json.dumps({"prompts": {"query": "", "passage": "where "}, "default_prompt_name": None}))
+    assert read_text_settings(tmp_path).prompt == ""
+    assert "prompts other than the default prompt are not used: passage" in capsys.readouterr().out
+    file.write_text(json.dumps({"default_prompt_name": "document"}))
+    assert read_text_settings(tmp_path).prompt == "" and not capsys.readouterr().out
+    file.write_text(json.dumps({"prompts": {}, "default_prompt_name": "sts"}))
+    with pytest.raises(InputError, match="default_prompt_name 'sts' is not one of the prompts query, document"):
+        read_text_settings(tmp_path)
