@@ -43,18 +43,18 @@ BUDGETS = {
     "fixedbert/data": 2182,
     "fixedbert/fine_tuning": 2309,
     "fixedbert/pretraining": 860,
-    "fixedbert/training": 1230,
-    "fixedbert/shrinking": 1891,
-    "fixedbert/comparison": 380,
+    "fixedbert/training": 1232,
+    "fixedbert/shrinking": 1908,
+    "fixedbert/comparison": 382,
     "fixedbert/inspection": 730,
-    "fixedbert/publishing": 590,
+    "fixedbert/publishing": 642,
     "fixedbert/support": 445,
     "experiments": 4000,
     "benchmarks": 2165,
     "soak": 565,
     "tests": 14558,
 }
-INSTALLED_BUDGET = 13782  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
+INSTALLED_BUDGET = 13860  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
 
 
 def module_of(file: Path) -> str:
