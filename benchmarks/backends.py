@@ -233,9 +233,8 @@ def dropout_line(backend: Backend, device: torch.device, dtype: torch.dtype) -> 
     length, rows = 64, 4
     config = config_of(Case("full rows", False, length, length, dtype), length, backend)
     config.attention_probs_dropout_prob = DROPOUT
-    module = (
-        FixedHeadBertModel(config, add_pooling_layer=False).to(device, dtype).train().encoder.layer[0].attention.self
-    )
+    model = FixedHeadBertModel(config, add_pooling_layer=False).to(device, dtype).train()
+    module = model.encoder.layer[0].attention.self
     generator = torch.Generator().manual_seed(3)
     query, key = (torch.randn(rows, 3, length, length, generator=generator).to(device, dtype) for _ in range(2))
     value = torch.eye(length).expand(rows, 3, -1, -1).to(device, dtype)

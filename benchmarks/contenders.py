@@ -183,12 +183,9 @@ def read_recipe(recipe: str, tokenizer: PreTrainedTokenizerBase) -> tuple[Recipe
 
 def read_trials(file: str, names: list[str], tokenizer: PreTrainedTokenizerBase) -> Iterator[tuple]:
     """
-    Yields the name, change, recipe and number of parameters for each recipe in a file.
+    Yields the name, change, recipe and number of parameters for each recipe in a file, or only those in `names`.
 
     The field `change` describes a recipe. Names that begin with a dot are only used in YAML merge keys.
-
-    Args:
-        names: names of the recipes to read, or an empty list to read all.
     """
     trials = {name: trial for name, trial in read_yaml(Path(file)).items() if not name.startswith(".")}
     for name in names or trials:
@@ -230,15 +227,11 @@ def check_comparable(
 ):
     """Raises InputError if a recipe changes the corpora or weights, predicts no masked tokens or is compiled."""
     if model.model_name_or_path or data.dataset_name or data.validation_file:
-        raise InputError(
-            f"{recipe}: all sides must use the same corpora and start from random weights; remove these fields."
-        )
+        raise InputError(f"{recipe}: all sides use the same corpora and random weights; remove these fields.")
     if data.objective == "clm":
         raise InputError(f"{recipe}: objective clm is not supported, because it predicts no masked tokens.")
     if training.torch_compile:
-        raise InputError(
-            f"{recipe}: torch_compile is not supported, because it processes padding, which is not counted."
-        )
+        raise InputError(f"{recipe}: torch_compile is not supported, because FLOPs for padding are not counted.")
 
 
 def divide_time(stages: list[Stage], steps: int, predicted: float) -> Stages:

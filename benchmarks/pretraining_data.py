@@ -175,9 +175,7 @@ def print_batches(directory: str):
 
 def main():
     parser = argparse.ArgumentParser(prog="python -m benchmarks.pretraining_data", description=__doc__)
-    parser.add_argument(
-        "--rounds", type=int, default=2, help="how often to prepare the corpus on each side (default: %(default)s)"
-    )
+    parser.add_argument("--rounds", type=int, default=2, help="preparations on each side (default: %(default)s)")
     arguments = parser.parse_args()
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # datasets.map also disables it in its processes
     print(f"{description()}, datasets {datasets.__version__}\n")

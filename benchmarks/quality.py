@@ -154,11 +154,10 @@ def ratio_cells(runs: BySeed, stock: BySeed) -> list[str]:
     cells = []
     for axis in AXES:
         ratios = [ratio(stock[seed]["points"], runs[seed]["points"], axis) for seed in runs if seed in stock]
-        reached = [one for one in ratios if one is not None]
-        missing = (
-            f", not reached by {len(ratios) - len(reached)} of {len(ratios)}" if len(reached) < len(ratios) else ""
-        )
-        cells.append((mean_and_range(reached, 2) if reached else "") + missing)
+        reached = [value for value in ratios if value is not None]
+        cells.append(mean_and_range(reached, 2) if reached else "")
+        if len(reached) < len(ratios):
+            cells[-1] += f", not reached by {len(ratios) - len(reached)} of {len(ratios)}"
     return cells
 
 
@@ -187,8 +186,8 @@ def row_of(name: str, sides: dict[str, BySeed]) -> list[str]:
     ]
 
 
-def show(directory: Path, sides: dict[str, BySeed], drawn: Iterable[str]):
-    """Prints and writes the table of all sides, and plots the curves of the sides `drawn`."""
+def show(directory: Path, sides: dict[str, BySeed], plotted: Iterable[str]):
+    """Prints and writes the table of all sides, and plots the curves of the sides `plotted`."""
     reference = best_stock(sides)
     rows = [row_of(name, sides) for name in (reference, *(name for name in sides if name != reference))]
     results = [result for runs in sides.values() for result in runs.values()]
@@ -197,13 +196,11 @@ def show(directory: Path, sides: dict[str, BySeed], drawn: Iterable[str]):
     lines = [f"| {' | '.join(cells)} |" for cells in (COLUMNS, ["---"] * len(COLUMNS), *rows)]
     text = (
         f"{title}\n\nRatios: cost for {reference}, or stock BERT with the recipe's settings, to reach its final loss, "
-        "divided by the recipe's cost to reach that loss with the same seed; mean (range) over the seeds.\n\n"
-        + "\n".join(lines)
-        + "\n"
+        "divided by the recipe's cost to reach that loss; mean (range) over the seeds.\n\n" + "\n".join(lines) + "\n"
     )
     print(f"\n{text}")
     write_atomically(directory / "table.md", text)
-    names = [reference, *(name for name in drawn if name != reference)]
+    names = [reference, *(name for name in plotted if name != reference)]
     curves = {name: [result["points"] for result in sides[name].values()] for name in names}
     labels: dict[str, dict[str, str]] = {axis: {} for axis in AXES}
     for name in names[1:]:
@@ -216,29 +213,17 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.quality", description=__doc__)
     parser.add_argument("--recipe", nargs="+", default=[], help="recipes for run_pretraining.py without texts")
     parser.add_argument("--trials", help="file with several named recipes, such as benchmarks/trials.yaml")
-    parser.add_argument(
-        "--trial", nargs="+", default=[], help="names of the recipes to use from --trials (default: all)"
-    )
+    parser.add_argument("--trial", nargs="+", default=[], help="names of recipes from --trials (default: all)")
     parser.add_argument("--output_dir", type=Path, required=True, help="another call adds missing results")
     parser.add_argument("--minutes", type=float, default=30, help="training time for each side (default: %(default)s)")
-    parser.add_argument(
-        "--recipe_minutes", type=float, default=math.inf, help="stop recipes after this time (default: never)"
-    )
-    parser.add_argument(
-        "--stock_learning_rate",
-        type=float,
-        nargs="+",
-        default=[5e-4],
-        help="only the best one is compared with the recipes",
-    )
+    parser.add_argument("--recipe_minutes", type=float, default=math.inf, help="stop recipes early (default: never)")
+    parser.add_argument("--stock_learning_rate", type=float, nargs="+", default=[5e-4], help="uses the best one")
     parser.add_argument("--stock_batch_size", type=int, default=16, help="examples per step (default: %(default)s)")
     parser.add_argument(
         "--stock_shape", type=int, nargs=4, default=[6, 256, 4, 1024],
         metavar=("LAYERS", "WIDTH", "HEADS", "FEED_FORWARD"),
     )  # fmt: skip
-    parser.add_argument(
-        "--seeds", type=int, nargs="+", default=[42], help="seeds for all sides (default: %(default)s)"
-    )
+    parser.add_argument("--seeds", type=int, nargs="+", default=[42], help="random seeds (default: %(default)s)")
     arguments = parser.parse_args(argv)
     if not (arguments.recipe or arguments.trials):
         parser.error("set --recipe or --trials.")

@@ -94,7 +94,7 @@ def faults_of(name: str, outcome: str, result: str, expected: str) -> list[str]:
     return [] if is_clear and any(one in result for one in expected_names) else [f"unclear message: {result}"]
 
 
-# The valid files, and commands in forked processes
+# Valid files, and commands in forked processes
 
 
 def write_valid(directory: Path):
@@ -166,9 +166,6 @@ def report(work: Callable[[], object], directory: Path, pipe):
         outcome = "traceback", " ".join(traceback.format_exc().split())[-500:]
     pipe.send(outcome)
     sys.stdout.flush()
-
-
-# Damage
 
 
 def damage(file: Path, number: int, rng: random.Random) -> str:

@@ -42,6 +42,8 @@ def test_command_writes_a_model_directory(checkpoint, tmp_path, capsys):
     one, other = (transformers.AutoTokenizer.from_pretrained(folder) for folder in (checkpoint, tmp_path / "fixed"))
     assert one("the function takes a list")["input_ids"] == other("the function takes a list")["input_ids"]
 
+    main(["convert", str(checkpoint), "--output_dir", str(tmp_path / "deeper"), "--num_hidden_layers", "4"])
+    assert "the function changed" in capsys.readouterr().out
     main(["convert", str(checkpoint), "--output_dir", str(tmp_path / "same")])
     main(["convert", str(tmp_path / "same"), "--output_dir", str(tmp_path / "back"), "--bert"])
     assert json.loads((tmp_path / "back" / "config.json").read_text())["model_type"] == "bert"

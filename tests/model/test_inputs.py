@@ -10,8 +10,6 @@ from helpers.tiny_models import B, D, L, V, inputs_of, model_of
     "change, message",
     [
         ({"attention_mask": torch.ones(B, L - 1)}, r"attention_mask has shape \(13, 6\) .* shape \(13, 7\)"),
-        ({"attention_mask": torch.ones(B, L + 1)}, r"attention_mask has shape \(13, 8\)"),
-        ({"attention_mask": torch.ones(2, L)}, r"attention_mask has shape \(2, 7\)"),
         ({"attention_mask": torch.ones(B, 1, L)}, r"attention_mask has shape \(13, 1, 7\)"),
         ({"attention_mask": torch.ones(B, 1, L, L).long()}, "torch.int64; expected .* four dimensions and a boolean"),
         ({"input_ids": None}, "either input_ids or inputs_embeds"),

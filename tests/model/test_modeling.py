@@ -209,14 +209,11 @@ def test_arguments_by_position(head):
 
 @pytest.mark.parametrize("head", HEADS)
 def test_transformers_sees_that_attention_can_be_set(head):
-    """Transformers recognizes, from the source code, that the attention implementation can be set."""
+    """transformers recognizes from the source code that the attention implementation can be set."""
     model = model_of(head, attn_implementation="sdpa")
     assert model._can_set_attn_implementation() and model.base_model._can_set_attn_implementation()
     model.set_attn_implementation("eager")
     assert model.config._attn_implementation == model.base_model.config._attn_implementation == "eager"
-    text = "ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention_forward)"
-    attention = type(model.base_model.encoder.layer[0].attention.self)
-    assert attention.__name__.endswith("Attention") and text in inspect.getsource(inspect.getmodule(attention))
 
 
 def test_tied_weights_survive_saving_and_resizing(tmp_path):

@@ -154,7 +154,6 @@ FIRST = {"steps": 3}
     "stages, options, message",
     [
         ([FIRST, {"steps": 0}], {}, "stage 2 of `stages` needs `steps` and can change only max_seq_length"),
-        ([FIRST, {"steps": 4, "hidden_size": 64}], {}, "stage 2 of `stages` needs `steps` and can change only"),
         ([{"steps": 4, "intermediate_size": 53}], {}, "stage 1 of `stages` needs `steps` and can change only"),
         ([FIRST, {"steps": 4, "attention_head_size": 5}], {}, "stage 2 of `stages`: 5 heads of size 5 cannot repr"),
         ([FIRST, {"steps": 4, "max_seq_length": 600}], {}, "stage 2 of `stages`: `max_seq_length` 600"),
