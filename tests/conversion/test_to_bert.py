@@ -5,10 +5,9 @@ import json
 import pytest
 import torch
 import transformers
-from helpers.tiny_models import HEADS, bert_of, config_of, inputs_of, model_of
+from helpers.tiny_models import HEADS, bert_of, inputs_of, model_of
 
 from fixedbert import convert, to_bert
-from fixedbert.conversion.to_bert import bert_head_count
 from fixedbert.support.errors import InputError
 from fixedbert_cli import main
 
@@ -72,14 +71,6 @@ def test_hidden_states_and_attentions_are_equal():
         assert (a - b).abs().max() <= 1e-10
     for a, b in zip(one.attentions, other.attentions, strict=True):
         assert b.shape[1] == 8 and (a - b[:, :5]).abs().max() <= 1e-10
-
-
-@pytest.mark.parametrize(
-    ("heads", "size", "expected"), [(4, 8, 4), (3, 8, 4), (5, 4, 8), (3, 2, 4), (1, 32, 1), (1, 9, 1)]
-)
-def test_fewest_heads(heads, size, expected):
-    """The BERT has the smallest possible number of heads, and so computes the fewest attention scores."""
-    assert bert_head_count(config_of("Model", num_attention_heads=heads, attention_head_size=size)) == expected
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ import pytest
 import torch
 from accelerate.data_loader import prepare_data_loader, skip_first_batches
 from helpers.tiny_stores import make_store
-from transformers import BertTokenizer
 
 from fixedbert.data.collator import PretrainingCollator
 from fixedbert.data.examples import (
@@ -16,7 +15,7 @@ from fixedbert.data.examples import (
     shuffled,
     split_documents,
 )
-from fixedbert.data.masking import mask_tokens, tokens_inside_words
+from fixedbert.data.masking import mask_tokens
 from fixedbert.data.segment_pairs import PairExamples
 
 
@@ -143,13 +142,6 @@ def test_whole_word_masking_without_a_word_that_fits():
     for seed in range(20):
         _, labels = mask_tokens(ids, np.arange(8), 0.15, 4, 20, np.random.default_rng(seed), inside_word)
         assert (labels != -100).nonzero()[0].tolist() == [3, 4]
-
-
-def test_words_in_wordpiece(tokenizer):
-    """Tokens with ## continue a word. The result is None for a vocabulary without such tokens."""
-    inside = tokens_inside_words(tokenizer)
-    assert inside[tokenizer.convert_tokens_to_ids("##s")] and not inside[tokenizer.convert_tokens_to_ids("s")]
-    assert tokens_inside_words(BertTokenizer(vocab={"[UNK]": 0, "a": 1})) is None
 
 
 def test_packed_rows_against_a_simple_reference(tmp_path, tokenizer):

@@ -18,8 +18,6 @@ from transformers import (
     BertTokenizer,
     MPNetConfig,
     MPNetModel,
-    RobertaConfig,
-    RobertaModel,
 )
 
 from fixedbert import convert, to_bert
@@ -296,18 +294,6 @@ def test_non_finite_outputs_are_rejected(model, text, tmp_path, name):
     with pytest.raises(InputError, match="attention outputs contain NaN or infinity"):
         inspect(str(folder), tmp_path / "out", text, max_seq_length=8, max_samples=2)
     assert not (tmp_path / "out").exists()
-
-
-def test_positions_of_a_roberta(text, tmp_path, vocabulary):
-    """The maximum length excludes the positions that RoBERTa reserves for padding."""
-    tokenizer = BertTokenizer(vocab=vocabulary)
-    shape = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 37}
-    config = RobertaConfig(vocab_size=len(tokenizer), max_position_embeddings=18, pad_token_id=0, **shape)
-    RobertaModel(config).save_pretrained(tmp_path / "roberta")
-    tokenizer.save_pretrained(tmp_path / "roberta")
-    with pytest.raises(InputError, match="must be between 3 and 17 for .*roberta"):
-        inspect(str(tmp_path / "roberta"), tmp_path / "out", text, max_seq_length=18)
-    inspect(str(tmp_path / "roberta"), tmp_path / "out", text, max_seq_length=17, max_samples=5)
 
 
 def test_encoder_with_different_modules_is_rejected(text, tmp_path, vocabulary):

@@ -177,14 +177,6 @@ def test_token_without_write_access(online, folder):
     assert "user/model" not in online.repositories
 
 
-@pytest.mark.parametrize("offline, repo_id", [(True, "user/model"), (False, "user/model/x")])
-def test_hub_errors_are_one_line(online, folder, monkeypatch, offline, repo_id):
-    """Offline mode and an invalid repository id raise an error that names the repository."""
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", offline)
-    with pytest.raises(InputError, match=f"^{repo_id}: the upload failed: "):
-        fixedbert.push(folder, repo_id, license="mit", token="hf_write")
-
-
 def test_other_models_are_refused(online, folder):
     """A directory without a FixedHeadBert raises an error before the first request to the Hub."""
     BertModel(BertConfig(hidden_size=4, num_hidden_layers=1, num_attention_heads=2)).save_pretrained(folder)
