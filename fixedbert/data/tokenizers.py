@@ -111,19 +111,19 @@ def check_vocab_size(tokenizer: PreTrainedTokenizerBase, vocab_size: int, model:
     if required > vocab_size:
         raise InputError(
             f"{model}: the tokenizer has {required} token ids, but the model has only {vocab_size} embeddings; use "
-            "the model's own tokenizer."
+            "the original tokenizer, or train the model with `resize_embeddings` to add embeddings for new tokens."
         )
 
 
 def check_same_vocabulary(tokenizer: PreTrainedTokenizerBase, name: str, model: str | None, **options):
-    """Raises InputError if `model` includes a tokenizer whose vocabulary differs from that of `tokenizer`."""
+    """Raises InputError if `model` includes a tokenizer with tokens that differ from those of `tokenizer`."""
     if model is None or model == name:
         return
     try:
         own = load_tokenizer(model, **options)
     except InputError:
         return  # the model includes no tokenizer
-    if own.get_vocab() != tokenizer.get_vocab():
+    if not own.get_vocab().items() <= tokenizer.get_vocab().items():
         raise InputError(f"{name}: the vocabulary differs from that of {model}; omit `tokenizer_name`.")
 
 

@@ -15,7 +15,7 @@ from ..data.examples import Examples, PackedExamples, split_documents
 from ..data.masking import target_count, tokens_inside_words
 from ..data.segment_pairs import PairExamples, check_documents
 from ..data.store import Documents, prepare_store, prepare_tokenizer
-from ..data.tokenizers import check_same_vocabulary, load_tokenizer, tokenizer_state
+from ..data.tokenizers import check_same_vocabulary, check_vocab_size, load_tokenizer, tokenizer_state
 from ..model.modeling_fixed_head_bert import FixedHeadBertPreTrainedModel
 from ..support.checksums import stable_hash
 from ..support.errors import InputError
@@ -83,6 +83,8 @@ def make_tokenizer(
         tokenizer = load_tokenizer(model_args.tokenizer, model_args.do_lower_case, **model_args.hub_options())
         options = {"do_lower_case": model_args.do_lower_case} | model_args.hub_options()
         check_same_vocabulary(tokenizer, model_args.tokenizer, model_args.model_name_or_path, **options)
+        if model_args.model_name_or_path and not model_args.resize_embeddings:
+            check_vocab_size(tokenizer, config.vocab_size, model_args.model_name_or_path)
     elif checkpoint and Path(checkpoint, "tokenizer.json").exists():
         tokenizer = load_tokenizer(checkpoint)  # training again could assign different token ids
     else:

@@ -85,6 +85,13 @@ class ModelArguments:
     ignore_mismatched_sizes: bool = field(
         default=False, metadata={"help": "Initialize a task head randomly if its weights have a different shape."}
     )
+    resize_embeddings: bool = field(
+        default=False,
+        metadata={
+            "help": "Add embeddings for tokens that only the tokenizer has. Each is the mean of the embeddings of the "
+            "pieces into which the model's vocabulary splits the token."
+        },
+    )
     cache_dir: str | None = field(default=None, metadata={"help": "Directory for files downloaded from the Hub."})
     model_revision: str = field(default="main", metadata={"help": "Branch, tag or commit of the model on the Hub."})
     token: str | None = field(default=None, metadata={"help": "Hub token. Default: the token of `hf auth login`."})

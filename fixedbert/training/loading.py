@@ -15,6 +15,7 @@ from ..presets import preset_config
 from ..support.errors import InputError, error_context
 from ..support.files import reading
 from .arguments import ModelArguments
+from .new_tokens import add_embeddings
 
 
 def load_config(arguments: ModelArguments, **changes) -> PreTrainedConfig:
@@ -79,8 +80,9 @@ def load_model(
             randomly.
 
     Raises:
-        InputError: If the model does not exist, if weights have a different shape, or if weights are missing and
-            `train` is False.
+        InputError: If the model does not exist, if the tokenizer has more tokens than the model and
+            `resize_embeddings` is not set, if weights have a different shape, or if weights are missing and `train` is
+            False.
     """
     attention = arguments.attn_implementation or ("eager" if PartialState().device.type == "cpu" else None)
     name = arguments.model_name_or_path
@@ -88,7 +90,8 @@ def load_model(
         config.vocab_size, config.pad_token_id = len(tokenizer), tokenizer.pad_token_id
         with LOADING:  # a from_pretrained in a different thread would prevent weight tying
             return auto_class.from_config(config, attn_implementation=attention)
-    check_vocab_size(tokenizer, config.vocab_size, name)
+    if not arguments.resize_embeddings:
+        check_vocab_size(tokenizer, config.vocab_size, name)
     with reading(name, problem="cannot load the weights"):
         options = arguments.hub_options() | {"attn_implementation": attention}
         model, info = load_body(auto_class, name, config, **options)
@@ -102,6 +105,8 @@ def load_model(
         if not train:
             raise InputError(f"{name}: no weights for {', '.join(missing)}; train the model first with `do_train`.")
         PartialState().print(f"{name}: randomly initialized {', '.join(missing)}")
+    if arguments.resize_embeddings:
+        add_embeddings(model, tokenizer)
     return model
 
 
