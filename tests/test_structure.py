@@ -43,7 +43,7 @@ BUDGETS = {
     "fixedbert/data": 2182,
     "fixedbert/fine_tuning": 2309,
     "fixedbert/pretraining": 860,
-    "fixedbert/training": 1232,
+    "fixedbert/training": 1311,
     "fixedbert/shrinking": 1908,
     "fixedbert/comparison": 382,
     "fixedbert/inspection": 730,
@@ -52,9 +52,9 @@ BUDGETS = {
     "experiments": 4000,
     "benchmarks": 2139,
     "soak": 561,
-    "tests": 14558,
+    "tests": 14570,
 }
-INSTALLED_BUDGET = 13860  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
+INSTALLED_BUDGET = 13941  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
 
 
 def module_of(file: Path) -> str:
