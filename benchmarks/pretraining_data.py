@@ -169,7 +169,7 @@ def print_batches(directory: str):
     for name, examples in datasets_by_title.items():
         speed = loaded_tokens_per_second(examples, 500)
         target = ">= 10" if examples is pairs else ""
-        title = f"batches of {name}, compared with training steps"
+        title = f"batches of {name}, vs. training steps"
         tqdm.write(ROW(title, f"{step_speed:,.0f}/s", f"{speed:,.0f}/s", f"{speed / step_speed:.1f}", target))
 
 
