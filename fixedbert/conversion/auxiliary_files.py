@@ -75,15 +75,12 @@ def copy_sentence_files(source: Path, output: Path):
 
 def card_metadata(source: Path) -> dict[str, Any]:
     """Returns the source's model card metadata that remains valid after conversion."""
-    card = source / CARD
-    if not card.exists():
-        return {}
+    card, data = source / CARD, {}
     try:
         with reading(card, "correct the metadata between the --- lines", "cannot read the model card"):
-            data = metadata_load(card) or {}
+            data = (metadata_load(card) if card.exists() else None) or {}
     except InputError as error:
         logger.warning("%s The new card will not contain its license, language and datasets.", error)
-        data = {}
     metadata: dict[str, Any] = {name: data[name] for name in CARD_FIELDS if data.get(name)}
     if (source / "modules.json").is_file():
         metadata |= {"library_name": "sentence-transformers", "pipeline_tag": "sentence-similarity"}

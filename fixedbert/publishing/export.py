@@ -4,6 +4,7 @@ Exports models to ONNX, for use with onnxruntime, optimum, sentence-transformers
 The directory is created only if the graph has the same outputs as the model.
 """
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from ..model.configuration_fixed_head_bert import FixedHeadBertConfig
 from ..support.errors import InputError, require_package
 from ..support.files import new_directory
 from .model_card import checkpoint_card
-from .sentence_models import SentencePooling, read_pooling
+from .sentence_models import SentencePooling, TextSettings, read_pooling, read_text_settings
 
 GRAPH, QUANTIZED = "onnx/model.onnx", "onnx/model_quantized.onnx"  # file names that optimum uses
 OPSET = 18  # optimum uses it too, and torch's exporter writes it without conversion
@@ -37,6 +38,18 @@ EMBEDDING = "sentence_embedding"  # name of the additional output of sentence-tr
 # Texts on which the graph and the model are compared. Their lengths differ, and their number is odd.
 TEXTS = ["The cat sat on the mat.", "A transformer computes weighted means of its values.", "Yes!"]
 TEXTS += ["Who wrote the letter that arrived on Monday?", "In 1905 he published four papers. " * 5]
+LOADING = """```python
+import onnxruntime
+from transformers import AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained("{name}")
+session = onnxruntime.InferenceSession("{name}/{graph}")
+texts = {texts}
+batch = tokenizer(texts, padding=True, truncation=True, max_length={longest}, return_tensors="np")
+inputs = {{node.name: {values} for node in session.get_inputs()}}
+outputs = session.run({names}, inputs)
+```
+"""
 Batch = dict[str, Tensor]
 
 
@@ -90,20 +103,32 @@ def export(
         bert.config.use_cache = False  # the graph would return the cache
         head = task_head(type(bert).__name__, bert.config.model_type)
         graph = Graph(bert, head, read_pooling(auxiliary) if head == "Model" else None).eval()
-        batches = example_batches(graph, load_tokenizer(str(auxiliary), trust_remote_code=False))
+        tokenizer, settings = load_tokenizer(str(auxiliary), trust_remote_code=False), read_text_settings(auxiliary)
+        batches = example_batches(graph, tokenizer)
         summary = f"{describe_shape(bert)} -> {write_graphs(graph, batches, directory, int8)}"
         graph_config(graph).save_pretrained(directory)
         origin, metadata = copy_auxiliary_files(source, auxiliary, directory)
         name = Path(output_dir).name
-        loading = f'`onnxruntime.InferenceSession("{name}/{GRAPH}")`'
-        if graph.pooling is not None:
-            loading += f' or, with sentence-transformers, `SentenceTransformer("{name}", backend="onnx")`'
+        loading = loading_instructions(graph, name, tokenizer, settings)
         metadata = {"library_name": "onnx", **metadata, "tags": ["onnx", *metadata.get("tags", [])]}
         checkpoint_card(
             bert.config, type(bert).__name__, name, f"Exported from `{origin}`: {summary}.",
             count=bert.num_parameters(), loading=loading, **metadata,
         ).save(directory / CARD)  # fmt: skip
     return summary
+
+
+def loading_instructions(graph: Graph, name: str, tokenizer: PreTrainedTokenizerBase, settings: TextSettings) -> str:
+    """Returns Python code in Markdown that runs the graph in the directory `name` on texts of any length."""
+    longest = min(max_tokens(graph.model.config), settings.max_seq_length or tokenizer.model_max_length)
+    texts = '["A text.", "A second text."]'
+    if settings.prompt or settings.do_lower_case:
+        text = f"({json.dumps(settings.prompt, ensure_ascii=False)} + text)" if settings.prompt else "text"
+        texts = f"[{text}{'.lower()' if settings.do_lower_case else ''} for text in {texts}]"
+    names = json.dumps([EMBEDDING] if graph.pooling else graph.names)
+    values = "batch[node.name][None]" if graph.head == "ForMultipleChoice" else "batch[node.name]"
+    code = LOADING.format(name=name, graph=GRAPH, texts=texts, longest=longest, names=names, values=values)
+    return code if graph.pooling is None else f'{code}\nOr `SentenceTransformer("{name}", backend="onnx")`.'
 
 
 def example_batches(graph: Graph, tokenizer: PreTrainedTokenizerBase) -> list[Batch]:

@@ -16,7 +16,7 @@ from transformers import PreTrainedConfig, Trainer
 
 import fixedbert
 
-from ..conversion.families import fixed_head_config, task_head
+from ..conversion.families import fixed_head_config, max_tokens, task_head
 from ..counts import forward_flops, parameters, size_text
 from ..data.glue import TASKS
 from ..model.configuration_fixed_head_bert import HEADS, FixedHeadBertConfig
@@ -57,10 +57,20 @@ Attention Models](https://arxiv.org/abs/2002.07028) (Bhojanapalli et al., 2020){
 
 {% if loading %}{{ loading }}{% else %}```python
 {% if fixed %}import fixedbert
-{% endif %}from transformers import AutoTokenizer, {{ auto_class }}
+{% endif %}{% if sentences %}from sentence_transformers import SentenceTransformer
+
+model = SentenceTransformer("{{ name }}")
+embeddings = model.encode(["A text.", "A second text."])
+{%- else -%}
+from transformers import AutoTokenizer, {{ auto_class }}
 
 model = {{ auto_class }}.from_pretrained("{{ name }}")
 tokenizer = AutoTokenizer.from_pretrained("{{ name }}")
+inputs = tokenizer(
+    ["A text.", "A second text."], padding=True, truncation=True, max_length={{ longest }}, return_tensors="pt"
+)
+outputs = model(**{% if choices %}{name: x[None] for name, x in inputs.items()}{% else %}inputs{% endif %})
+{%- endif %}
 ```{% if fixed %}
 
 Without fixedbert, omit its import and pass `trust_remote_code=True`, which runs the Python files next to the weights,
@@ -147,6 +157,9 @@ def checkpoint_card(
         evaluated_on=evaluated_on,
         loading=loading,
         auto_class=HEADS[head][0],
+        sentences=metadata["library_name"] == "sentence-transformers",
+        longest=max_tokens(config),
+        choices=head == "ForMultipleChoice",
     )
 
 

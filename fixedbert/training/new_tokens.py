@@ -24,7 +24,7 @@ def add_embeddings(model: Any, tokenizer: PreTrainedTokenizerBase):
     output = model.get_output_embeddings()
     # Untied models of transformers have a second, unused output bias, which it then shares or does not resize.
     biased = [part for part in model.modules() if output is not None and getattr(part, "decoder", None) is output]
-    separate = [part for part in biased if part.bias is not output.bias]
+    separate = [part for part in biased if getattr(part, "bias", output.bias) is not output.bias]
     model.resize_token_embeddings(old + len(pieces), mean_resizing=False)
     tables, output = [model.get_input_embeddings().weight], model.get_output_embeddings()
     if output is not None:

@@ -6,8 +6,9 @@ import pytest
 import torch
 import transformers
 from helpers import ROOT
+from helpers.snippets import run_snippet
 from helpers.tiny_checkpoints import MEAN, SHAPE, TEXTS, save, save_sentence_model
-from helpers.tiny_models import HEADS, UNEQUAL, D, model_of
+from helpers.tiny_models import HEADS, UNEQUAL, D, bert_of, model_of
 from transformers import AutoConfig, AutoTokenizer
 
 from fixedbert.publishing import export as onnx_export
@@ -32,7 +33,7 @@ def tokens_of(folder, texts=TEXTS):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("head", HEADS)
-def test_every_task_head(head, tmp_path):
+def test_every_task_head(head, tmp_path, monkeypatch):
     """Each task head's graph has optimum's input and output names and the same outputs as the model on new batches."""
     model = model_of(head, unpad_inputs=True, **SHAPE, **UNEQUAL).eval()
     save(model, tmp_path / "model")
@@ -52,6 +53,7 @@ def test_every_task_head(head, tmp_path):
     for name, output in outputs.items():
         assert torch.allclose(output, expected[name], rtol=1e-4, atol=1e-4), name
     assert list(outputs_of(tmp_path / "graph", inputs, "onnx/model_quantized.onnx")) == list(outputs)
+    assert len(run_snippet(tmp_path / "graph/README.md", monkeypatch, tmp_path)["outputs"]) == len(outputs)
 
 
 @pytest.mark.slow
@@ -155,6 +157,18 @@ def test_unsupported_sentence_models(kinds, pooling, tmp_path):
     with pytest.raises(InputError, match="supported"):
         export(tmp_path / "model", tmp_path / "graph")
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+def test_snippet_of_a_roberta(tmp_path, monkeypatch):
+    """The card's code truncates to the positions of a RoBERTa, which exclude those up to its padding id."""
+    model = bert_of("ForSequenceClassification", "Roberta", vocab_size=SHAPE["vocab_size"])
+    save(model, tmp_path / "model", model_max_length=512)
+    export(tmp_path / "model", tmp_path / "graph")
+    variables = run_snippet(tmp_path / "graph/README.md", monkeypatch, tmp_path)
+    ids = torch.from_numpy(variables["batch"]["input_ids"])
+    assert ids.shape == (2, 13 - 2) and "max_length=11" in (tmp_path / "graph/README.md").read_text()
+    expected = model(ids, torch.from_numpy(variables["batch"]["attention_mask"])).logits
+    assert torch.allclose(torch.from_numpy(variables["outputs"][0]), expected, rtol=0, atol=1e-4)
 
 
 def test_distilbert(tmp_path):

@@ -7,11 +7,14 @@ from pathlib import Path
 import pytest
 import yaml
 from helpers import ROOT
+from helpers.snippets import run_snippet
+from helpers.tiny_checkpoints import SHAPE, save
+from helpers.tiny_models import model_of
 from helpers.tiny_tasks import glue
 from huggingface_hub import ModelCard
 from transformers import DistilBertConfig, RobertaConfig
 
-from fixedbert import PRESETS, preset_config
+from fixedbert import PRESETS, convert, preset_config
 from fixedbert.counts import forward_flops, parameters
 from fixedbert.pretraining.pretrain import main as run_pretraining
 from fixedbert.publishing.model_card import checkpoint_card, datasets_of, markdown_table
@@ -90,6 +93,18 @@ def test_cards_of_stock_models():
     in_layers = 2 * (4 * (32 * 32 + 32) + 2 * 32 * 37 + 37 + 32 + 4 * 32)
     assert "| head size | 8 |\n" in text and "| feed-forward neurons | 37 |\n" in text
     assert f"in the layers | {in_layers:,} |" in text
+
+
+@pytest.mark.parametrize(
+    "head", ["Model", "ForMaskedLM", "ForSequenceClassification", "ForMultipleChoice", "LMHeadModel"]
+)
+def test_snippet_truncates(head, tmp_path, monkeypatch):
+    """The code in a card runs on texts of any length."""
+    save(model_of(head, **SHAPE), tmp_path / "model", model_max_length=512)
+    convert(tmp_path / "model", tmp_path / "wide", attention_head_size=9)
+    variables = run_snippet(tmp_path / "wide" / "README.md", monkeypatch, tmp_path)
+    assert variables["inputs"]["input_ids"].shape == (2, 23)
+    assert variables["outputs"][0].shape[0] == (1 if head == "ForMultipleChoice" else 2)
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,11 @@ import json
 
 import pytest
 import torch
+from helpers.snippets import run_snippet
 from helpers.tiny_checkpoints import SHAPE, TEXTS, save, save_sentence_model
 from helpers.tiny_models import model_of
 
+from fixedbert import convert
 from fixedbert.comparison.compare import compare, load_candidates
 from fixedbert.publishing.export import export
 from fixedbert.publishing.sentence_models import TextSettings, read_text_settings
@@ -31,8 +33,8 @@ def directory(tmp_path_factory):
     return directory
 
 
-def test_settings_apply_as_in_sentence_transformers(directory, tmp_path, capsys):
-    """compare, shrink and graphs truncate, lowercase and prefix texts like sentence-transformers."""
+def test_settings_apply_as_in_sentence_transformers(directory, tmp_path, capsys, monkeypatch):
+    """All commands and the code in cards truncate, lowercase and prefix texts like sentence-transformers."""
     sentence_transformers = pytest.importorskip("sentence_transformers")
     reference = sentence_transformers.SentenceTransformer(str(directory), device="cpu")
     texts = [*LONG, "[E1] The CAT"]
@@ -44,6 +46,12 @@ def test_settings_apply_as_in_sentence_transformers(directory, tmp_path, capsys)
     (tmp_path / "rows.txt").write_text("\n".join(texts))
     result = compare([directory, tmp_path / "graph"], tmp_path / "rows.txt")
     assert result.models[1].fidelity.divergence < 1e-6
+    variables = run_snippet(tmp_path / "graph" / "README.md", monkeypatch, tmp_path)
+    encoded = reference.encode(["the cat sat " * 1000, "A second text."])
+    assert torch.allclose(torch.from_numpy(variables["outputs"][0]), torch.from_numpy(encoded), rtol=0, atol=1e-5)
+    convert(directory, tmp_path / "wide", attention_head_size=9)
+    variables = run_snippet(tmp_path / "wide" / "README.md", monkeypatch, tmp_path)
+    assert torch.allclose(torch.from_numpy(variables["embeddings"]), torch.from_numpy(encoded), rtol=0, atol=1e-5)
     capsys.readouterr()
     loaded = LoadedModel.load(directory)
     rows = CalibrationData(train_file=[str(tmp_path / "rows.txt")]).rows(loaded, 100)
