@@ -47,14 +47,14 @@ BUDGETS = {
     "fixedbert/shrinking": 1908,
     "fixedbert/comparison": 382,
     "fixedbert/inspection": 730,
-    "fixedbert/publishing": 642,
+    "fixedbert/publishing": 680,
     "fixedbert/support": 445,
     "experiments": 4000,
     "benchmarks": 2139,
     "soak": 561,
-    "tests": 14570,
+    "tests": 14624,
 }
-INSTALLED_BUDGET = 13941  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
+INSTALLED_BUDGET = 13976  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
 
 
 def module_of(file: Path) -> str:
