@@ -137,7 +137,7 @@ def row_length(max_seq_length: int | None, models: Iterable[tuple[PreTrainedConf
     if length is None:
         length = min(MAX_LENGTH, longest, *(tokenizer.model_max_length for tokenizer in tokenizers))
     if not 3 <= length <= longest:
-        raise InputError(f"{length}: must be between 3 and {longest}, the number of positions.", "max_seq_length")
+        raise InputError(f"{length}: must be between 3 and {longest}, the maximum number of tokens.", "max_seq_length")
     return length
 
 
