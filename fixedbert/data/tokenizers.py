@@ -115,7 +115,7 @@ def check_vocab_size(tokenizer: PreTrainedTokenizerBase, vocab_size: int, model:
         )
 
 
-def check_same_vocabulary(tokenizer: PreTrainedTokenizerBase, name: str, model: str | None, **options):
+def check_same_vocabulary(tokenizer: PreTrainedTokenizerBase, name: str | None, model: str | None, **options):
     """Raises InputError if `model` includes a tokenizer with tokens that differ from those of `tokenizer`."""
     if model is None or model == name:
         return

@@ -14,13 +14,13 @@ def add_embeddings(model: Any, tokenizer: PreTrainedTokenizerBase):
     """
     Adds an embedding for each token id that is out of range, in place, and an output weight and bias if there are any.
 
-    A new row is the mean of the rows for the pieces into which the old vocabulary splits the token. transformers draws
-    new rows at random around the mean of all rows, which says nothing about the token (Hewitt, 2021).
+    A new row is the mean of the rows for the pieces into which the old vocabulary splits the token.
     """
     old = model.get_input_embeddings().weight.shape[0]
     pieces = pieces_of_new_tokens(tokenizer, old)
-    if not pieces:
-        return
+    PartialState().print(
+        f"new tokens without an embedding: {len(pieces):,}, initialized with the mean of their pieces"
+    )
     output = model.get_output_embeddings()
     # Untied models of transformers have a second, unused output bias, which it then shares or does not resize.
     biased = [part for part in model.modules() if output is not None and getattr(part, "decoder", None) is output]
@@ -34,7 +34,6 @@ def add_embeddings(model: Any, tokenizer: PreTrainedTokenizerBase):
             table[token_id] = table[ids].float().mean(dim=0)
     for part in separate:
         part.bias = torch.nn.Parameter(tables[-1].clone())
-    PartialState().print(f"added embeddings for {len(pieces):,} new tokens, averaged over their former pieces")
 
 
 def pieces_of_new_tokens(tokenizer: PreTrainedTokenizerBase, size: int) -> list[list[int]]:

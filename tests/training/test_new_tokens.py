@@ -144,10 +144,13 @@ def test_pretraining(corpus, pretrained, extended, tmp_path, monkeypatch, own):
     assert len(AutoTokenizer.from_pretrained(tmp_path / "complete")) == 102
 
 
-def test_fine_tuning(extended, tasks, tmp_path):
-    """Fine-tuning adds embeddings with the flag, and the result can be evaluated without it."""
+def test_fine_tuning(extended, tasks, tmp_path, vocabulary):
+    """Fine-tuning adds embeddings with the flag if the old tokens are the same. The result needs no flag."""
     with pytest.raises(InputError, match="`resize_embeddings` to add embeddings"):
         run_glue.main(glue_of(extended, tasks, tmp_path / "out"))
+    with pytest.raises(InputError, match="the vocabulary differs from that of .*extended"):
+        other = ("--tokenizer_name", vocabulary, "--resize_embeddings")
+        run_glue.main(glue_of(extended, tasks, tmp_path / "out", *other))
     run_glue.main(glue_of(extended, tasks, tmp_path / "out", "--resize_embeddings"))
     assert weights(tmp_path / "out")["bert.embeddings.word_embeddings.weight"].shape[0] == 102
     command = glue_of(tmp_path / "out", tasks, tmp_path / "again")
