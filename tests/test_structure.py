@@ -52,7 +52,7 @@ BUDGETS = {
     "experiments": 4000,
     "benchmarks": 2139,
     "soak": 561,
-    "tests": 14624,
+    "tests": 14627,
 }
 INSTALLED_BUDGET = 13976  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
 
