@@ -29,7 +29,7 @@ from .labels import default_names, match_names
 
 Batch = dict[str, Tensor]
 TEMPERATURE = 2.0  # for distillation without labels
-# A text pair that reveals tokenizers with the same vocabulary but different case, accents, special tokens or segments.
+# A text pair that tokenizers with the same vocabulary encode differently if their other settings differ.
 PROBE = ("A naïve Test [MASK]", "Öl: 1.5")
 
 
@@ -39,17 +39,17 @@ class Predictions:
     The parameters of n independent distributions that a model predicts for a batch.
 
     Args:
-        values: tensor (n, C) with class logits, logits of independent labels, or vectors. Vectors are the means of
-            normal distributions with variance 1.
-        kind: "classes" or "labels" for logits. "numbers" for scores, or "embeddings" (of texts) or "states" (of
-            tokens) for vectors with norm 1.
+        values: tensor (n, C). Rows are class logits, logits of independent labels, or vectors. A vector is the mean of
+            a normal distribution with variance 1.
+        kind: the meaning of `values`. "classes" are class logits, and "labels" are logits of independent labels.
+            Vectors are either "numbers" (scores), or have norm 1 and are "embeddings" of texts or "states" of tokens.
     """
 
     values: Tensor
     kind: str
 
     def kl_divergence(self, other: "Predictions", temperature: float = 1.0) -> Tensor:
-        """Returns KL(self / temperature || other / temperature) in nats, summed over all predictions."""
+        """Returns KL(self || other) in nats, summed over all predictions, after dividing both by `temperature`."""
         lowest = torch.finfo(torch.float32).min  # masked logits divided by a low temperature become -inf, and then NaN
         p, q = ((x.values.float() / temperature).clamp(min=lowest) for x in (self, other))
         if self.kind == "classes":
@@ -61,7 +61,7 @@ class Predictions:
 
 
 def span_predictions(outputs: ModelOutput, attention_mask: Tensor) -> list[Predictions]:
-    """Returns predictions for the start and the end of the answer, with the logits (B, L) of padding masked out."""
+    """Returns the predictions for the start and the end of the answer. Padding is masked out of the logits (B, L)."""
     return [
         Predictions(logits.masked_fill(~attention_mask.bool(), torch.finfo(logits.dtype).min), "classes")
         for logits in (outputs["start_logits"], outputs["end_logits"])
@@ -71,7 +71,7 @@ def span_predictions(outputs: ModelOutput, attention_mask: Tensor) -> list[Predi
 def distillation_loss(teacher: list[Predictions], student: list[Predictions], temperature: float) -> Tensor:
     """
     Returns temperature² KL(teacher / temperature || student / temperature) in nats, averaged over predictions (Hinton
-    et al., 2015). The factor makes the scale of the gradients independent of the temperature.
+    et al., 2015). The factor temperature² makes the scale of the gradients independent of the temperature.
     """
     losses = [
         temperature**2 * p.kl_divergence(q, temperature) / len(p.values) for p, q in zip(teacher, student, strict=True)
@@ -85,8 +85,9 @@ class Teacher:
     A fine-tuned model whose logits are the targets for training a student.
 
     Args:
-        input_names: names of the model inputs that its tokenizer returns.
-        labels: teacher label id for each student label id, [0] for a regression, or None for question answering.
+        input_names: names of the inputs to pass to the model.
+        labels: the teacher's label id for each label id of the student. [0] for regression, and None for question
+            answering.
     """
 
     model: PreTrainedModel
@@ -95,8 +96,8 @@ class Teacher:
 
     def loss(self, inputs: Batch, outputs: ModelOutput, temperature: float) -> Tensor:
         """
-        Returns the distillation loss for a student, given the batch and the outputs of the student. For a regression,
-        this is the mean squared error.
+        Returns the distillation loss for the inputs and outputs of a student. For regression, the loss is the mean
+        squared error.
         """
         with torch.no_grad():
             targets = self.model(**{name: inputs[name] for name in self.input_names})
@@ -125,10 +126,14 @@ def load_teacher(
     max_seq_length: int,
 ) -> Teacher:
     """
-    Loads a teacher from a directory or the Hub. `model_args`, `student` and `tokenizer` belong to the student.
+    Loads the teacher from the directory or Hub id `name`.
+
+    Args:
+        model_args, student, tokenizer: arguments, configuration and tokenizer of the student.
 
     Raises:
-        InputError: If the teacher has no head for the task, or if its labels or tokenizer differ from the student's.
+        InputError: If the teacher cannot be loaded or has no head for the task, or if its labels or tokenizer differ
+            from the student's.
     """
     arguments = replace(
         model_args,
@@ -154,7 +159,12 @@ def load_teacher(
 
 
 def match_labels(name: str, teacher: PreTrainedConfig, student: PreTrainedConfig) -> list[int]:
-    """Returns the labels for a `Teacher`, matched by name. Raises InputError if the label names differ."""
+    """
+    Matches the student's labels to the teacher's by name, and returns the argument `labels` for `Teacher`.
+
+    Raises:
+        InputError: If the label names differ.
+    """
     theirs, ours = default_names(teacher), default_names(student)
     if teacher.problem_type in (None, student.problem_type):
         if student.problem_type == "regression" and len(theirs) == 1:
@@ -169,7 +179,7 @@ def match_labels(name: str, teacher: PreTrainedConfig, student: PreTrainedConfig
 
 
 def distillation_arguments(output_dir: str | Path, steps: int, learning_rate: float, seed: int) -> CommonArguments:
-    """Returns the arguments for a DistillationTrainer. Each example in its dataset is a batch of rows."""
+    """Returns the arguments for a DistillationTrainer. Each example in the trainer's dataset is a batch of rows."""
     use_cpu = not torch.cuda.is_available()
     arguments = CommonArguments(
         output_dir=str(output_dir),
@@ -192,7 +202,7 @@ def distillation_arguments(output_dir: str | Path, steps: int, learning_rate: fl
 
 
 class SaveFirstStep(TrainerCallback):
-    """Callback that saves a checkpoint after the first step, so that early interruptions keep the pruned model."""
+    """Callback that saves a checkpoint after the first step, so that an early interruption keeps the pruned model."""
 
     def on_step_end(self, args, state, control, **kwargs):
         control.should_save = control.should_save or state.global_step == 1
@@ -200,10 +210,10 @@ class SaveFirstStep(TrainerCallback):
 
 class DistillationTrainer(CommonTrainer):
     """
-    Trains a model to match the predictions of the original, without labels and dropout. The embeddings are frozen.
+    Trains a model to match the predictions of the original, without labels or dropout. The embeddings are frozen.
 
-    The loss is the sum of three terms: `distillation_loss`, the relative squared error of the hidden states averaged
-    over layers, and the same error for the attention outputs.
+    The loss is the sum of three terms: `distillation_loss`, the relative squared error of the hidden states, and the
+    relative squared error of the attention outputs. Both errors are averaged over layers.
 
     Args:
         original: a model with the same width and number of layers.
@@ -238,14 +248,14 @@ class DistillationTrainer(CommonTrainer):
 
 
 def hidden_state_modules(model: PreTrainedModel) -> list[nn.Module]:
-    """Returns the modules whose outputs the loss compares: W_o of each layer, and the layer itself."""
+    """Returns the modules whose outputs the loss compares: each attention output projection and each layer."""
     layers = model.base_model.get_submodule("encoder.layer").children()
     return [module for layer in layers for module in (layer.get_submodule("attention.output.dense"), layer)]
 
 
 @contextmanager
 def recorded(*modules: nn.Module) -> Iterator[dict[nn.Module, tuple[Tensor, Tensor]]]:
-    """Context manager that records the first argument and the output of each module's last call in a dictionary."""
+    """Context manager that yields a dictionary with the first argument and the output of each module's last call."""
     seen: dict[nn.Module, tuple[Tensor, Tensor]] = {}
     handles = [
         module.register_forward_hook(lambda module, args, output: seen.update({module: (args[0], output)}))

@@ -34,7 +34,7 @@ GRIDS = {
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """One run of a sweep. `settings` are the hyperparameters from the grid, as pairs of name and value."""
+    """One run of a sweep. `settings` are the hyperparameters from the grid, as (name, value) pairs."""
 
     task: str | None
     seed: int
@@ -42,14 +42,14 @@ class PlannedRun:
 
     @property
     def directory(self) -> str:
-        """Returns the path of the run's output directory, relative to the output directory of the sweep."""
+        """Path of the run's output directory, relative to the output directory of the sweep."""
         names = [(name.removeprefix("num_train_").replace("_", "-"), value) for name, value in self.settings]
         point = "-".join(f"{name}-{value:g}" for name, value in names)
         return "/".join(part for part in (self.task, point, f"seed-{self.seed}") if part)
 
 
 def plan_runs(tasks: list[str | None], training_args: FineTuningArguments) -> list[PlannedRun]:
-    """Returns the runs for all combinations of tasks, settings from the grid, and seeds."""
+    """Returns one run for each combination of task, settings from the grid, and seed."""
     grid = training_args.grid
     if grid is not None and grid not in GRIDS:
         raise InputError(f"unknown `grid` {grid!r}; available grids: {', '.join(GRIDS)}.")
@@ -67,14 +67,14 @@ def sweep(task_class: type[FineTuningTask], **given: Any) -> Trained:
     """
     Fine-tunes a model for each combination of task, settings from the grid, and seed.
 
-    Each run writes to a subdirectory of `output_dir`. A single run without `seeds` writes to `output_dir` itself.
-    After an interruption, the same call continues with the runs that are not complete.
+    Each run writes to a subdirectory of `output_dir`. If there is only one run and `seeds` is not set, it writes to
+    `output_dir` itself. After an interruption, the same call continues with the runs that are not complete.
 
     Args:
-        given: fields of `task_class.arguments`.
+        given: values for the fields of the dataclasses in `task_class.arguments`.
 
     Raises:
-        InputError: If the arguments contradict each other, or the data are invalid.
+        InputError: If the arguments are invalid or contradict each other, or if the data is invalid.
     """
     arguments = make_arguments(given, *task_class.arguments)
     _, data_args, training_args = arguments
@@ -103,7 +103,7 @@ def sweep(task_class: type[FineTuningTask], **given: Any) -> Trained:
 def run_fields(
     run: PlannedRun, given: dict[str, Any], training_args: FineTuningArguments, directory: Path
 ) -> dict[str, Any]:
-    """Returns the fields for a single run. The sweep has the fields `given` and the output directory `directory`."""
+    """Returns the fields for a single run. `given` and `directory` are the fields and directory of the sweep."""
     fields: dict[str, Any] = given | {"seeds": None, "grid": None, "seed": run.seed, **dict(run.settings)}
     fields["output_dir"] = str(directory / run.directory)
     if training_args.push_to_hub:
@@ -114,7 +114,10 @@ def run_fields(
     if (batch := fields.pop("train_batch_size", None)) is not None:
         divisor = training_args.world_size * max(training_args.n_gpu, 1) * training_args.gradient_accumulation_steps
         if batch % divisor:
-            raise InputError(f"the batch size {batch} in `grid` is not divisible by {divisor} devices and steps.")
+            raise InputError(
+                f"the batch size {batch} in `grid` is not divisible by {divisor}, the number of devices times "
+                "`gradient_accumulation_steps`."
+            )
         fields["per_device_train_batch_size"] = batch // divisor
     if run.task == "ax":  # ax has no training data, and is predicted with the MNLI model
         fields |= dict.fromkeys(("do_train", "do_eval", "load_best_model_at_end", "push_to_hub"), False)
@@ -131,7 +134,8 @@ def sweep_directory(training_args: FineTuningArguments, given: dict[str, Any]) -
     """
     Context manager that yields OUTPUT.partial, the directory for an incomplete sweep. Renames it to OUTPUT at the end.
 
-    The same command continues an interrupted sweep in this directory. Raises InputError if the arguments differ.
+    The same command continues an interrupted sweep in this directory. Raises InputError if the directory contains a
+    sweep with different arguments.
     """
     final = output_path(training_args.output_dir)
     with output_lock(final, training_args):
@@ -154,13 +158,13 @@ def sweep_directory(training_args: FineTuningArguments, given: dict[str, Any]) -
         finish_directory(partial, final)
 
 
-# The main metric of a run is the first of these metrics that it has.
+# The main metric of a run is the first metric in this list that the run reports.
 MAIN_METRICS = ("combined_score", "matthews_correlation", "accuracy", "pearson", "f1")
 
 
 @dataclass
 class Summary:
-    """The values of one metric for all seeds, for one task and one choice of settings from the grid."""
+    """The values of one metric for all seeds, with one task and one combination of settings from the grid."""
 
     task: str
     settings: dict[str, float]
@@ -172,7 +176,7 @@ class Summary:
         return median(self.values)
 
     def line(self, note: str = "") -> str:
-        """Returns a line of the printed table, which ends with `note`."""
+        """Returns one line of the printed table, with `note` at the end."""
         statistics = f"{self.median():>9.4f} {min(self.values):>9.4f} {max(self.values):>9.4f}"
         settings = ", ".join(f"{name} {value:g}" for name, value in self.settings.items())
         return f"{self.task:<19} {self.metric:<22} {statistics} {len(self.values):>6}  {settings} {note}".rstrip()
@@ -207,7 +211,7 @@ def summarize(directory: Path, runs: list[PlannedRun]):
 
 
 def summaries_of(results: dict[PlannedRun, dict]) -> list[Summary]:
-    """Returns the summaries of all metrics for each task and each choice of settings. Main metrics come first."""
+    """Returns summaries of all metrics for each task and combination of settings. The main metric comes first."""
     summaries = []
     for task, settings in dict.fromkeys((run.task, run.settings) for run in results):
         seeds = [result for run, result in results.items() if (run.task, run.settings) == (task, settings)]
@@ -221,7 +225,7 @@ def summaries_of(results: dict[PlannedRun, dict]) -> list[Summary]:
 
 
 def average(best: Iterable[Summary], summaries: list[Summary]) -> list[float]:
-    """Returns each seed's average over the tasks in `best`. MNLI is the average of its two validation sets."""
+    """Returns each seed's average over the tasks in `best`. MNLI counts as the average of its validation sets."""
     scores = []
     for main in best:
         names = (main.metric, f"{main.metric}_mm")

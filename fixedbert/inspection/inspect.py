@@ -26,7 +26,7 @@ from .results import Example, Inspection, json_fields
 
 EXAMPLES = 3  # number of sentences whose attention the page shows
 EXAMPLE_TOKENS = 7, 32  # minimum and maximum length of an example, including [CLS] and [SEP]
-EXAMPLE_WEIGHTS = 1_000_000  # maximum attention weights per model, one byte each: keeps a page below 5 MB
+EXAMPLE_WEIGHTS = 1_000_000  # maximum number of weights per model, one byte each, to keep a page below 5 MB
 EXAMPLE_TEXT = 100, 20_000  # lines and characters at the start of the text in which to look for examples
 
 
@@ -53,16 +53,17 @@ def inspect(  # noqa: PLR0913  one argument per command-line option
     token: str | None = None,
 ) -> Inspection:
     """
-    Computes statistics of each attention head on text. Writes inspection.html, .json and .png to `output_dir`.
+    Measures a model's attention heads on text. Writes inspection.html, inspection.json and inspection.png.
 
     Args:
         model: A BERT-like encoder, or its directory or Hub id.
+        output_dir: New directory for the written files.
         validation_file: Text file, directory or glob pattern, in any format that pretraining reads.
         max_samples: Maximum number of sequences to measure.
-        importance_samples: Number of these sequences used for `importance`, which runs the model once per head.
+        importance_samples: Number of these sequences used to measure `importance`, by running the model once per head.
         compare: Directory or Hub id of a second encoder. It is inspected on the same text and shown on the same page.
             Its results are written to compared.json and compared.png.
-        tokenizer: Tokenizer for a model in memory. Otherwise the tokenizer is loaded with the model.
+        tokenizer: Tokenizer, if `model` is a model in memory. Otherwise, it is loaded with the model.
         revision, cache_dir, token: Options for models on the Hub. `revision` applies only to `model`.
 
     Raises:
@@ -141,7 +142,7 @@ def inspect_checkpoint(
 
 
 def measure_sequences(recorder: Recorder, batches: Iterator[Tensor], maximum: int, kept: int) -> Tensor | None:
-    """Measures up to `maximum` sequences. Returns the ids (kept, n) of the first `kept`, or None without text."""
+    """Measures up to `maximum` sequences. Returns ids (kept, n) of the first `kept`, or None if there are none."""
     first: list[Tensor] = []
     with tqdm(total=maximum, desc="measuring sequences", unit="sequence") as progress:
         for ids in batches:
@@ -175,7 +176,7 @@ def record_example(sentence: str, checkpoint: Checkpoint, progress: tqdm) -> Exa
 
 
 def load_checkpoint(name: str, length: int, **hub_options) -> Checkpoint:
-    """Loads a model and its tokenizer. Raises InputError unless it is an encoder that accepts `length` tokens."""
+    """Loads a model and its tokenizer. Raises InputError if the model is no encoder or accepts fewer tokens."""
     with reading(name, "pass a complete model of a type that transformers supports", "the model cannot be loaded"):
         config = read_config(name, **hub_options)
         with error_context(name):
@@ -184,8 +185,8 @@ def load_checkpoint(name: str, length: int, **hub_options) -> Checkpoint:
     tokenizer = load_tokenizer(name, **hub_options)
     check_vocab_size(tokenizer, config.vocab_size, name)
     if getattr(config, "is_decoder", False) or not hasattr(getattr(model, "encoder", None), "layer"):
-        remedy = "; convert it with fixedbert convert first" if config.model_type == "distilbert" else ""
-        raise InputError(f"{name}: only bidirectional encoders like BERT can be inspected{remedy}.")
+        remedy = "; first convert it with `fixedbert convert`" if config.model_type == "distilbert" else ""
+        raise InputError(f"{name}: only bidirectional BERT-like encoders can be inspected{remedy}.")
     longest = max_tokens(config)
     if not 3 <= length <= longest:
         raise InputError(f"{length}: must be between 3 and {longest} for {name}.", "max_seq_length")
@@ -197,6 +198,6 @@ def load_checkpoint(name: str, length: int, **hub_options) -> Checkpoint:
 
 
 def example_length(heads: int, length: int) -> int:
-    """Returns the number of tokens to show per example, which is lower if the model has many `heads` to draw."""
+    """Returns the maximum number of tokens per example. It is lower if the model has many `heads` in total."""
     fitting = math.isqrt(EXAMPLE_WEIGHTS // (EXAMPLES * heads))
     return min(length, EXAMPLE_TOKENS[1], max(fitting, EXAMPLE_TOKENS[0]))

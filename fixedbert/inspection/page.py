@@ -39,13 +39,13 @@ def json_in_html(data: object) -> str:
 
 
 def names_of(inspections: list[Inspection]) -> list[str]:
-    """Returns the last component of each model's path or Hub id, or the complete paths if these are equal."""
+    """Returns the last component of each model's path or Hub id. If both are equal, returns the complete names."""
     names = [Path(inspection.model).name or inspection.model for inspection in inspections]
     return names if len({*names}) == len(names) else [inspection.model for inspection in inspections]
 
 
 def page_data(inspections: list[Inspection]) -> dict[str, object]:
-    """Returns the data for page.js: the color scales, and for each checkpoint the measures and the examples."""
+    """Returns the data for page.js: the color scales, and the measures and examples for each checkpoint."""
     return {
         "full": FULL,
         "maps": [{"name": name, "title": title, "limits": limits(name, inspections)} for name, title in MAPS.items()],
@@ -72,14 +72,14 @@ def example_data(example: Example) -> dict[str, object]:
 
 
 def rounded(value: object, digits: int = 4) -> object:
-    """Rounds floats in nested lists to `digits` significant digits. The page shows only three."""
+    """Rounds a float, or all floats in nested lists, to `digits` significant digits."""
     if isinstance(value, list):
         return [rounded(one, digits) for one in value]
     return float(f"{value:.{digits}g}") if isinstance(value, float) else value
 
 
 def draw_maps(inspection: Inspection, file: Path):
-    """Plots a heat map (layers, heads) for each measure, and a bar chart with the condition number of each layer."""
+    """Plots a heat map (layers, heads) for each measure in MAPS, and a bar chart of the layers' condition numbers."""
     from matplotlib.ticker import MaxNLocator
 
     layers = range(inspection.layers)

@@ -25,7 +25,7 @@ RECORDED: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 
 
 def attend(module, query, key, value, attention_mask, scaling=None, **kwargs):
-    """Computes and records attention: queries, keys and values (B, H, n, P) -> outputs (B, n, H, P) and patterns."""
+    """Records attention for inputs (B, H, n, P). Returns the outputs (B, n, H, P) and the patterns (B, H, n, n)."""
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
     patterns = (query @ key.mT * scaling).softmax(dim=-1)  # (B, H, n, n)
     reference, layer = RECORDED[module]
@@ -44,13 +44,13 @@ ALL_MASK_ATTENTION_FUNCTIONS.register(NAME, eager_mask)
 
 class Recorder:
     """
-    Sums the measures of a model's attention heads over sequences. Replaces its attention function by `attend`.
+    Sums the measures of a model's attention heads over sequences. Sets the model's attention function to `attend`.
 
     Args:
         model: A bidirectional base model in evaluation mode, with BERT's module names.
 
     Raises:
-        AttributeError, ValueError: If modules have other names, no layer has heads, or attention cannot be replaced.
+        AttributeError, ValueError: If module names differ, no layer has heads, or the attention function is fixed.
     """
 
     def __init__(self, model: PreTrainedModel):
@@ -78,7 +78,7 @@ class Recorder:
         return list(self.model.get_submodule("encoder.layer").children())
 
     def on_heads_output(self, layer: int, module: nn.Module, args: tuple[Tensor]) -> tuple[Tensor] | None:
-        """Hook on the concatenated heads (B, n, H V). Zeroes the ablated head, or measures the condition number."""
+        """Hook for the concatenated heads (B, n, H V). Zeroes the ablated head, or measures the condition number."""
         (output,) = args
         if self.ablated is not None and self.ablated[0] == layer:
             size = self.shapes[layer].v
@@ -93,7 +93,7 @@ class Recorder:
         return None
 
     def measure(self, layer: int, query: Tensor, key: Tensor, patterns: Tensor):
-        """Adds the measures of scaled queries and keys (B, H, n, P) and attention patterns (B, H, n, n)."""
+        """Adds measures of scaled queries (B, H, n, P), keys (B, H, n, P) and patterns (B, H, n, n) to the sums."""
         n = query.shape[2]
         query, key = query.double(), key.double().expand_as(query)
         for prefix, keys in (("", key), ("pattern_", key - key.mean(dim=2, keepdim=True))):
@@ -115,8 +115,8 @@ class Recorder:
         self.add(layer, "similarity", cosine.amax(-1) if len(cosine[0]) > 1 else torch.zeros_like(cosine[..., 0]))
 
     def add(self, layer: int, name: str, values: Tensor):
-        """Adds `values` (B, ...) to the layer's sums. Without heads, sums are empty and the condition is NaN."""
-        empty = torch.tensor(math.nan) if values.ndim == 1 else torch.zeros(0)
+        """Adds `values` (B, ...) to the layer's sum for the measure `name`."""
+        empty = torch.tensor(math.nan) if values.ndim == 1 else torch.zeros(0)  # for layers without heads
         zero = torch.zeros((), dtype=torch.float64)
         sums = self.sums.setdefault(name, [zero if count else empty for count in self.counts])
         sums[layer] = sums[layer] + values.double().sum(dim=0).cpu()
@@ -127,7 +127,7 @@ class Recorder:
         self.attention_calls = 0
         states = self.model(input_ids=ids.to(self.model.device), output_hidden_states=True).hidden_states
         if self.attention_calls != sum(map(bool, self.counts)):
-            raise InputError(f"not a model like BERT: attention was recorded in only {self.attention_calls} layers.")
+            raise InputError("not a BERT-like model: attention was not recorded in all layers.")
         return states
 
     def add_sequences(self, ids: Tensor):
@@ -137,7 +137,7 @@ class Recorder:
         self.sequences += len(ids)
 
     def attention(self, ids: Tensor) -> list[Tensor]:
-        """Returns, for each layer, the attention patterns (heads, n, n) in one sequence `ids` (1, n)."""
+        """Returns, for each layer, the attention patterns (heads, n, n) for one sequence `ids` (1, n)."""
         self.measuring, self.patterns = False, []
         self.run(ids)
         patterns, self.patterns = iter(self.patterns), None
@@ -145,16 +145,19 @@ class Recorder:
         return [next(patterns)[0].cpu() if count else empty for count in self.counts]
 
     def importance(self, ids: Tensor, progress: tqdm) -> Tensor:
-        """Returns a tensor (layers, heads): the relative change in the last hidden states without that head."""
+        """Returns a tensor (layers, heads): the relative change in the last hidden states when a head is ablated."""
         return pad_heads(self.ablate(ids, lambda change, states: change.norm() / states.norm(), progress))
 
     def token_changes(self, ids: Tensor, progress: tqdm) -> list[Tensor]:
-        """Returns, for each layer (heads, n): the relative change in each last hidden state without the head."""
+        """Returns a tensor (heads, n) per layer: the relative change in each last state when a head is ablated."""
         return self.ablate(ids, lambda change, states: (change.norm(dim=-1) / states.norm(dim=-1))[0], progress)
 
     @torch.no_grad()
     def ablate(self, ids: Tensor, measure: Callable[[Tensor, Tensor], Tensor], progress: tqdm) -> list[Tensor]:
-        """Returns, per layer, `measure(change, states)` of the last hidden states (B, n, D) for each ablated head."""
+        """
+        Ablates each head in turn. Returns a tensor for each layer with the results of `measure` for its heads. The
+        arguments of `measure` are the change in the last hidden states (B, n, D) and the states before ablation.
+        """
         self.measuring = False
         states = self.run(ids)
         by_layer = []
@@ -174,8 +177,9 @@ class Recorder:
 
     def means(self, n: int) -> dict[str, Any]:
         """
-        Returns the measures, averaged over the recorded sequences of n tokens. They are tensors (layers, heads) except
-        `condition` (layers,), and `singular_values` and `likeness`, which are lists with a tensor for each layer.
+        Returns the measures, averaged over the recorded sequences, which have n tokens each. Measures are tensors
+        (layers, heads), except for `condition`, which is a tensor (layers,), and for `singular_values` and `likeness`,
+        which are lists with one tensor per layer.
         """
         means: dict[str, Any] = {name: [one / self.sequences for one in sums] for name, sums in self.sums.items()}
         by_layer = {name: means.pop(name) for name in ("singular_values", "likeness")}
@@ -187,7 +191,7 @@ class Recorder:
 
 
 def pad_heads(by_layer: list[Tensor]) -> Tensor:
-    """Stacks one tensor (heads,) per layer to (layers, heads), with NaN for missing heads."""
+    """Stacks tensors (heads,), one per layer, into a tensor (layers, heads). Missing heads are NaN."""
     return pad_sequence(by_layer, batch_first=True, padding_value=math.nan).double()
 
 

@@ -4,22 +4,23 @@ Results of `inspect`: the measures of attention heads on real text, and the conc
 The following measures are averaged over sequences of n tokens. Q and K (n, p) are the queries and keys of a head of
 size p, and P (n, n) is its attention pattern, the probabilities.
 
-    rank           numerical rank of the scores S = Q K^T / sqrt(p): singular values above 1e-6 of the largest
-    pattern_rank   numerical rank of C log P, which is S minus its mean over the keys of each query and determines P
+    rank           numerical rank of the scores S = Q K^T / sqrt(p), with a relative tolerance of 1e-6
+    pattern_rank   numerical rank of C log P, which determines P; equals S minus each query's mean over the keys
     effective_rank, effective_pattern_rank
                    exponential of the entropy of the normalized singular values (Roy and Vetterli, 2007)
-    ceiling        effective_pattern_rank as a fraction of its maximum, min(p, n - 1): how evenly the head uses its
-                   size, which does not tell what the head cannot express
+    ceiling        effective_pattern_rank as a fraction of its maximum, min(p, n - 1). Shows how evenly the head uses
+                   its dimensions, but not which patterns it is unable to express
     entropy        entropy of a query's attention weights (in nats; ln n for uniform attention)
     distance       expected distance between a query and the tokens that it attends to (in tokens)
-    similarity     cosine similarity to the pattern of the most similar head in the layer, after uniform attention is
-                   subtracted from both
+    similarity     cosine similarity between the head's pattern and the most similar pattern in the layer, after
+                   subtracting uniform attention from both
     importance     relative change in the last hidden states when the head is ablated (its output is set to zero)
     singular_values
                    singular values of C log P, largest first
-    likeness       cosine similarity to each head in the layer; `similarity` averages the largest in each sequence
-    condition      condition number of the layer's concatenated heads (n, h p), averaged geometrically; includes
-                   directions that the output projection ignores, and is at most 1 / eps of float32
+    likeness       cosine similarity between the head's pattern and each pattern in the layer; `similarity` is the
+                   average of the largest value in each sequence
+    condition      geometric mean of the condition number of the layer's concatenated heads (n, h p). Includes
+                   directions that the output projection ignores. At most 1 / eps for float32
 """
 
 import math
@@ -42,7 +43,7 @@ MEASURES = {
     "similarity": "similar",
     "importance": "importance",
 }
-UNIFORM = 0.95  # fraction of uniform attention's entropy from which a layer has hardly learned to attend
+UNIFORM = 0.95  # a layer has hardly learned to attend from this fraction of uniform attention's entropy on
 MAPS = {  # maps the plotted measures to their titles
     "ceiling": "evenness of the head's dimensions (1: all equal)",
     "entropy": "attention entropy (nats)",
@@ -55,11 +56,12 @@ MAPS = {  # maps the plotted measures to their titles
 @dataclass(frozen=True, eq=False)
 class Example:
     """
-    Attention heads on one sentence of n tokens, including special tokens.
+    A sentence of n tokens, including special tokens, and the attention of all heads on it.
 
     Attributes:
         attention: For each layer, the attention patterns (heads, n, n). Rows are queries.
-        changes: For each layer (heads, n), the relative change in each last hidden state when a head is ablated.
+        changes: For each layer, a tensor (heads, n) with the relative change in each token's last hidden state when
+            the head is ablated.
     """
 
     sentence: str
@@ -71,14 +73,15 @@ class Example:
 @dataclass(frozen=True, eq=False, repr=False)  # tensors cannot be compared with ==
 class Inspection:
     """
-    Result of `inspect`. Each measure defined above is a tensor (layers, heads), except `condition` (layers,), and
-    `singular_values` and `likeness`, which are lists with a tensor for each layer. Missing heads in layers with fewer
-    heads are NaN, and so is the condition number of a layer without heads.
+    Result of `inspect`, with the measures defined at the top of this file.
+
+    Measures are tensors (layers, heads). Missing heads in layers with fewer heads are NaN. `condition` is a tensor
+    (layers,) with NaN for layers without heads. `singular_values` and `likeness` are lists with one tensor per layer.
 
     Attributes:
         can_grow: True if `fixedbert convert` can enlarge this model's heads.
         importance_sequences: Number of `sequences` that were used for `importance`.
-        compared: Inspection of the second checkpoint, if any.
+        compared: Inspection of the second checkpoint, or None.
     """
 
     model: str
@@ -139,7 +142,7 @@ class Inspection:
 
     @property
     def nearest(self) -> list[list[int | None]]:
-        """For each layer and head, the index of the most similar head in the layer, or None for a single head."""
+        """For each layer and head, the index of the most similar head in the layer, or None if it is the only head."""
         return [nearest_heads(cosines) for cosines in self.likeness]
 
 
@@ -151,7 +154,7 @@ def nearest_heads(cosines: Tensor) -> list[int | None]:
 
 
 def limits(name: str, inspections: list[Inspection]) -> tuple[float, float]:
-    """Returns the limits of the color scale for a measure in MAPS, which all `inspections` share."""
+    """Returns the limits of the color scale for the measure `name` in MAPS. All `inspections` share the scale."""
     bounds = {"ceiling": 1.0, "similarity": 1.0, "entropy": math.log(inspections[0].max_seq_length)}
     if name in bounds:
         return 0.0, bounds[name]
@@ -159,7 +162,7 @@ def limits(name: str, inspections: list[Inspection]) -> tuple[float, float]:
 
 
 def json_fields(inspection: Inspection) -> dict[str, object]:
-    """Returns the contents of inspection.json: all measures as lists without missing heads, but no examples."""
+    """Returns the contents of inspection.json. Measures are lists without missing heads. Examples are omitted."""
 
     def to_lists(value: object) -> object:
         if isinstance(value, list):
@@ -193,21 +196,21 @@ def inspection_text(inspection: Inspection) -> str:
 
 
 def suggestion(inspection: Inspection) -> str:
-    """Suggests larger heads for the layers that use their head size evenly, or explains why none are suggested."""
+    """Suggests larger heads for the layers that use their head size evenly, or explains why it suggests none."""
     n, sizes, share = inspection.max_seq_length, inspection.head_sizes, f"{EVEN_SHARE:.0%}"
     if min(sizes) >= n - 1:
-        return f"Heads of {size_text(sizes)} can express every pattern over {n} tokens, so larger heads add nothing."
+        return f"Heads of size {size_text(sizes)} can express every pattern over {n} tokens. Larger heads add nothing."
     even = inspection.even_layers
     if not even:
         return (
             f"The average effective rank is below {share} of its maximum in every layer, so heads leave part of their "
-            "size unused. This does not tell whether larger heads would learn more."
+            "size unused. This does not show whether larger heads would learn more."
         )
     uniform = [layer for layer in even if inspection.entropy[layer].nanmean() >= UNIFORM * math.log(n)]
     if uniform:
         return (
             f"Attention is nearly uniform in layers {', '.join(map(str, uniform))}. The model has hardly learned to "
-            "attend, so its ranks are random and do not tell which head size it needs."
+            "attend, so its ranks are random and do not show which head size it needs."
         )
     layers = ", ".join(map(str, even))
     finding = f"The average effective rank is at least {share} of its maximum in layers {layers}."

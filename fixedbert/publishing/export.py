@@ -1,7 +1,7 @@
 """
 Exports models to ONNX, for use with onnxruntime, optimum, sentence-transformers or text-embeddings-inference.
 
-The directory is created only if the graph has the same outputs as the model.
+The output directory is created only if the graph's outputs match the model's.
 """
 
 import json
@@ -26,7 +26,7 @@ from .sentence_models import SentencePooling, TextSettings, read_pooling, read_t
 
 GRAPH, QUANTIZED = "onnx/model.onnx", "onnx/model_quantized.onnx"  # file names that optimum uses
 OPSET = 18  # optimum uses it too, and torch's exporter writes it without conversion
-TOLERANCE = 1e-4  # maximum difference in float32 outputs: absolute below 1, relative above
+TOLERANCE = 1e-4  # maximum difference in float32 outputs, as defined by `largest_difference`
 
 # Names of the outputs for each task head, as in optimum. All other task heads return `logits`.
 OUTPUTS = {
@@ -54,7 +54,7 @@ Batch = dict[str, Tensor]
 
 
 class Graph(nn.Module):
-    """Model whose forward returns a list with the outputs of the graph. Sentence embeddings come last."""
+    """Model whose forward returns the graph's outputs as a list. Sentence embeddings, if any, come last."""
 
     def __init__(self, model: PreTrainedModel, head: str, pooling: SentencePooling | None):
         super().__init__()
@@ -88,7 +88,7 @@ def export(
         revision, cache_dir, token: Options for downloading a model from the Hub.
 
     Returns:
-        A summary with the names and sizes of the graphs, and how much their outputs differ from the model's.
+        A summary with the names and sizes of the graphs, and the largest difference from the model's outputs.
 
     Raises:
         InputError: If the model cannot be loaded or exported, a package is missing, or `output_dir` is not empty.
@@ -132,7 +132,7 @@ def loading_instructions(graph: Graph, name: str, tokenizer: PreTrainedTokenizer
 
 
 def example_batches(graph: Graph, tokenizer: PreTrainedTokenizerBase) -> list[Batch]:
-    """Returns one padded batch of all TEXTS, then a batch for each text: (B, L), or (B, 2, L) for multiple choice."""
+    """Returns a padded batch of all TEXTS, and one batch per text: (B, L), or (B, 2, L) for multiple choice."""
     config = fixed_head_config(graph.model.config)
     names = ["input_ids", "attention_mask"]
     has_types = "token_type_ids" in tokenizer.model_input_names and config.type_vocab_size > 1
@@ -175,7 +175,7 @@ def trace(graph: Graph, batch: Batch, file: Path):
     """
     Writes a graph that accepts any batch size and any length up to the model's maximum.
 
-    Uses eager attention, because sdpa needs more operations and pads values whose size differs from the keys.
+    Uses eager attention, because sdpa needs more operations, and pads values whose size differs from the key size.
     """
     lengths = torch.export.Dim("sequence_length", max=max_tokens(graph.model.config))
     axes = [torch.export.Dim("batch_size"), lengths]
@@ -213,7 +213,7 @@ def quantize(file: Path, quantized: Path):
 
 
 def session_of(file: Path, threads: int = 0):
-    """Returns an onnxruntime session for the CPU. If `threads` is 0, it uses all cores."""
+    """Returns an onnxruntime session that runs a graph on the CPU. If `threads` is 0, the session uses all cores."""
     from onnxruntime import InferenceSession, SessionOptions
 
     options = SessionOptions()
@@ -222,20 +222,24 @@ def session_of(file: Path, threads: int = 0):
 
 
 def run_graph(file: Path, batches: list[Batch]) -> list[list[Tensor]]:
-    """Returns the outputs of a graph for each batch."""
+    """Runs a graph and returns its outputs for each batch."""
     session = session_of(file)
     outputs = (session.run(None, {name: x.numpy() for name, x in batch.items()}) for batch in batches)
     return [[torch.from_numpy(x) for x in tensors] for tensors in outputs]
 
 
 def largest_difference(expected: list[list[Tensor]], actual: list[list[Tensor]]) -> float:
-    """Returns the largest difference between two lists of outputs, absolute below 1 and relative above, or NaN."""
+    """
+    Returns the largest difference between two lists of outputs, or NaN if any output is NaN.
+
+    Differences are absolute where the expected value is between -1 and 1, and relative elsewhere.
+    """
     pairs = [pair for tensors in zip(expected, actual, strict=True) for pair in zip(*tensors, strict=True)]
     return float(torch.stack([((a - b).abs() / a.abs().clamp(min=1)).max() for a, b in pairs]).max())
 
 
 def graph_config(graph: Graph) -> PreTrainedConfig:
-    """Returns the model's configuration, as a BERT's if it is a FixedHeadBert, which ONNX libraries do not know."""
+    """Returns the configuration. For a FixedHeadBert, this is a BertConfig, which ONNX libraries support."""
     config = graph.model.config
     if config.model_type != FixedHeadBertConfig.model_type:
         return config

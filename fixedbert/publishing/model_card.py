@@ -73,8 +73,8 @@ outputs = model(**{% if choices %}{name: x[None] for name, x in inputs.items()}{
 {%- endif %}
 ```{% if fixed %}
 
-Without fixedbert, omit its import and pass `trust_remote_code=True`, which runs the Python files next to the weights,
-and the `revision` that you have reviewed.{% endif %}{% endif %}
+To load the model without fixedbert, omit `import fixedbert` and pass `trust_remote_code=True`. This runs the Python
+files next to the weights, so also pass the `revision` of the files that you have reviewed.{% endif %}{% endif %}
 """
 
 
@@ -84,7 +84,7 @@ def markdown_table(rows: list[tuple], header: tuple[str, ...]) -> str:
 
 
 def shape_table(config: PreTrainedConfig, count: int | None = None) -> str:
-    """Returns a Markdown table with sizes, FLOPs and parameters. The default `count` includes pretraining heads."""
+    """Returns a Markdown table of sizes, FLOPs and parameters. If `count` is None, counts pretraining heads too."""
     config = fixed_head_config(config)
     total, in_layers = parameters(config)
     rows = [
@@ -119,8 +119,8 @@ def checkpoint_card(
         architecture: Name of the model class.
         name: Directory or Hub id.
         provenance: Description of how the checkpoint was made, in Markdown.
-        results: Metrics as in all_results.json. They are shown only with `evaluated_on`.
-        evaluated_on: `type`, `name` and optionally `config` of the evaluation dataset.
+        results: Metrics, named as in all_results.json. They are shown only if `evaluated_on` is passed.
+        evaluated_on: Dictionary with the `type`, `name` and optionally `config` of the evaluation dataset.
         count: Number of parameters.
         loading: Instructions for loading the checkpoint, in Markdown. The default explains how to use transformers.
         metadata: Additional metadata fields, such as license, datasets or base_model.
@@ -164,7 +164,7 @@ def checkpoint_card(
 
 
 def create_model_card(trainer: Trainer):
-    """Writes a model card with the run's arguments, results, hardware and library versions to its output directory."""
+    """Writes a model card with the arguments, results, hardware and versions of a run to its output directory."""
     if not trainer.is_world_process_zero():
         return
     args: Any = trainer.args
@@ -202,7 +202,7 @@ def create_model_card(trainer: Trainer):
 
 
 def public(value: Any) -> Any:
-    """Returns an argument's value for publication. Absolute and existing paths are reduced to the file name."""
+    """Returns an argument's value for publication. Absolute and existing paths are reduced to their last component."""
     if isinstance(value, list):
         return [public(item) for item in value]
     is_path = isinstance(value, str) and (value.startswith(("/", "~")) or Path(value).exists())
@@ -210,7 +210,7 @@ def public(value: Any) -> Any:
 
 
 def datasets_of(arguments: dict[str, Any]) -> tuple[list[str], dict[str, str]]:
-    """Returns the Hub ids of a run's training data, and `evaluated_on` for `checkpoint_card`."""
+    """Returns the Hub ids of a run's training datasets, and the argument `evaluated_on` for `checkpoint_card`."""
     task = "".join(arguments.get("task_name") or []).lower()  # a string, or a list with one task
     if task in TASKS and arguments.get("data_dir"):
         return [], {"type": "files", "name": f"GLUE {task}, from files"}

@@ -1,4 +1,4 @@
-"""Uploads a model directory to the Hugging Face Hub, with the code that loads the model without fixedbert."""
+"""Uploads a model directory to the Hugging Face Hub, with code for loading the model without fixedbert."""
 
 from pathlib import Path
 
@@ -33,8 +33,8 @@ def push(
     """
     Uploads a FixedHeadBert with its tokenizer, code, model card and results to the Hub in one commit.
 
-    Creates the repository if it does not exist, and deletes older weights from it. Adds a missing model card to the
-    directory, and writes `license` to the card.
+    Creates the repository if it does not exist, and deletes weights from earlier uploads. If the directory contains no
+    model card, adds one. If `license` is set, writes it to the card.
 
     Args:
         folder: Directory of the model, or a model in memory.
@@ -71,7 +71,7 @@ def push(
 
 
 def prepare_directory(directory: Path, repo_id: str, license: str | None):
-    """Raises InputError if the model, tokenizer or license is missing. Writes a missing model card or license."""
+    """Raises InputError if the model, tokenizer or license is missing. Adds a missing card, and sets its license."""
     if not directory.is_dir():
         raise InputError(f"{directory}: directory not found.")
     model = load_bert(directory)

@@ -22,7 +22,7 @@ class LayerSize:
 
 
 def head_choices(heads: Heads) -> list[Heads]:
-    """Returns the choices for a pruned layer: any number of heads, with 1/4, 1/2, 3/4 or all of the original sizes."""
+    """Returns the choices for a pruned layer: any number of heads, with 1/4, 1/2, 3/4 or all of each head size."""
     sizes, value_sizes = ({-(-size * quarters // 4) for quarters in (1, 2, 3, 4)} for size in heads[1:])
     choices = product(range(heads.num_heads + 1), sorted(sizes), sorted(value_sizes))
     return [Heads(*choice) for choice in choices if choice[0] or choice[1:] == heads[1:]]
@@ -50,8 +50,9 @@ class Option(NamedTuple):
 
 def solve_knapsack(sublayers: Sequence[Sequence[Option]], budget: float) -> list[Option]:
     """
-    Returns one option per sublayer, chosen to minimize the total cost while the total price is within the budget. Uses
-    dynamic programming over prices that are rounded down to multiples of 1/4000 of the budget.
+    Chooses one option per sublayer, so that the total cost is minimal and the total price does not exceed the budget.
+
+    Uses dynamic programming. Prices are rounded down to multiples of 1/4000 of the budget.
 
     Raises:
         InputError: If even the options with the lowest prices exceed the budget.

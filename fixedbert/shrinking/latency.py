@@ -1,4 +1,4 @@
-"""Measures the latencies of sublayers of all sizes, and of entire models."""
+"""Measures the latency of sublayers of every size and of entire models."""
 
 import copy
 import operator
@@ -21,14 +21,14 @@ from ..support.files import read_json_object, reading, to_json, write_atomically
 from .budget import LayerSize, head_choices, neuron_choices
 
 CPUINFO = Path("/proc/cpuinfo")  # contains the name of the processor on Linux
-ROUNDS = 5  # measurements per latency, which is their median
+ROUNDS = 5  # number of measurements per latency, of which the median is used
 Size = tuple[int, int]  # rows in a batch, and tokens per row
 
 
 @dataclass(frozen=True)
 class LatencyTable:
     """
-    Measured latencies of sublayers, in seconds per batch. Each is the average over batches of the sizes in `inputs`.
+    Measured latencies of sublayers, in seconds per batch. Latencies are averaged over the batches in `inputs`.
 
     Args:
         machine: the machine on which the latencies were measured, as returned by `machine_name`.
@@ -36,8 +36,9 @@ class LatencyTable:
         inputs: sizes of the batches, as (rows, tokens per row).
         heads: (number of heads, head size, value head size, seconds) for each attention block, including its residual
             connection and LayerNorm.
-        neurons: (number of neurons, seconds) for each feed-forward block, also with residual connection and LayerNorm.
-        rest: seconds for everything in the encoder except the layers.
+        neurons: (number of neurons, seconds) for each feed-forward block, including its residual connection and
+            LayerNorm.
+        rest: seconds for everything in the base model except the layers.
     """
 
     machine: str
@@ -53,7 +54,7 @@ class LatencyTable:
         return self.machine == machine_name()
 
     def attention_times(self) -> dict[Heads, float]:
-        """Returns the seconds for each choice of heads. If a larger choice was faster, its time is used instead."""
+        """Returns the seconds for each choice of heads. If a larger choice was faster, uses that choice's time."""
         times = {Heads(*shape): seconds for *shape, seconds in self.heads}
         return {
             heads: min(seconds for other, seconds in times.items() if all(map(operator.ge, other, heads)))
@@ -61,7 +62,7 @@ class LatencyTable:
         }
 
     def feed_forward_times(self) -> dict[int, float]:
-        """Returns the seconds for each neuron count. If a larger count was faster, its time is used instead."""
+        """Returns the seconds for each neuron count. If a larger count was faster, uses that count's time."""
         return {count: min(seconds for other, seconds in self.neurons if other >= count) for count, _ in self.neurons}
 
     def write(self, file: Path):
@@ -73,7 +74,7 @@ class LatencyTable:
         Reads a latency table for a model with the given width and layer shapes.
 
         Raises:
-            InputError: If the file is not a latency table, or lacks latencies for sublayers of the model.
+            InputError: If the file is not a latency table, or was measured for a model with a different shape.
         """
         with reading(file, "omit `latency_table` to measure again"):
             table = cls(**read_json_object(file))
@@ -86,7 +87,7 @@ class LatencyTable:
 
 
 def machine_name() -> str:
-    """Returns a name for this machine: GPU or core count, processor, number of threads, and torch version."""
+    """Returns a description of this machine: GPU or core count, processor, number of threads, and torch version."""
     count = torch.get_num_threads()
     threads = "1 thread" if count == 1 else f"{count} threads"
     return f"{hardware_name()}, {processor_name()}, {threads}, torch {torch.__version__}"
@@ -102,7 +103,7 @@ def processor_name() -> str:
 def measure_latencies(
     model: FixedHeadBertPreTrainedModel, shapes: list[LayerSize], inputs: list[Size]
 ) -> LatencyTable:
-    """Measures the latency of each sublayer that pruning can produce from these shapes. Weights are random."""
+    """Measures, with random weights, the latency of each sublayer to which layers of these shapes can be pruned."""
     heads = dict.fromkeys(choice for shape in shapes for choice in head_choices(shape.heads))
     neurons = dict.fromkeys(choice for shape in shapes for choice in neuron_choices(shape.neurons))
     sublayers: dict[object, Callable] = {choice: layer_with(model, choice).attention for choice in heads}
@@ -154,7 +155,7 @@ def median_time(run: Callable[[], object], device: torch.device) -> float:
 def measure_speedup(
     before: Callable[[], object], after: Callable[[], object], device: torch.device, rounds: int = 7
 ) -> tuple[float, float, float]:
-    """Calls both functions alternately. Returns the median seconds of each, and the median ratio before / after."""
+    """Calls both functions in turn. Returns each function's median seconds, and the median ratio before / after."""
     before(), after()  # warm-up
     pairs = [(timed(before, device), timed(after, device)) for _ in range(rounds)]
     first, second = zip(*pairs, strict=True)

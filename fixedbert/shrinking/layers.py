@@ -54,16 +54,18 @@ def non_padding_mask(batch: Batch) -> Tensor:
 
 class LayerStatistics:
     """
-    Second moments over the calibration data for one layer of the original, which has H heads of size P and value size
-    V, F neurons and width D. Shapes are (groups, elements).
+    Second moments over the calibration data for one layer of the original model.
+
+    The layer has H heads of size P and value size V, F neurons and width D. Shapes below are (groups, elements).
 
     Attributes:
         heads: outputs z of all heads, (1, H V).
         neurons: activations of the neurons, (1, F).
         heads_gradient, neurons_gradient: gradients of the log-likelihood with respect to the outputs of the attention
             and feed-forward blocks, (1, D). Their second moments are the Fisher information.
-        queries, keys: queries, and keys minus the mean key of their row, (H, P).
-        score_errors: for each reduced head size, the average of |G^(1/2) W_o dz|^2 per token for each head, (H).
+        queries: queries of all heads, (H, P).
+        keys: keys of all heads minus the mean key in their row, (H, P).
+        score_errors: maps each reduced head size to the average of |G^(1/2) W_o dz|^2 over tokens, for each head, (H).
     """
 
     def __init__(self, shape: LayerSize, width: int):
@@ -84,7 +86,7 @@ def collect_statistics(
     Runs forward and backward passes on the calibration data and returns the statistics for each layer.
 
     Args:
-        head_sizes: for each layer, the sizes of queries and keys for which errors are measured.
+        head_sizes: for each layer, the reduced head sizes for which score errors are measured.
 
     Raises:
         InputError: If activations or gradients contain NaN or infinity.
@@ -120,7 +122,7 @@ def collect_statistics(
 
 
 def minus_row_mean(states: Tensor, non_padding: Tensor) -> Tensor:
-    """Subtracts the mean over the non-padding tokens of each row from states (B, L, N)."""
+    """Returns the states (B, L, N) minus the mean state in each row. The mean excludes padding."""
     weights = non_padding[..., None].to(states.dtype)
     return states - (states * weights).sum(dim=1, keepdim=True) / weights.sum(dim=1, keepdim=True)
 
@@ -133,7 +135,7 @@ def measure_score_errors(
     head_sizes: list[set[int]],
     predict: Predict,
 ):
-    """Sets `score_errors` in the statistics: the effect of smaller queries and keys on the outputs of each layer."""
+    """Measures how smaller queries and keys change each layer's outputs. Sets `score_errors` in the statistics."""
     layers = layers_of(model)
     variants, metrics = [], []
     for layer, sums, sizes in zip(layers, statistics, head_sizes, strict=True):
@@ -164,7 +166,10 @@ def measure_score_errors(
 def reduced_scores(
     heads: FixedHeadBertSelfAttention, statistics: LayerStatistics, size: int, kept: list[int]
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Returns query weights (h, size, D), query biases (h, size), key weights and key biases for h smaller heads."""
+    """
+    Returns the weights (h, size, D) and biases (h, size) of the queries, and then of the keys, for the h heads in
+    `kept`, after reducing their head size to `size`.
+    """
     number = heads.num_attention_heads
     W_q, W_k = (
         torch.cat([x.weight, x.bias[:, None]], dim=1).detach().cpu().double().unflatten(0, (number, -1))[kept]
@@ -183,7 +188,7 @@ def reduced_scores(
 def with_reduced_scores(
     heads: FixedHeadBertSelfAttention, statistics: LayerStatistics, size: int
 ) -> FixedHeadBertSelfAttention:
-    """Returns a copy of the attention module with smaller queries and keys. It shares the value projection."""
+    """Returns a copy of an attention module with smaller queries and keys. The copy shares the value projection."""
     number = heads.num_attention_heads
     config = copy.copy(heads.config)
     config.num_hidden_layers = 1
@@ -202,7 +207,7 @@ class LayerPruner:
     Computes the cost of each choice of heads and neurons in one layer, and the pruned weights for a given choice.
 
     Args:
-        layer, shape: a layer of the original, and its shape.
+        layer, shape: a layer of the original model and its shape.
         statistics: statistics of this layer on the calibration data.
         tokens: average number of tokens per row.
     """
@@ -241,7 +246,7 @@ class LayerPruner:
         return float(self.neuron_costs[self.shape.neurons - neurons])
 
     def parameters(self, shape: LayerSize) -> dict[str, Tensor]:
-        """Returns the parameters that change for a smaller shape, by their names in the layer, in float64."""
+        """Returns the parameters that change if the layer is pruned to `shape`, as a dict of float64 tensors."""
         changed: dict[str, Tensor] = {}
         if shape.heads != self.shape.heads:
             changed |= self.attention_parameters(shape.heads)
@@ -308,8 +313,10 @@ def attention_mask_for(model: FixedHeadBertPreTrainedModel, states: Tensor, batc
 @torch.no_grad()
 def refit(original: FixedHeadBertPreTrainedModel, pruned: FixedHeadBertPreTrainedModel, batches: list[Batch]):
     """
-    Refits W_o and the output matrix of the feed-forward block in each pruned layer, so that the hidden states match
-    the original's. Proceeds layer by layer: the outputs of a refitted layer are the inputs for fitting the next one.
+    Refits the output projections of attention and of the feed-forward block in each pruned layer, so that the hidden
+    states match those in the original model.
+
+    Starts with the first layer. The outputs of a refitted layer are the inputs for refitting the next layer.
     """
     embeddings, width = original.base_model.get_submodule("embeddings"), original.config.hidden_size
     names = ("input_ids", "token_type_ids")
@@ -345,7 +352,7 @@ def refit(original: FixedHeadBertPreTrainedModel, pruned: FixedHeadBertPreTraine
 
 
 def weight_of(dense: nn.Module, width: int) -> Tensor:
-    """Returns the weight (width, inputs) of an output layer. If only its bias remains, inputs is 0."""
+    """Returns the weight (width, inputs) of an output projection, or a tensor (width, 0) if only the bias remains."""
     return dense.weight.detach().cpu() if isinstance(dense, nn.Linear) else torch.zeros(width, 0)
 
 

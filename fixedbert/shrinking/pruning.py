@@ -24,9 +24,9 @@ is
     E (x^T (I - B) y)^2 = || L^(1/2) (I - B) R^(1/2) ||_F^2,    L = E x x^T,  R = E y y^T.
 
 The best B keeps the p largest singular values of L^(1/2) R^(1/2) = U S V^T (Eckart and Young, 1936). It factors as
-B = F^T K, either with F = U_p^T L^(-1/2) and K = U_p^T L^(1/2), or with F = V_p^T R^(1/2) and K = V_p^T R^(-1/2). Both
-are equal if L and R are invertible, and `reduce_head_size` uses the better conditioned one. If the weights themselves
-have rank p, the reduction is exact for every input, not only for the calibration data.
+B = F^T K, either with F = U_p^T L^(-1/2) and K = U_p^T L^(1/2), or with F = V_p^T R^(1/2) and K = V_p^T R^(-1/2). The
+two products are equal if L and R are invertible, and `reduce_head_size` uses the better conditioned one. If the
+weights themselves have rank p, the reduction is exact for every input, not only for the calibration data.
 
 - Scores q^T k: x is a query, and y is a key minus the mean key of its row. The softmax is invariant to this shift. A
   second-order expansion does not predict the cost of errors in the scores, because the softmax of a sharp head has
@@ -147,15 +147,20 @@ def prune_inputs(weight: Tensor, moment: Tensor, size: int, at_once: int = 1) ->
 
 def least_squares(weight: Tensor, moment: Tensor, kept: Tensor) -> Tensor:
     """
-    Returns the weight (D, n) for the n inputs `kept` that best approximates the output of `weight` (D, N) in the least
-    squares sense. The N inputs have the covariance `moment` (N, N).
+    Returns a weight (D, n) for the n inputs in `kept`. Its output is the best least-squares approximation of the
+    output of `weight` (D, N) for all N inputs. `moment` (N, N) is the covariance of these inputs.
     """
     M = with_ridge(moment)
     return torch.linalg.solve(M[kept[:, None], kept], M[kept] @ weight.double().T).T
 
 
 def head_size_errors(left: Tensor, right: Tensor) -> Tensor:
-    """Returns the errors (H, P + 1) of heads reduced to sizes 0, ..., P. L is `left` and R is `right`, (H, P, P)."""
+    """
+    Returns the squared errors (H, P + 1) when each head is reduced to the sizes 0, ..., P.
+
+    Args:
+        left, right: second moments L and R for each head, (H, P, P).
+    """
     roots = zip(map(square_root, left), map(square_root, right), strict=True)
     return tail_energies(torch.stack([torch.linalg.svdvals(root_l @ root_r) for root_l, root_r in roots]))
 
@@ -186,8 +191,8 @@ def reduce_head_size(A: Tensor, C: Tensor, L: Tensor, R: Tensor, size: int) -> t
 
 class LeastSquaresRefit:
     """
-    Fits the weight and bias of a linear layer by least squares, from sums accumulated over tokens. The layer maps
-    `inputs` (N) to `outputs` (D) elements.
+    Fits the weight and bias of a linear layer by least squares, from sums accumulated over tokens. The layer has
+    N = `inputs` inputs and D = `outputs` outputs.
     """
 
     def __init__(self, inputs: int, outputs: int):
@@ -205,7 +210,7 @@ class LeastSquaresRefit:
         self.ay += (a.T @ y).double().cpu()
 
     def solution(self, prior: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns weight (D, N) and bias (D). In directions without input variance, the weight stays near `prior`."""
+        """Returns weight (D, N) and bias (D,). In directions without input variance, the weight stays near `prior`."""
         mean_a, mean_y = self.a / self.tokens, self.y / self.tokens
         prior = prior.double()
         if not len(mean_a):
@@ -218,13 +223,13 @@ class LeastSquaresRefit:
 
 
 def tail_energies(singular: Tensor) -> Tensor:
-    """Returns, for k = 0, ..., P, the sum of squares of the `singular` values (..., P) after the first k."""
+    """Returns a tensor (..., P + 1). Entry k sums the squares of the `singular` values (..., P) after the first k."""
     lost = singular.double().square().flip(-1).cumsum(-1).flip(-1)
     return torch.cat([lost, lost.new_zeros(*lost.shape[:-1], 1)], dim=-1)
 
 
 def low_rank_svd(A: Tensor, B: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns the singular value decomposition of A (D, P) times B (P, E), computed from a (P, P) matrix."""
+    """Returns the singular value decomposition of the product A B of A (D, P) and B (P, E), from a matrix (P, P)."""
     Q_a, R_a = torch.linalg.qr(A)
     Q_b, R_b = torch.linalg.qr(B.T)
     left, singular, right = torch.linalg.svd(R_a @ R_b.T, full_matrices=False)
@@ -248,5 +253,5 @@ def condition_number(M: Tensor) -> float:
 
 
 def row_norms(rows: Tensor) -> Tensor:
-    """Returns the norms of the rows, (n, 1), clamped to a tiny positive number so that they can be divisors."""
+    """Returns the norms of the rows, (n, 1), clamped to a tiny positive number to avoid division by zero."""
     return rows.norm(dim=1, keepdim=True).clamp(min=torch.finfo(torch.float64).tiny)

@@ -11,7 +11,7 @@ from .budget import LayerSize
 from .predictions import Fidelity
 
 RESULTS, PLOT = "shrinking.json", "shrinking.png"
-TOLERANCE = 0.95  # minimum fraction of the target speedup, as measured times vary by about 5%
+TOLERANCE = 0.95  # minimum fraction of the target speedup, because measured times vary by about 5%
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -26,11 +26,14 @@ class ShrinkResult:
         predicted_divergence: second-order estimate of the KL divergence before the refit, in nats per row.
         fidelity: fidelity of the pruned model's predictions on held-out rows.
         parameters, operations: number of parameters, and FLOPs for a row of average length, before and after pruning.
-        seconds: average time per batch over one batch each of short, medium and long rows, before and after.
-        speedup, target_speedup: measured speedup, and the requested one if any.
+        seconds: seconds per batch, averaged over one batch each of short, medium and long rows, before and after
+            pruning.
+        speedup, target_speedup: measured and requested speedup. The latter is None if the target was not a speedup.
         machine: the machine on which the times were measured.
-        table_speedup, table_machine: speedup according to the latency table, and its machine ("" for this machine).
-        distil_steps, distilled: number of distillation steps, and the fidelity after them (None if they did not help).
+        table_speedup, table_machine: speedup according to the latency table, and the machine on which the table was
+            measured. The latter is "" for this machine.
+        distil_steps: number of distillation steps.
+        distilled: fidelity after distillation, or None if distillation did not improve it.
         folder: directory of the new model.
     """
 
@@ -96,7 +99,7 @@ class ShrinkResult:
         )
 
     def write(self, directory: Path):
-        """Writes the result to shrinking.json, without the output directory and the path to the original."""
+        """Writes the result to shrinking.json, without the output directory or the absolute path to the original."""
         fields = {name: value for name, value in asdict(self).items() if name != "folder"}
         text = to_json(fields | {"model": short_name(self.model)}, indent=1)
         (directory / RESULTS).write_text(text + "\n")
@@ -137,7 +140,7 @@ def short_name(model: str) -> str:
 
 @skip_without_matplotlib
 def plot(result: ShrinkResult, file: Path):
-    """Plots the remaining percentages of heads and neurons per layer, and of parameters, operations and time."""
+    """Plots which percentages of heads and neurons in each layer, and of parameters, operations and time, remain."""
     with new_figure(9, 3.6, file) as figure:
         layers, model = figure.subplots(1, 2, width_ratios=(2, 1))
         indices, pairs = range(len(result.after)), list(zip(result.before, result.after, strict=True))

@@ -3,8 +3,9 @@ Prunes a BERT to a target speed or size while preserving its predictions.
 
 1. calibration.py loads unlabeled rows for the model's task.
 2. layers.py collects statistics for each layer: activations, and the Fisher information of the predictions.
-3. pruning.py computes the cost of pruning heads, head sizes and neurons. latency.py measures the time saved by it.
-4. budget.py chooses the shapes for all layers that meet the target at the lowest cost.
+3. pruning.py computes the cost of pruning heads, head sizes and neurons. latency.py measures the time
+   that pruning saves.
+4. budget.py chooses the shapes of all layers so that they meet the target at the lowest cost.
 5. layers.py refits the remaining weights to the hidden states of the original.
 6. fine_tuning/distillation.py optionally trains the pruned model to make the same predictions as the original.
 """
@@ -129,7 +130,7 @@ class ShrinkContext:
         Loads the model, the tokenizer and the rows. `options` are passed to `LoadedModel.load`.
 
         Raises:
-            InputError: If there are too few tokens for a least-squares fit of the largest sublayer.
+            InputError: If the rows contain too few tokens for a least-squares fit of the largest sublayer.
         """
         loaded = LoadedModel.load(source, **options)
         loaded.model = original = fixed_head_model(loaded.model, source)
@@ -140,7 +141,7 @@ class ShrinkContext:
         needed = TOKENS_PER_DIMENSION * inputs
         if tokens < needed:
             raise InputError(
-                f"the calibration rows contain {tokens:,} tokens, but {inputs:,} neurons need at least {needed:,}: "
+                f"the calibration rows contain {tokens:,} tokens, but {inputs:,} neurons need at least {needed:,}; "
                 "provide more rows."
             )
         return context
@@ -179,7 +180,7 @@ def fixed_head_model(model: PreTrainedModel, source: str) -> FixedHeadBertPreTra
     if fixed is not model:
         check_equivalence(model, fixed)
     if 0 in (*fixed.config.head_counts, *fixed.config.neuron_counts):
-        raise InputError(f"{source}: a layer has no heads or no neurons; shrink the original instead.")
+        raise InputError(f"{source}: a layer has no heads or no neurons; shrink the original model instead.")
     fixed.config.unpad_inputs = False
     return fixed.eval().to("cuda" if torch.cuda.is_available() else "cpu", torch.float32)
 
@@ -227,10 +228,10 @@ def shrink(  # noqa: PLR0913  the options of the command
         flops: maximum number of FLOPs for a row of average length.
         attention_head_size, value_head_size, num_attention_heads, intermediate_size: one number for all layers, or a
             list with one number per layer.
-        task_name, data_dir: a GLUE task, and the directory with its files. By default, it is loaded from the Hub.
+        task_name, data_dir: a GLUE task, and the directory with its files. The default is to load them from the Hub.
         train_file: one or more files with calibration rows.
         text_column_names: names of the text columns, such as "premise,hypothesis".
-        latency_table: a file with measured latencies. If it does not exist, they are measured and written to it.
+        latency_table: a file with measured latencies. If it does not exist, latencies are measured and written to it.
         max_seq_length, max_samples, batch_size: maximum tokens per row, maximum number of rows, and rows per batch.
         distil_steps: number of distillation steps after pruning. 600 steps take about ten minutes on two cores.
         learning_rate: learning rate for the distillation, 5e-5 by default.
@@ -290,7 +291,7 @@ def shrink(  # noqa: PLR0913  the options of the command
 
 
 def prune(context: ShrinkContext) -> tuple[FixedHeadBertPreTrainedModel, ShrinkResult]:
-    """Prunes a copy of the original to the target and refits it. Returns the model with its measurements."""
+    """Prunes a copy of the original model to the target and refits it. Returns the pruned model and its results."""
     original, target, shapes = context.original, context.target, context.shapes
     fixed_shapes = target.shapes(original.config) if target.is_shape else None
     table = latency_table(context) if target.is_time else None
@@ -327,8 +328,9 @@ def prune(context: ShrinkContext) -> tuple[FixedHeadBertPreTrainedModel, ShrinkR
 
 def prune_and_distil(context: ShrinkContext, training_args: CommonArguments, arguments: dict) -> ShrinkResult:
     """
-    Prunes a copy of the original and distills the original into it, or resumes an interrupted distillation. If
-    distillation does not reduce the KL divergence, writes the pruned model from before distillation.
+    Prunes a copy of the original and distills the original into the copy, or resumes an interrupted distillation.
+
+    If distillation does not reduce the KL divergence, writes the pruned model without distillation.
     """
     steps, name = training_args.max_steps, training_args.directory.name
     arguments = arguments | {"distil_steps": steps, "learning_rate": training_args.learning_rate}
@@ -367,7 +369,7 @@ def pruned_model(context: ShrinkContext, directory: Path) -> FixedHeadBertPreTra
 
 
 def layer_pruners(context: ShrinkContext, fixed_shapes: list[LayerSize] | None) -> list[LayerPruner]:
-    """Returns a pruner for each layer, with statistics for the fixed shapes or for all choices of heads."""
+    """Returns a pruner for each layer, with statistics for `fixed_shapes`, or for all choices if it is None."""
     if fixed_shapes is None:
         sizes = [{choice.size for choice in head_choices(shape.heads)} for shape in context.shapes]
     else:
@@ -440,7 +442,7 @@ def choose_shapes(
 
 
 def interpolate(fast: tuple[float, float], slow: tuple[float, float]) -> float:
-    """Interpolates two pairs (budget, relative time) linearly, and returns the budget for a relative time of 1."""
+    """Interpolates linearly between two pairs (budget, measured / target time). Returns the budget for ratio 1."""
     (low, less), (high, more) = fast, slow
     return low + (high - low) * min(max((1 - less) / (more - less), 0.1), 0.9)
 
@@ -448,7 +450,7 @@ def interpolate(fast: tuple[float, float], slow: tuple[float, float]) -> float:
 def prices_for(
     context: ShrinkContext, table: LatencyTable | None
 ) -> tuple[Callable[[Heads], float], Callable[[int], float]]:
-    """Returns two functions: one maps heads to the price of attention, one maps a neuron count to its price."""
+    """Returns two functions: one for the price of heads, and one for the price of a neuron count."""
     width, length = context.original.config.hidden_size, round(mean_tokens(context.calibration))
     if table is not None:
         return table.attention_times().__getitem__, table.feed_forward_times().__getitem__
@@ -469,7 +471,7 @@ def budget_for(context: ShrinkContext, table: LatencyTable | None, layers: float
     Returns the budget for the entire model, and the price of everything except the layers.
 
     Args:
-        layers, least: price of the layers before pruning, and the lowest price that they can have.
+        layers, least: total price of the layers before pruning, and their lowest possible total price.
 
     Raises:
         InputError: If the target is not smaller than the original, or is out of reach.
@@ -487,8 +489,8 @@ def budget_for(context: ShrinkContext, table: LatencyTable | None, layers: float
         rest, wanted, unit = context.operations(original) - layers, target.flops or 0, "operations"
     if not least + rest <= wanted < layers + rest:
         raise InputError(
-            f"the target is {scale * wanted:.4g} {unit}; the original needs {scale * (layers + rest):.4g} and the "
-            f"smallest possible model {scale * (least + rest):.4g}."
+            f"the target is {scale * wanted:.4g} {unit}, but the original needs {scale * (layers + rest):.4g} and the "
+            f"smallest possible model needs {scale * (least + rest):.4g}."
         )
     return wanted, rest
 

@@ -32,7 +32,7 @@ from .speed import disable_emulated_bf16
 
 RECIPES = Path(__file__).parents[1] / "recipes"
 FILES = ("train_file", "validation_file", "test_file")
-# A flag or keyword argument also replaces these entries in a recipe, because they are alternatives to it.
+# Maps a flag or keyword argument to the recipe entries that it replaces, because they are alternatives to it.
 REPLACES: dict[str, tuple[str, ...]] = {
     "train_file": ("dataset_name", "task_name"),
     "dataset_name": (*FILES, "task_name"),
@@ -80,36 +80,37 @@ class ModelArguments:
         default=None, metadata={"help": "Convert the text to lowercase. Default: the tokenizer's setting, or true."}
     )
     attn_implementation: str | None = field(
-        default=None, metadata={"help": "Attention function: eager, sdpa, ... Default: eager on CPUs, sdpa on GPUs."}
+        default=None,
+        metadata={"help": "Attention implementation, such as eager or sdpa. Default: eager on CPUs, sdpa on GPUs."},
     )
     ignore_mismatched_sizes: bool = field(
-        default=False, metadata={"help": "Initialize a task head randomly if its weights have a different shape."}
+        default=False, metadata={"help": "Initialize the task head randomly if its shape in the checkpoint differs."}
     )
     resize_embeddings: bool = field(
         default=False,
         metadata={
-            "help": "Add embeddings for tokens that only the tokenizer has. Each is the mean of the embeddings of the "
-            "pieces into which the model's vocabulary splits the token."
+            "help": "Add embeddings for tokens that are missing in the model's vocabulary. A new embedding is the "
+            "mean of the embeddings of the pieces into which the model's vocabulary splits the token."
         },
     )
     cache_dir: str | None = field(default=None, metadata={"help": "Directory for files downloaded from the Hub."})
     model_revision: str = field(default="main", metadata={"help": "Branch, tag or commit of the model on the Hub."})
-    token: str | None = field(default=None, metadata={"help": "Hub token. Default: the token of `hf auth login`."})
+    token: str | None = field(default=None, metadata={"help": "Hub access token. Default: saved by `hf auth login`."})
     trust_remote_code: bool = field(default=False, metadata={"help": "Run custom code from the model's repository."})
 
     @property
     def tokenizer(self) -> str | None:
-        """Directory, Hub id or file from which to load the tokenizer. None if no argument specifies it."""
+        """Directory, Hub id or file to load the tokenizer from, or None if no argument specifies one."""
         return self.tokenizer_name or self.model_name_or_path or (None if self.preset else self.config_name)
 
     @property
     def preset(self) -> str | None:
-        """Name of the preset, or None. If `config_name` is also an existing path, the path takes precedence."""
+        """The preset named by `config_name`. None if `config_name` is not a preset or is also an existing path."""
         name = self.config_name
         return name if name in PRESETS and not Path(name).exists() else None
 
     def hub_options(self) -> dict:
-        """Returns the keyword arguments for `from_pretrained`."""
+        """Returns the options for downloads from the Hub as keyword arguments for `from_pretrained`."""
         return {
             "cache_dir": self.cache_dir,
             "revision": self.model_revision,
@@ -120,7 +121,7 @@ class ModelArguments:
 
 @dataclass
 class CommonArguments(TrainingArguments):
-    """Arguments from transformers' TrainingArguments, without values that would silently produce a wrong result."""
+    """TrainingArguments with additional fields. Rejects values that would silently produce wrong results."""
 
     logging_nan_inf_filter: bool = field(
         default=False, metadata={"help": "Has no effect, because steps with a non-finite loss are always skipped."}
@@ -131,7 +132,7 @@ class CommonArguments(TrainingArguments):
     )
     take_over_output_dir: bool = field(
         default=False,
-        metadata={"help": "Remove a lock on the output directory left by a run killed on a different machine."},
+        metadata={"help": "Remove the lock on the output directory if it was left by a run on a different machine."},
     )
 
     # For each of these fields, the only supported value and the reason.
@@ -160,12 +161,12 @@ class CommonArguments(TrainingArguments):
                 raise InputError(f"is not supported: {reason}.", name)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Returns the state for pickling without the access token, because Trainer uploads training_args.bin."""
+        """Returns the state to pickle, without the access token, because Trainer uploads training_args.bin."""
         return vars(self) | {"hub_token": None}
 
 
 def use_fsdp_on_cpu(arguments: TrainingArguments):
-    """Enables FSDP 2 on CPUs, which torch supports but accelerate ignores."""
+    """Enables FSDP 2 on CPUs if it was requested, because torch supports it but accelerate ignores the request."""
     state, launched = arguments.distributed_state, os.environ.get("ACCELERATE_USE_FSDP", "").lower() == "true"
     if state is not None and state.distributed_type == DistributedType.MULTI_CPU and (arguments.fsdp or launched):
         state.distributed_type = DistributedType.MULTI_GPU
@@ -178,12 +179,12 @@ def read_arguments(argv: list[str] | None, *types: type, prog: str | None = None
     Flags take precedence over entries in the recipe.
 
     Args:
-        argv: the arguments on the command line. Default: `sys.argv[1:]`.
+        argv: the command-line arguments. Default: `sys.argv[1:]`.
         types: dataclasses with one field per flag.
         prog: program name to show in the help. Default: the name of the script.
 
     Raises:
-        InputError: If a flag does not exist, its value is invalid, or the recipe cannot be read.
+        InputError: If a flag does not exist or has an invalid value, or if the recipe cannot be read.
     """
     argv = list(sys.argv[1:] if argv is None else argv)
     has_recipe = bool(argv) and not argv[0].startswith("-") and Path(argv[0]).suffix in (".yaml", ".yml", ".json")
@@ -197,10 +198,11 @@ def read_arguments(argv: list[str] | None, *types: type, prog: str | None = None
 
 def with_recipe(recipe: str | Path | None, given: dict[str, Any]) -> dict[str, Any]:
     """
-    Returns the entries in a recipe, merged with the arguments `given`, which take precedence unless they are None.
+    Merges the arguments in `given` into the entries of a recipe, and returns the result. Arguments that are not None
+    take precedence. They also remove the entries that REPLACES lists for them.
 
-    A recipe is a YAML or JSON file. If the file `recipes/NAME.yaml` does not exist, the recipe of that name shipped
-    with the package is used.
+    A recipe is a YAML or JSON file. If the file recipes/NAME.yaml does not exist, the recipe with this name that
+    is shipped with the package is used instead.
     """
     given = {name: value for name, value in given.items() if value is not None}
     if recipe is None:
@@ -217,7 +219,7 @@ def with_recipe(recipe: str | Path | None, given: dict[str, Any]) -> dict[str, A
 
 def make_arguments(given: dict[str, Any], *types: type) -> tuple:
     """
-    Creates an instance of each dataclass in `types` from field values. A value of None selects the default.
+    Creates an instance of each dataclass in `types` from the field values in `given`. None selects a field's default.
 
     Raises:
         InputError: If a field does not exist, or if a value is invalid or has the wrong type.
@@ -234,7 +236,9 @@ def make_arguments(given: dict[str, Any], *types: type) -> tuple:
 
 def check_types(given: dict[str, Any], *types: type) -> dict[str, Any]:
     """
-    Returns the values converted to their fields' types. Ints become floats, single values lists, and paths strings.
+    Returns the values in `given` that are not None, converted to the types of their fields.
+
+    Paths are converted to strings. Where a field requires it, ints are converted to floats and single values to lists.
 
     Raises:
         InputError: If a field does not exist, or if a value has the wrong type.
@@ -251,7 +255,7 @@ def check_types(given: dict[str, Any], *types: type) -> dict[str, Any]:
 
 
 def to_type(name: str, value: Any, hint: Any) -> Any:
-    """Returns a value converted to the type `hint`. Raises InputError if that is not possible."""
+    """Returns the value of the field `name`, converted to the type `hint`. Raises InputError if this is impossible."""
     if isinstance(value, str) and hint == dict | None:
         with suppress(ValueError):
             value = mapping(value)
@@ -268,13 +272,13 @@ def to_type(name: str, value: Any, hint: Any) -> Any:
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:
-    """Returns the end of an error message about an unknown argument, which suggests the most similar known name."""
+    """Returns the end of an error message about an unknown argument. Suggests a known name if one is similar."""
     matches = get_close_matches(name.partition("=")[0].lstrip("-").replace("-", "_"), known, 1, cutoff=0.75)
     return f"; did you mean `{matches[0]}`?" if matches else "."
 
 
 class ArgumentParser(HfArgumentParser):
-    """HfArgumentParser that also parses mappings, rejects abbreviated flags, and raises InputError."""
+    """HfArgumentParser that parses mappings, rejects abbreviated flags, and reports errors as InputError."""
 
     def __init__(self, types: Any, prog: str | None = None):
         super().__init__(types, allow_abbrev=False, prog=prog)
@@ -289,7 +293,7 @@ class ArgumentParser(HfArgumentParser):
 
 
 def mapping(text: str) -> dict:
-    """Parses JSON or `name=value,name=value` with YAML values. argparse's messages contain this function's name."""
+    """Parses a JSON object, or `name=value,...` with YAML values. argparse shows this function's name in errors."""
     is_json = text.lstrip().startswith("{")
     if not is_json and "=" not in text:
         raise ValueError(text)

@@ -1,4 +1,4 @@
-"""Training that saves a checkpoint and stops when it receives a signal. The same command resumes it."""
+"""Training that saves a checkpoint and stops when it receives a signal. The same command resumes the run."""
 
 import signal
 import threading
@@ -18,9 +18,10 @@ from .trainer import CommonTrainer
 
 def train(trainer: CommonTrainer, checkpoint: str | None):
     """
-    Trains a model, or resumes from `checkpoint`, and saves the weights, tokenizer, log and metrics.
+    Trains the model, or resumes training from `checkpoint`. Saves the weights, tokenizer, log and metrics.
 
-    If `checkpoint` is the output directory itself, training is complete, and the model is loaded from there.
+    If `checkpoint` is the output directory itself, training is already complete. In this case, only loads the model
+    and the log.
 
     Raises:
         KeyboardInterrupt: If Ctrl-C is pressed, after a checkpoint has been saved.
@@ -55,9 +56,10 @@ def train(trainer: CommonTrainer, checkpoint: str | None):
 
 class StopOnSignal(TrainerCallback):
     """
-    Callback that saves a checkpoint after the current step and stops training on SIGTERM or Ctrl-C.
+    Callback that reacts to SIGTERM or Ctrl-C: saves a checkpoint after the current step, and stops training.
 
-    Job schedulers send SIGTERM before they kill a process. A second Ctrl-C interrupts training immediately.
+    Job schedulers send SIGTERM before they kill a process. In a run with a single process, a second Ctrl-C interrupts
+    training immediately.
     """
 
     def __init__(self):
@@ -91,7 +93,7 @@ class StopOnSignal(TrainerCallback):
                 control.should_log = control.should_evaluate = False
 
     def requested_anywhere(self, args) -> bool:
-        """Returns True on all processes if any has received a signal. They may receive it at different steps."""
+        """Returns True on all processes if at least one process has received a signal."""
         if args.world_size > 1:
             votes = torch.tensor(self.requested, device=args.device)
             torch.distributed.all_reduce(votes, torch.distributed.ReduceOp.MAX)

@@ -1,4 +1,4 @@
-"""Functions that load the configuration and the model specified by the arguments."""
+"""Loads the configuration and the model that the arguments specify."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ from .new_tokens import add_embeddings
 
 def load_config(arguments: ModelArguments, **changes) -> PreTrainedConfig:
     """
-    Returns the configuration of the model or preset with `changes` and then `config_overrides` applied.
+    Returns the configuration of the model or preset, after applying `changes` and then `config_overrides`.
 
     Raises:
         InputError: If the model does not exist or the configuration is invalid.
@@ -37,7 +37,7 @@ def load_config(arguments: ModelArguments, **changes) -> PreTrainedConfig:
         elif arguments.can_be_new and arguments.config_overrides:
             config = FixedHeadBertConfig(**changes)
         else:
-            raise InputError("no model; set `model_name_or_path`, or `config_name` to a preset for random weights.")
+            raise InputError("no model specified; set `model_name_or_path`, or `config_name` to a preset.")
         if arguments.can_be_new and arguments.config_overrides and config.model_type in FAMILIES:
             config = fixed_head_config(config)  # a BERT configuration has no field for the head size
         if arguments.config_overrides:
@@ -55,7 +55,7 @@ def override(config: PreTrainedConfig, changes: dict[str, Any]):
 
 
 def check_length(max_seq_length: int, config: PreTrainedConfig):
-    """Raises InputError if sequences would be longer than the position embeddings allow, or too short for a pair."""
+    """Raises InputError if `max_seq_length` exceeds the maximum length for the model, or is too short for a pair."""
     longest = max_tokens(config)
     if not 8 <= max_seq_length <= longest:
         raise InputError(
@@ -73,16 +73,17 @@ def load_model(
     train: bool = True,
 ) -> PreTrainedModel:
     """
-    Loads `model_name_or_path`, or creates a model with random weights for the tokenizer's vocabulary.
+    Loads the model `model_name_or_path`. If this argument is None, creates a model with random weights and the
+    tokenizer's vocabulary size.
 
     Args:
-        train: whether the model will be trained. A task head without weights in the checkpoint is then initialized
-            randomly.
+        train: True if the model will be trained. Weights that are missing in the checkpoint, such as a task head, are
+            then initialized randomly.
 
     Raises:
-        InputError: If the model does not exist, if the tokenizer has more tokens than the model and
-            `resize_embeddings` is not set, if weights have a different shape, or if weights are missing and `train` is
-            False.
+        InputError: If the model does not exist. If the tokenizer has more tokens than the model, unless
+            `resize_embeddings` is set. If weights have a different shape, unless `ignore_mismatched_sizes` is set. If
+            weights are missing and `train` is False.
     """
     attention = arguments.attn_implementation or ("eager" if PartialState().device.type == "cpu" else None)
     name = arguments.model_name_or_path

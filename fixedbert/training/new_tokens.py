@@ -1,4 +1,4 @@
-"""Adds embeddings for tokens that a tokenizer has and a model does not."""
+"""Adds embeddings for tokens that are in the tokenizer's vocabulary, but not in the model's."""
 
 import json
 from typing import Any
@@ -12,7 +12,8 @@ from transformers import PreTrainedTokenizerBase
 @torch.no_grad()
 def add_embeddings(model: Any, tokenizer: PreTrainedTokenizerBase):
     """
-    Adds an embedding for each token id that is out of range, in place, and an output weight and bias if there are any.
+    Adds an embedding for each token id that is missing in the model's vocabulary, in place. If the model has output
+    weights and biases, adds these too.
 
     A new row is the mean of the rows for the pieces into which the old vocabulary splits the token.
     """
@@ -38,9 +39,10 @@ def add_embeddings(model: Any, tokenizer: PreTrainedTokenizerBase):
 
 def pieces_of_new_tokens(tokenizer: PreTrainedTokenizerBase, size: int) -> list[list[int]]:
     """
-    Returns the pieces of each token id from `size` on, as ids below `size`.
+    Splits each token whose id is at least `size` into pieces, and returns a list of the pieces' ids for each token.
 
-    An id without a token, or a token without pieces, gets all ids below `size`.
+    The ids of the pieces are below `size`. If a token cannot be split, or an id belongs to no token, the list contains
+    all ids below `size`.
     """
     backend = tokenizer.backend_tokenizer
     state = json.loads(backend.to_str())

@@ -36,17 +36,18 @@ from .resumption import check_same_command, write_command
 @contextmanager
 def output_directory(training_args: CommonArguments, given: dict[str, Any]) -> Iterator[str | None]:
     """
-    Context manager for a run: locks the output directory, and renames OUTPUT.partial to OUTPUT at the end.
+    Context manager that locks the output directory of a run, and renames OUTPUT.partial to OUTPUT at the end.
 
-    Yields the checkpoint to resume from, or None. Inside the context, `output_dir` is OUTPUT.partial. If the run is
-    interrupted, OUTPUT.partial is kept if it contains a checkpoint or the trained model, and removed otherwise.
+    Yields the checkpoint to resume from, or None for a new run. Inside the context, `training_args.output_dir` is
+    OUTPUT.partial. If the run is interrupted, OUTPUT.partial is kept if it contains a checkpoint or the trained model.
+    Otherwise, it is removed.
 
     Args:
         given: the run's arguments, which are written to command.json.
 
     Raises:
-        InputError: If the directory is not empty, not writable or in use, or if the unfinished run has different
-            arguments.
+        InputError: If the directory is not empty, is not writable or is in use. Also if OUTPUT.partial contains an
+            unfinished run with different arguments.
     """
     final = output_path(training_args.output_dir)
     with output_lock(final, training_args):
@@ -79,7 +80,7 @@ def output_directory(training_args: CommonArguments, given: dict[str, Any]) -> I
 
 
 def remove_incomplete(partial: Path):
-    """Removes incomplete checkpoints left by a killed run, or all of `partial` if no checkpoint is complete."""
+    """Removes incomplete checkpoints that a killed run left in `partial`. If none is complete, removes `partial`."""
     if not last_checkpoint(partial):
         shutil.rmtree(partial, ignore_errors=True)
     for directory in partial.glob("checkpoint-*"):
@@ -97,7 +98,7 @@ def output_lock(final: Path, training_args: CommonArguments) -> Iterator[None]:
 
 @contextmanager
 def on_main_process(context: AbstractContextManager) -> Iterator[None]:
-    """Context manager that enters `context` on the main process only. All processes raise an InputError it raises."""
+    """Context manager that enters `context` on the main process only. All processes raise its InputErrors."""
     problem: InputError | None = None
     with ExitStack() as stack:
         if PartialState().is_main_process:
@@ -112,7 +113,7 @@ def on_main_process(context: AbstractContextManager) -> Iterator[None]:
 
 
 def finish_directory(partial: Path, final: Path):
-    """Waits for all processes, and renames `partial` to `final`."""
+    """Waits for all processes, and then renames `partial` to `final`."""
     state = PartialState()
     state.wait_for_everyone()
     if state.is_main_process:
@@ -121,7 +122,7 @@ def finish_directory(partial: Path, final: Path):
 
 
 def is_complete_checkpoint(directory: Path) -> bool:
-    """Returns True if a checkpoint or trained model is complete. Its last file, trainer_state.json, must be intact."""
+    """Returns True if a checkpoint or trained model contains an intact trainer_state.json, which is written last."""
     file = directory / "trainer_state.json"
     return file.is_file() and file.read_bytes().rstrip().endswith(b"}")
 
@@ -139,7 +140,7 @@ def complete_checkpoints(directory: Path) -> list[Path]:
 
 
 def last_checkpoint(directory: Path) -> str | None:
-    """Returns `directory` if it contains the trained model, its newest complete checkpoint otherwise, or None."""
+    """Returns the path to resume from: `directory` if training is complete, else its last checkpoint, or None."""
     trained = [directory] if is_complete_checkpoint(directory) else []
     return next(map(str, [*trained, *reversed(complete_checkpoints(directory))]), None)
 
@@ -159,7 +160,7 @@ class Trained:
 
 
 def read_result(directory: Path) -> Trained:
-    """Reads the metrics in the output directory of a run or sweep. They are empty if no results file exists."""
+    """Reads the results in the output directory of a run or sweep. If no results file exists, `results` is empty."""
     files = [file for file in (directory / "all_results.json", directory / "results.json") if file.exists()]
     return Trained(directory, read_json_object(files[0]) if files else {})
 

@@ -17,7 +17,7 @@ MAX_COUNTED_CLASSES = 12  # a confusion matrix with more classes shows no counts
 
 
 def is_metric(name: str) -> bool:
-    """Returns True if an entry in Trainer's log is an evaluation metric, not a loss, count, time or threshold."""
+    """Returns True if `name`, from Trainer's log, is an evaluation metric and not a loss, count, time or threshold."""
     return name.startswith("eval_") and not any(part in name for part in NOT_METRICS)
 
 
@@ -27,7 +27,7 @@ def draw_pretraining(log_history: list[dict], task: str, title: str, file: str |
     Plots losses, accuracies and the learning rate against the number of non-padding tokens seen in training.
 
     Args:
-        log_history: the log in Trainer's state.
+        log_history: the log of the run, from `log_history` in Trainer's state.
         task: "mlm" or "clm".
     """
     losses = {"loss": "training", "eval_loss": "held out"}
@@ -115,7 +115,7 @@ def draw_squad(
 
 @skip_without_matplotlib
 def draw_sweep(summaries: list, file: str | Path):
-    """Plots the main metric of each run as a dot, and the median over seeds as a line."""
+    """Plots the main metric of each run in a sweep as a dot, and the medians over seeds as lines."""
     with new_figure(max(5, len(summaries) + 2), 4.6, file) as figure:
         axes = figure.subplots()
         for x, summary in enumerate(summaries):
@@ -128,13 +128,13 @@ def draw_sweep(summaries: list, file: str | Path):
 
 
 def logged(log_history: list[dict], name: str, against: str = "step") -> tuple[list, list]:
-    """Returns the values of `against` and `name` from all log entries that contain both. Skips null values."""
+    """Returns two lists with the values of `against` and `name`. Skips log entries in which one of them is missing."""
     entries = [entry for entry in log_history if entry.get(name) is not None and against in entry]
     return [entry[against] for entry in entries], [entry[name] for entry in entries]
 
 
 def plot_log(log_history: list[dict], loss: Axes, metrics: Axes, scale: float = 100):
-    """Plots losses, and metrics multiplied by `scale`, against training steps in two panels."""
+    """Plots losses in the panel `loss`, and metrics times `scale` in the panel `metrics`, against training steps."""
     loss.plot(*logged(log_history, "loss"), label="training")
     loss.plot(*logged(log_history, "eval_loss"), "o-", label="validation")
     loss.set(title="loss", xlabel="step", ylabel="loss", xlim=(0, None), ylim=(0, None))
@@ -150,7 +150,7 @@ def plot_log(log_history: list[dict], loss: Axes, metrics: Axes, scale: float = 
 
 
 def draw_confusion_matrix(panel: Axes, expected: np.ndarray, predicted: np.ndarray, labels: list[str]):
-    """Draws a confusion matrix with counts as text. Colors show the fraction of each true class."""
+    """Draws a confusion matrix with counts as text. Colors show fractions of the examples in each true class."""
     counts = np.zeros((len(labels), len(labels)), dtype=int)
     np.add.at(counts, (expected.astype(int), predicted.astype(int)), 1)
     fractions = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)

@@ -24,12 +24,12 @@ def without_secrets(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def write_command(partial: Path, given: dict[str, Any]):
-    """Writes the arguments, except access tokens, to command.json, which is also a recipe for repeating the run."""
+    """Writes the arguments, except access tokens, to command.json. The file is also a recipe for repeating the run."""
     write_atomically(partial / COMMAND_FILE, to_json(without_secrets(given), indent=1, default=str) + "\n")
 
 
 def check_same_command(partial: Path, given: dict[str, Any]):
-    """Raises InputError if arguments that affect training differ from those of the unfinished run in `partial`."""
+    """Raises InputError if `given` and the unfinished run in `partial` differ in arguments that affect training."""
     earlier, now = read_json_object(partial / COMMAND_FILE), json.loads(to_json(given, default=str))
     names = [name for name in earlier | now if not name.startswith(UNCHECKED_PREFIXES)]
     if changed := [name for name in names if earlier.get(name) != now.get(name)]:
@@ -40,13 +40,13 @@ def check_same_command(partial: Path, given: dict[str, Any]):
 
 
 def check_same_data(output_dir: Path, fingerprint: str):
-    """Writes the fingerprint of the data to data.json. Raises InputError if it has changed since the run started."""
+    """Writes the data fingerprint to data.json when a run starts. Raises InputError if it differs in a resumed run."""
     state, file = PartialState(), output_dir / DATA_FILE
     if state.is_main_process and not file.exists():
         write_atomically(file, json.dumps({"fingerprint": fingerprint}) + "\n")
     state.wait_for_everyone()
     if read_json_object(file).get("fingerprint") != fingerprint:
         raise InputError(
-            f"{output_dir}: the data or the teacher has changed since the unfinished run started; restore it, or "
-            "remove this directory."
+            f"{output_dir}: the data or the teacher has changed since the unfinished run started; restore the "
+            "original version, or remove this directory."
         )

@@ -19,7 +19,8 @@ class FastDropout(nn.Dropout):
     """
     Dropout that is about three times as fast as nn.Dropout on a CPU, because it draws only 16 random bits per element.
 
-    The probability is rounded to a multiple of 2^-16. The random numbers differ from those that nn.Dropout draws.
+    The probability is rounded to a multiple of 2^-16. With the same seed, the dropped elements
+    differ from nn.Dropout's.
     """
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -31,7 +32,7 @@ class FastDropout(nn.Dropout):
 
 
 def use_fast_dropout(model: nn.Module):
-    """Replaces each nn.Dropout in the model by a FastDropout, in place."""
+    """Replaces each nn.Dropout in the model with a FastDropout, in place."""
     for parent in list(model.modules()):
         for name, child in parent.named_children():
             if type(child) is nn.Dropout:
@@ -40,9 +41,9 @@ def use_fast_dropout(model: nn.Module):
 
 def keep_freed_memory(device: torch.device):
     """
-    Makes glibc keep freed memory for later tensors instead of returning it to the kernel, if the device is a CPU.
+    If the device is a CPU, makes glibc keep freed memory for later tensors instead of returning it to the kernel.
 
-    Otherwise, page faults can take up half of the time for a training step.
+    Returning memory causes page faults, which can take up half of the time for a training step.
     """
     if device.type == "cpu" and sys.platform == "linux":
         mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
@@ -52,17 +53,17 @@ def keep_freed_memory(device: torch.device):
 
 
 def enable_unpadding(model: PreTrainedModel):
-    """Makes a FixedHeadBert skip padding. Does not change its configuration, and therefore not the saved model."""
+    """Makes a FixedHeadBert skip padding. Its configuration, and therefore the saved model, does not change."""
     vars(model.base_model)["unpad_inputs"] = True
 
 
 def enable_sparse_prediction(model: PreTrainedModel):
-    """Makes a FixedHeadBert compute logits for labeled tokens only. Does not change its configuration."""
+    """Makes a FixedHeadBert compute logits for labeled tokens only. Its configuration does not change."""
     vars(model)["sparse_prediction"] = True
 
 
 def has_bf16(use_cpu: bool) -> bool:
-    """Returns True if the accelerator, or the CPU without one or with `use_cpu`, supports bf16 in hardware."""
+    """Returns True if the accelerator supports bf16. Checks the CPU if `use_cpu` is True or no accelerator exists."""
     if not use_cpu and torch.accelerator.is_available():
         return torch.cuda.is_available() and torch.cuda.is_bf16_supported(including_emulation=False)
     capabilities = torch.cpu.get_capabilities()
@@ -70,7 +71,7 @@ def has_bf16(use_cpu: bool) -> bool:
 
 
 def disable_emulated_bf16(arguments: TrainingArguments):
-    """Replaces bf16 by float32 in the arguments and logs a warning if the CPU would emulate it."""
+    """Replaces bf16 with float32 in the arguments, and logs a warning, if training on this CPU would emulate bf16."""
     requested = arguments.bf16 or arguments.bf16_full_eval or arguments.mixed_precision == "bf16"
     if requested and arguments.device.type == "cpu" and not has_bf16(use_cpu=True):
         logger.warning("using float32 instead of bf16, which this CPU does not support in hardware")

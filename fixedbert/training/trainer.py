@@ -1,4 +1,4 @@
-"""The Trainer for pretraining and fine-tuning, which skips non-finite steps and resumes a run bit for bit."""
+"""Trainer for pretraining and fine-tuning that skips non-finite steps and resumes runs bit-exactly."""
 
 import time
 from contextlib import ExitStack
@@ -26,8 +26,8 @@ class CommonTrainer(Trainer):
     """
     Trainer that skips a step on all processes if its loss or gradient norm is NaN or infinite on any process.
 
-    Logged losses are averages over the steps applied since the last log. A resumed run sees the same examples as an
-    uninterrupted run and ends with the same weights.
+    Logged losses are averages over the steps applied since the last log entry. A resumed run sees the same examples as
+    an uninterrupted run and ends with the same weights.
     """
 
     counts = 0  # number of sums that a subclass logs in addition to the loss
@@ -55,18 +55,18 @@ class CommonTrainer(Trainer):
                 raise InputError(f"FSDP cannot save the trained model as a {state_dict_type}; use FULL_STATE_DICT.")
 
     def reset_losses(self):
-        """Resets the sums for the average loss of the run and those for the next log."""
+        """Resets the sums for the run's average loss and the sums for the next log entry."""
         self.total_loss, self.total_steps = 0.0, 0  # over the applied steps that have been logged
         self.begin_window()
 
     def begin_window(self):
-        """Resets the sums for the next log."""
+        """Resets the sums for the next log entry."""
         self.window = torch.zeros(1 + self.counts)  # the sum of the losses, followed by the subclass's sums
         self.window_steps = 0  # applied steps
         self.window_began = time.monotonic()
 
     def loader(self, dataset: Dataset, batch_size: int, sampler: Sampler, **options) -> DataLoader:
-        """Returns a data loader that divides batches among processes. `options` override `dataloader_` arguments."""
+        """Returns a data loader that distributes batches among processes. `options` override arguments."""
         names = [field.name for field in fields(self.args) if field.name.startswith("dataloader_")]
         given = {name.removeprefix("dataloader_"): getattr(self.args, name) for name in names}
         batches = DataLoader(dataset, batch_size, sampler=sampler, collate_fn=self.data_collator, **given | options)
@@ -89,11 +89,11 @@ class CommonTrainer(Trainer):
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *args, **kwargs):
         """
-        Trains, or resumes from a checkpoint.
+        Trains the model, or resumes training from a checkpoint.
 
         Raises:
             InputError: If the checkpoint is corrupted.
-            Divergence: If a loss, gradient norm or weight is NaN or infinite.
+            Divergence: If `max_nonfinite_steps` consecutive steps are non-finite, or if weights to be saved are.
         """
         with ExitStack() as self.loading:  # closed when the checkpoint has been loaded
             if resume_from_checkpoint:
@@ -102,7 +102,7 @@ class CommonTrainer(Trainer):
             return super().train(resume_from_checkpoint, *args, **kwargs)
 
     def get_batch_samples(self, *args, **kwargs):
-        """Returns the batches of the next step. Returns no batches if a run is resumed after its last step."""
+        """Returns the batches for the next step, or no batches if the run is resumed after its last step."""
         return ([], None) if self.control.should_training_stop else super().get_batch_samples(*args, **kwargs)
 
     def training_step(self, *args, **kwargs):
@@ -117,10 +117,11 @@ class CommonTrainer(Trainer):
 
     def apply_finite_step(self, norm: torch.Tensor | float | None) -> bool:
         """
-        Returns True if a step's losses and gradient norm are finite on all processes, so that it can be applied.
+        Returns True if the step can be applied, because its losses and gradient norm are finite on all processes.
 
-        Adds the losses of such a step to the next log. Deletes the gradients of any other step on all processes, so
-        that the weights and the optimizer state do not change.
+        In this case, adds the losses to the sums for the next log entry. Otherwise, deletes the gradients on all
+        processes, so that the weights and the optimizer state do not change. If only fp16 overflows, the loss scaler
+        skips the step instead.
 
         Raises:
             Divergence: If `max_nonfinite_steps` consecutive steps were non-finite.
@@ -154,7 +155,7 @@ class CommonTrainer(Trainer):
         return False
 
     def divergence(self, problem: str) -> Divergence:
-        """Returns an error that describes the problem, the last checkpoint and possible remedies."""
+        """Returns an error that states the problem, the last checkpoint and possible remedies."""
         checkpoint = last_checkpoint(self.args.directory)
         saved = f"the last checkpoint is {checkpoint}" if checkpoint else "no checkpoint has been saved"
         return Divergence(f"{problem}; {saved}; lower `learning_rate`, or check the initial weights and the data.")
@@ -176,7 +177,7 @@ class CommonTrainer(Trainer):
         Saves the model without uploading it.
 
         Raises:
-            Divergence: If a weight is NaN or infinite. Nothing is saved.
+            Divergence: If a weight is NaN or infinite. In this case, nothing is saved.
         """
         weights = (x.to_local() if isinstance(x, DTensor) else x for x in self.model.parameters())
         is_finite = torch.stack([weight.detach().isfinite().all().to(self.args.device) for weight in weights]).all()
@@ -203,7 +204,7 @@ class CommonTrainer(Trainer):
         create_model_card(self)
 
     def log(self, logs, *args, **kwargs):
-        """Logs the loss averaged over the applied steps, or no loss if all steps since the last log were skipped."""
+        """Logs the average loss over the steps applied since the last log entry. Logs nothing if all were skipped."""
         if "loss" in logs and not self.window_steps:
             return
         if "loss" in logs or "train_loss" in logs:
@@ -220,12 +221,12 @@ class CommonTrainer(Trainer):
         super().log(logs, *args, **kwargs)
 
     def counted(self, counts: list[float]) -> dict[str, float]:
-        """Returns a subclass's log entries. `counts` are the sums since the last log, over all processes."""
+        """Returns values for a subclass to log. `counts` are its sums over all processes since the last log entry."""
         return {}
 
 
 def output_bias_aliases(model: PreTrainedModel) -> list[tuple[torch.nn.Module, str]]:
-    """Returns (module, attribute name) for every other module that holds the bias of the output embeddings."""
+    """Returns (module, attribute name) for each module that shares the bias of the output embeddings."""
     output = model.get_output_embeddings()
     bias = getattr(output, "bias", None)
     own = ((module, name, x) for module in model.modules() for name, x in module.named_parameters(recurse=False))
@@ -233,7 +234,7 @@ def output_bias_aliases(model: PreTrainedModel) -> list[tuple[torch.nn.Module, s
 
 
 class Resumption(TrainerCallback):
-    """Callback that starts a resumed run in the correct epoch, or ends it if all steps are done."""
+    """Callback that starts a resumed run in the correct epoch, or ends the run if all steps are done."""
 
     def __init__(self, trainer: CommonTrainer):
         self.trainer = trainer

@@ -104,7 +104,7 @@ def test_grid_of_the_bert_paper(tmp_path):
         "output_dir": str(tmp_path / runs[-1].directory),
     }
     training_args.gradient_accumulation_steps = 3
-    with pytest.raises(InputError, match="the batch size 16 in `grid` is not divisible by 3 devices"):
+    with pytest.raises(InputError, match="the batch size 16 in `grid` is not divisible by 3, the number of devices"):
         run_fields(runs[0], given, training_args, tmp_path)
     training_args.grid = "bart"
     with pytest.raises(InputError, match="unknown `grid` 'bart'; available grids: bert"):

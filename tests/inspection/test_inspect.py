@@ -236,7 +236,7 @@ def test_suggestion_for_layers_with_a_high_ceiling():
     text = suggestion(inspection_of(ceiling, [32, 32, 32]))
     assert "effective rank is at least 80% of its maximum in layers 0, 2." in text
     assert "convert m --output_dir OUTPUT --attention_head_size 64 32 64`" in text
-    assert "does not tell whether larger heads" in suggestion(inspection_of([[0.0, 0.0]] * 3, [32, 32, 32]))
+    assert "does not show whether larger heads" in suggestion(inspection_of([[0.0, 0.0]] * 3, [32, 32, 32]))
     assert "larger heads add nothing" in suggestion(inspection_of(ceiling, [128] * 3))
     assert "convert" not in suggestion(inspection_of(ceiling, [32, 32, 32], can_grow=False))
     mixed = suggestion(inspection_of(ceiling, [128, 32, 16]))  # heads in layer 0 can express every pattern
@@ -314,7 +314,7 @@ def test_decoder_is_rejected(text, tmp_path, vocabulary):
     BertTokenizer(vocab=vocabulary).save_pretrained(tmp_path / "distilbert")
     for name, end in (
         ("decoder", r"can be inspected\."),
-        ("distilbert", "inspected; convert it with fixedbert convert"),
+        ("distilbert", "inspected; first convert it with `fixedbert convert`"),
     ):
-        with pytest.raises(InputError, match=f"{name}: only bidirectional encoders like BERT.*{end}"):
+        with pytest.raises(InputError, match=f"{name}: only bidirectional BERT-like encoders.*{end}"):
             inspect(str(tmp_path / name), tmp_path / "out", text, max_seq_length=8)

@@ -53,7 +53,7 @@ def test_budget_is_scaled_to_the_current_speed(monkeypatch):
 
     assert budget(milliseconds=1500) == pytest.approx((2.4, 0.2))
     assert budget(speedup=2.0) == pytest.approx((2.4, 0.2))
-    with pytest.raises(InputError, match="the target is 3.5 seconds; the original needs 3 and"):
+    with pytest.raises(InputError, match="the target is 3.5 seconds, but the original needs 3 and"):
         budget(milliseconds=3500)
 
 
@@ -69,7 +69,7 @@ def test_table_from_a_different_machine(large, texts, tmp_path):
     assert 2.0 <= result.table_speedup < 2.1
     speed = f"{result.table_speedup:.2f} times as fast as the original on a server, according to its latency table ("
     assert speed in str(result) and speed in (tmp_path / "out" / "README.md").read_text()
-    with pytest.raises(InputError, match="the target is 0.4818 seconds; .* smallest possible model 0.5"):
+    with pytest.raises(InputError, match="the target is 0.4818 seconds, .* smallest possible model needs 0.5"):
         shrink(large, tmp_path / "no", speedup=11.0, latency_table=file, **rows(texts))
 
 

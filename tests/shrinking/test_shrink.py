@@ -189,7 +189,7 @@ def test_harmful_distillation_is_discarded(large, rows, context, tmp_path, capsy
         ({"params": 2e4, "latency_table": "a.json"}, "`latency_table` requires `speedup`"),
         ({"params": 2e4, "max_samples": 10}, r"the calibration rows contain \d+ tokens, but 56 neurons need"),
         ({"num_attention_heads": [7, 8, 7]}, "layer 1 with 7 heads of size 8 and 48 neurons cannot shrink to 8 heads"),
-        ({"params": 1000}, "the target is 1000 parameters; the original needs .* smallest possible model"),
+        ({"params": 1000}, "the target is 1000 parameters, but the original needs .* smallest possible model"),
     ],
 )
 def test_invalid_arguments(large, rows, tmp_path, options, message):
