@@ -41,20 +41,20 @@ BUDGETS = {
     "fixedbert/model": 1320,
     "fixedbert/conversion": 1173,
     "fixedbert/data": 2182,
-    "fixedbert/fine_tuning": 2309,
+    "fixedbert/fine_tuning": 2323,
     "fixedbert/pretraining": 860,
-    "fixedbert/training": 1311,
-    "fixedbert/shrinking": 1908,
+    "fixedbert/training": 1323,
+    "fixedbert/shrinking": 1927,
     "fixedbert/comparison": 382,
-    "fixedbert/inspection": 730,
-    "fixedbert/publishing": 680,
+    "fixedbert/inspection": 737,
+    "fixedbert/publishing": 684,
     "fixedbert/support": 445,
     "experiments": 4000,
     "benchmarks": 2139,
     "soak": 561,
     "tests": 14627,
 }
-INSTALLED_BUDGET = 13976  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
+INSTALLED_BUDGET = 14033  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
 
 
 def module_of(file: Path) -> str:
