@@ -25,7 +25,7 @@ RECORDED: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 
 
 def attend(module, query, key, value, attention_mask, scaling=None, **kwargs):
-    """Records attention for inputs (B, H, n, P). Returns the outputs (B, n, H, P) and the patterns (B, H, n, n)."""
+    """Computes and records attention. Takes (B, H, n, P) and returns outputs (B, n, H, P) and patterns (B, H, n, n)."""
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
     patterns = (query @ key.mT * scaling).softmax(dim=-1)  # (B, H, n, n)
     reference, layer = RECORDED[module]
@@ -50,7 +50,7 @@ class Recorder:
         model: A bidirectional base model in evaluation mode, with BERT's module names.
 
     Raises:
-        AttributeError, ValueError: If module names differ, no layer has heads, or the attention function is fixed.
+        AttributeError, ValueError: If module names differ, no layer has heads, or the attention function cannot be set.
     """
 
     def __init__(self, model: PreTrainedModel):
@@ -149,7 +149,7 @@ class Recorder:
         return pad_heads(self.ablate(ids, lambda change, states: change.norm() / states.norm(), progress))
 
     def token_changes(self, ids: Tensor, progress: tqdm) -> list[Tensor]:
-        """Returns a tensor (heads, n) per layer: the relative change in each last state when a head is ablated."""
+        """Returns, per layer, (heads, n) relative changes in the tokens' last hidden states when a head is ablated."""
         return self.ablate(ids, lambda change, states: (change.norm(dim=-1) / states.norm(dim=-1))[0], progress)
 
     @torch.no_grad()

@@ -5,7 +5,7 @@ The following measures are averaged over sequences of n tokens. Q and K (n, p) a
 size p, and P (n, n) is its attention pattern, the probabilities.
 
     rank           numerical rank of the scores S = Q K^T / sqrt(p), with a relative tolerance of 1e-6
-    pattern_rank   numerical rank of C log P, which determines P; equals S minus each query's mean over the keys
+    pattern_rank   numerical rank of C log P: S minus each query's mean over the keys, which determines the pattern
     effective_rank, effective_pattern_rank
                    exponential of the entropy of the normalized singular values (Roy and Vetterli, 2007)
     ceiling        effective_pattern_rank as a fraction of its maximum, min(p, n - 1). Shows how evenly the head uses
@@ -43,7 +43,7 @@ MEASURES = {
     "similarity": "similar",
     "importance": "importance",
 }
-UNIFORM = 0.95  # a layer has hardly learned to attend from this fraction of uniform attention's entropy on
+UNIFORM = 0.95  # with this fraction of uniform attention's entropy or more, a layer has hardly learned to attend
 MAPS = {  # maps the plotted measures to their titles
     "ceiling": "evenness of the head's dimensions (1: all equal)",
     "entropy": "attention entropy (nats)",

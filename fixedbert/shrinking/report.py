@@ -140,7 +140,7 @@ def short_name(model: str) -> str:
 
 @skip_without_matplotlib
 def plot(result: ShrinkResult, file: Path):
-    """Plots which percentages of heads and neurons in each layer, and of parameters, operations and time, remain."""
+    """Plots the remaining percentages of heads and neurons in each layer, and of parameters, operations and time."""
     with new_figure(9, 3.6, file) as figure:
         layers, model = figure.subplots(1, 2, width_ratios=(2, 1))
         indices, pairs = range(len(result.after)), list(zip(result.before, result.after, strict=True))

@@ -3,8 +3,7 @@ Prunes a BERT to a target speed or size while preserving its predictions.
 
 1. calibration.py loads unlabeled rows for the model's task.
 2. layers.py collects statistics for each layer: activations, and the Fisher information of the predictions.
-3. pruning.py computes the cost of pruning heads, head sizes and neurons. latency.py measures the time
-   that pruning saves.
+3. pruning.py computes the cost of pruning heads, head sizes and neurons. latency.py measures the time saved.
 4. budget.py chooses the shapes of all layers so that they meet the target at the lowest cost.
 5. layers.py refits the remaining weights to the hidden states of the original.
 6. fine_tuning/distillation.py optionally trains the pruned model to make the same predictions as the original.
@@ -442,7 +441,7 @@ def choose_shapes(
 
 
 def interpolate(fast: tuple[float, float], slow: tuple[float, float]) -> float:
-    """Interpolates linearly between two pairs (budget, measured / target time). Returns the budget for ratio 1."""
+    """Interpolates two pairs (budget, measured / target time) linearly. Returns the budget for a ratio of 1."""
     (low, less), (high, more) = fast, slow
     return low + (high - low) * min(max((1 - less) / (more - less), 0.1), 0.9)
 
@@ -450,7 +449,7 @@ def interpolate(fast: tuple[float, float], slow: tuple[float, float]) -> float:
 def prices_for(
     context: ShrinkContext, table: LatencyTable | None
 ) -> tuple[Callable[[Heads], float], Callable[[int], float]]:
-    """Returns two functions: one for the price of heads, and one for the price of a neuron count."""
+    """Returns two functions: the first maps heads to their price, and the second maps a neuron count to its price."""
     width, length = context.original.config.hidden_size, round(mean_tokens(context.calibration))
     if table is not None:
         return table.attention_times().__getitem__, table.feed_forward_times().__getitem__

@@ -89,13 +89,13 @@ class ModelArguments:
     resize_embeddings: bool = field(
         default=False,
         metadata={
-            "help": "Add embeddings for tokens that are missing in the model's vocabulary. A new embedding is the "
-            "mean of the embeddings of the pieces into which the model's vocabulary splits the token."
+            "help": "Add embeddings for tokens that are missing in the model's vocabulary. A token is split "
+            "into pieces from the model's vocabulary, and its embedding is the average over these pieces."
         },
     )
     cache_dir: str | None = field(default=None, metadata={"help": "Directory for files downloaded from the Hub."})
     model_revision: str = field(default="main", metadata={"help": "Branch, tag or commit of the model on the Hub."})
-    token: str | None = field(default=None, metadata={"help": "Hub access token. Default: saved by `hf auth login`."})
+    token: str | None = field(default=None, metadata={"help": "Hub token. Default: the one saved by `hf auth login`."})
     trust_remote_code: bool = field(default=False, metadata={"help": "Run custom code from the model's repository."})
 
     @property

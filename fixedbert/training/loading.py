@@ -55,7 +55,7 @@ def override(config: PreTrainedConfig, changes: dict[str, Any]):
 
 
 def check_length(max_seq_length: int, config: PreTrainedConfig):
-    """Raises InputError if `max_seq_length` exceeds the maximum length for the model, or is too short for a pair."""
+    """Raises InputError if `max_seq_length` exceeds the maximum length for the model, or is too low for a pair."""
     longest = max_tokens(config)
     if not 8 <= max_seq_length <= longest:
         raise InputError(

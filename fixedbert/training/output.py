@@ -98,7 +98,7 @@ def output_lock(final: Path, training_args: CommonArguments) -> Iterator[None]:
 
 @contextmanager
 def on_main_process(context: AbstractContextManager) -> Iterator[None]:
-    """Context manager that enters `context` on the main process only. All processes raise its InputErrors."""
+    """Context manager that enters `context` on the main process only. If this raises InputError, all processes do."""
     problem: InputError | None = None
     with ExitStack() as stack:
         if PartialState().is_main_process:
@@ -140,7 +140,7 @@ def complete_checkpoints(directory: Path) -> list[Path]:
 
 
 def last_checkpoint(directory: Path) -> str | None:
-    """Returns the path to resume from: `directory` if training is complete, else its last checkpoint, or None."""
+    """Returns `directory` if training is complete, else its last complete checkpoint, or None if there is none."""
     trained = [directory] if is_complete_checkpoint(directory) else []
     return next(map(str, [*trained, *reversed(complete_checkpoints(directory))]), None)
 

@@ -19,8 +19,8 @@ class FastDropout(nn.Dropout):
     """
     Dropout that is about three times as fast as nn.Dropout on a CPU, because it draws only 16 random bits per element.
 
-    The probability is rounded to a multiple of 2^-16. With the same seed, the dropped elements
-    differ from nn.Dropout's.
+    The probability is rounded to a multiple of 2^-16. With the same seed, the dropped elements differ
+    from nn.Dropout's.
     """
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -66,7 +66,7 @@ class CommonTrainer(Trainer):
         self.window_began = time.monotonic()
 
     def loader(self, dataset: Dataset, batch_size: int, sampler: Sampler, **options) -> DataLoader:
-        """Returns a data loader that distributes batches among processes. `options` override arguments."""
+        """Returns a data loader that assigns batches to processes. `options` override the `dataloader_*` arguments."""
         names = [field.name for field in fields(self.args) if field.name.startswith("dataloader_")]
         given = {name.removeprefix("dataloader_"): getattr(self.args, name) for name in names}
         batches = DataLoader(dataset, batch_size, sampler=sampler, collate_fn=self.data_collator, **given | options)
@@ -93,7 +93,8 @@ class CommonTrainer(Trainer):
 
         Raises:
             InputError: If the checkpoint is corrupted.
-            Divergence: If `max_nonfinite_steps` consecutive steps are non-finite, or if weights to be saved are.
+            Divergence: If `max_nonfinite_steps` consecutive steps have a non-finite loss or gradient norm, or if a
+                weight is NaN or infinite when the model is saved.
         """
         with ExitStack() as self.loading:  # closed when the checkpoint has been loaded
             if resume_from_checkpoint:
