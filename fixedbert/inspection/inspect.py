@@ -176,7 +176,7 @@ def record_example(sentence: str, checkpoint: Checkpoint, progress: tqdm) -> Exa
 
 
 def load_checkpoint(name: str, length: int, **hub_options) -> Checkpoint:
-    """Loads a model and its tokenizer. Raises InputError if the model is not an encoder or `length` is out of range."""
+    """Loads a model and its tokenizer. Raises InputError if the model is no encoder, or `length` is out of range."""
     with reading(name, "pass a complete model of a type that transformers supports", "the model cannot be loaded"):
         config = read_config(name, **hub_options)
         with error_context(name):

@@ -25,7 +25,7 @@ RECORDED: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 
 
 def attend(module, query, key, value, attention_mask, scaling=None, **kwargs):
-    """Computes and records attention. Takes (B, H, n, P) and returns outputs (B, n, H, P) and patterns (B, H, n, n)."""
+    """Computes and records attention. Takes (B, H, n, P), returns outputs (B, n, H, P) and patterns (B, H, n, n)."""
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
     patterns = (query @ key.mT * scaling).softmax(dim=-1)  # (B, H, n, n)
     reference, layer = RECORDED[module]
@@ -50,7 +50,7 @@ class Recorder:
         model: A bidirectional base model in evaluation mode, with BERT's module names.
 
     Raises:
-        AttributeError, ValueError: If module names differ, no layer has heads, or the attention function cannot be set.
+        AttributeError, ValueError: If module names differ, no layer has heads, or attention functions cannot be set.
     """
 
     def __init__(self, model: PreTrainedModel):

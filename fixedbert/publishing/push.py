@@ -71,7 +71,7 @@ def push(
 
 
 def prepare_directory(directory: Path, repo_id: str, license: str | None):
-    """Raises InputError if the model, tokenizer or license is missing. Adds a missing model card and sets the license."""
+    """Raises InputError if the model, tokenizer or license is missing. Writes a missing card and the license."""
     if not directory.is_dir():
         raise InputError(f"{directory}: directory not found.")
     model = load_bert(directory)

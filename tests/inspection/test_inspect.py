@@ -237,7 +237,7 @@ def test_suggestion_for_layers_with_a_high_ceiling():
     assert "effective rank is at least 80% of its maximum in layers 0, 2." in text
     assert "convert m --output_dir OUTPUT --attention_head_size 64 32 64`" in text
     assert "does not show whether larger heads" in suggestion(inspection_of([[0.0, 0.0]] * 3, [32, 32, 32]))
-    assert "larger heads add nothing" in suggestion(inspection_of(ceiling, [128] * 3))
+    assert "Larger heads add nothing" in suggestion(inspection_of(ceiling, [128] * 3))
     assert "convert" not in suggestion(inspection_of(ceiling, [32, 32, 32], can_grow=False))
     mixed = suggestion(inspection_of(ceiling, [128, 32, 16]))  # heads in layer 0 can express every pattern
     assert "in layers 2." in mixed
