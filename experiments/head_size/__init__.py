@@ -1,4 +1,4 @@
-"""What a head size can express: theorems checked numerically, and synthetic tasks with predicted thresholds."""
+"""Experiments on the expressiveness of a head size: numerical checks of theorems, and synthetic tasks."""
 
 from functools import partial
 from pathlib import Path
@@ -11,7 +11,7 @@ from .tasks import SYNTHETIC, task_settings, train_synthetic
 
 METRICS = {
     "error": Metric("synthetic", ("error",), "mean squared error", logarithmic=True, has_line=False),
-    "floor": Metric("synthetic", ("floor",), "least error found", unless="floor"),
+    "floor": Metric("synthetic", ("floor",), "lowest known error", unless="floor"),
     "relative_error": Metric(
         "synthetic", ("relative_error",), "squared error relative to the best constant", logarithmic=True
     ),
@@ -20,15 +20,10 @@ METRICS = {
     "steps_to_goal": Metric(
         "synthetic", ("steps_to_goal",), "steps to the goal", missing="never", unless="memorised", logarithmic=True
     ),
-    "steps": Metric("synthetic", ("steps",)),
-    "converged": Metric("synthetic", ("converged",)),
-    "at_limit": Metric("synthetic", ("at_limit",)),
-    "examples": Metric("synthetic", ("examples",)),
-    "null": Metric("synthetic", ("null",)),
-    "goal": Metric("synthetic", ("goal",)),
-    "order": Metric("synthetic", ("order",), missing="none"),
-    "predicted": Metric("synthetic", ("predicted",)),
-    "threshold": Metric("synthetic", ("threshold",), missing="none"),
+}
+METRICS |= {
+    name: Metric("synthetic", (name,), missing="none")
+    for name in ("steps", "converged", "at_limit", "examples", "null", "goal", "order", "predicted", "threshold")
 }
 TASKS = {
     name: Task(

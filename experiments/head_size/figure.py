@@ -1,4 +1,4 @@
-"""Predictions of theory in the figures of a report."""
+"""Theoretical predictions in the figures of a report."""
 
 from __future__ import annotations
 
@@ -8,58 +8,54 @@ import numpy as np
 
 from experiments.study.registry import METRICS
 from experiments.study.report import Report
-from experiments.study.report_files import escaped
+from experiments.study.report_files import escape_dollars
 from experiments.study.shape_results import ShapeResult
 
-from .thresholds import predicted_by_theory, results_of_task
+from .thresholds import predictions, task_results
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-MEASURES = ("relative_error", "recalled", "memorised")  # metrics with predictions
+PREDICTED_METRICS = ("relative_error", "recalled", "memorised")
 
 
 def plot_theory(panel: Axes, report: Report, metric: str, field: str):
-    """Add the predictions for each series, and levels such as the goal, to a panel."""
-    for number, (series, shapes) in enumerate(report.series.items()):
-        shown = [one for one in shapes if one[field] is not None and one.estimate(metric).values]
+    """Adds the predictions for each series to a panel, and horizontal lines such as the goal."""
+    for index, (series, shapes) in enumerate(report.series.items()):
+        shown = [shape for shape in shapes if shape[field] is not None and shape.estimate(metric).values]
         if not shown:
             continue
-        name, color = escaped(series), f"C{number}"
+        name, color = escape_dollars(series), f"C{index}"
         if metric == "error" and field == "attention_head_size":
             plot_floors(panel, name, shown, color)
-        if metric in MEASURES:
-            threshold, order = predicted_by_theory(shown, field)
+        if metric in PREDICTED_METRICS:
+            threshold, order = predictions(shown, field)
             for value, style, text in ((threshold, ":", "predicted"), (order, (0, (1, 5)), "an order of")):
                 if value is not None:
                     panel.axvline(value, color=color, linestyle=style, label=f"{name}: {text} {value:g}")
         if metric == "memorised":
-            predicted = [(shape[field], results_of_task([shape]).get("predicted")) for shape in shown]
-            known = [(size, count) for size, count in predicted if count is not None]
-            label = f"{name}: heads x min(n, size)"
-            panel.plot(
-                [size for size, _ in known], [count for _, count in known], "--", color=color, linewidth=1, label=label
-            )
-    if metric in MEASURES:
+            sizes, counts = zip(*((shape[field], task_results([shape])["predicted"]) for shape in shown), strict=True)
+            panel.plot(sizes, counts, "--", color=color, linewidth=1, label=f"{name}: heads x min(n, size)")
+    if metric in PREDICTED_METRICS:
         plot_levels(panel, report.shapes, metric)
 
 
 def plot_levels(panel: Axes, shapes: list[ShapeResult], metric: str):
-    """Draw the level of guessing, the goal and the maximum of a metric."""
+    """Draws the values of a metric for guessing, the goal and the maximum."""
     factor = METRICS[metric].factor
-    tasks = [results_of_task([shape]) for shape in shapes]
+    tasks = [task_results([shape]) for shape in shapes]
     nulls, goals = ({task[name] for task in tasks if task.get(name) is not None} for name in ("null", "goal"))
-    for number, null in enumerate(sorted(nulls)):
-        panel.axhline(factor * null, color="black", linewidth=1, label=None if number else "guessing")
-    for number, goal in enumerate(sorted(goals)):
-        label = None if number else f"goal: {factor * goal:g}"
+    for index, null in enumerate(sorted(nulls)):
+        panel.axhline(factor * null, color="black", linewidth=1, label=None if index else "guessing")
+    for index, goal in enumerate(sorted(goals)):
+        label = None if index else f"goal: {factor * goal:g}"
         panel.axhline(factor * goal, color="black", linewidth=1, linestyle="--", label=label)
     if metric == "recalled":
         panel.axhline(factor, color="grey", linewidth=1, label="maximum")
 
 
 def plot_floors(panel: Axes, name: str, shapes: list[ShapeResult], color: str):
-    """Draw the least error found for dense patterns and the size at which it is zero; log2 n for permutations."""
+    """Draws the lowest known error for dense patterns and the size where it becomes zero; log2 n for permutations."""
     floors = {
         shape["attention_head_size"]: shape.estimate("floor").mean for shape in shapes if "floor" in shape.metrics
     }

@@ -1,15 +1,14 @@
 """
 The attention patterns that a head of a given size can express.
 
-"Low-Rank Bottleneck in Multi-head Attention Models" (Bhojanapalli et al., 2020), Theorem 1, and the exact criterion
-behind it. In the paper's notation: a sequence X (d, n) has tokens as columns, a pattern P (n, n) has a column for each
-query, which sums to one, and a head of size p computes
+Implements Theorem 1 of "Low-Rank Bottleneck in Multi-head Attention Models" (Bhojanapalli et al., 2020) and the exact
+criterion behind it, in float64. In the paper's notation, the columns of a sequence X (d, n) are tokens. A pattern P
+(n, n) has one column per query, which sums to one. A head of size p computes
 
     softmax((W_k X)^T (W_q X) / sqrt(p))    over each column.
 
-The softmax ignores constants added to a column, so that only C log P matters, C = I - 11^T / n. A head expresses P on
-X of full column rank if and only if rank(C log P) <= p; for most P this rank is n - 1. Everything is computed in
-float64.
+Adding a constant to a column does not change its softmax, so only C log P matters, with C = I - 11^T / n. If X has
+full column rank, a head expresses P if and only if rank(C log P) <= p. For almost all P, this rank is n - 1.
 """
 
 import torch
@@ -17,8 +16,8 @@ from torch import Tensor
 
 from fixedbert.support.errors import InputError
 
-RANK_TOLERANCE = 1e-9  # singular values below this share of the largest count as zero in float64
-# The paper's example of a pattern that no head expresses on this sequence, whose second token is zero (section 2).
+RANK_TOLERANCE = 1e-9  # smaller fractions of the largest singular value count as zero in float64
+# The paper's example (section 2): no head expresses this pattern on this sequence, because its second token is zero.
 COUNTER_EXAMPLE = (
     torch.tensor([[1.0, 0.0]], dtype=torch.float64),
     torch.tensor([[0.5, 0.75], [0.5, 0.25]], dtype=torch.float64),
@@ -32,10 +31,10 @@ def attention(X: Tensor, W_q: Tensor, W_k: Tensor) -> Tensor:
 
 def centred_log(P: Tensor) -> Tensor:
     """
-    Returns C log P (n, n): scores that give P, with a mean of zero for each query.
+    Returns C log P (n, n), the attention scores for P with an average of zero for each query.
 
     Raises:
-        InputError: P is not a positive square matrix whose columns sum to one.
+        InputError: If P is not a positive square matrix whose columns sum to one.
     """
     if P.ndim != 2 or P.shape[0] != P.shape[1] or not (P > 0).all() or (P.double().sum(dim=0) - 1).abs().max() > 1e-6:
         raise InputError("P must be a positive square matrix whose columns sum to one.")
@@ -45,8 +44,9 @@ def centred_log(P: Tensor) -> Tensor:
 
 def least_head_size(P: Tensor) -> int:
     """
-    Returns the smallest head size that expresses P (n, n) on a sequence of full column rank: rank(C log P), at least
-    1. Rounding in the precision of P counts as zero.
+    Returns the smallest head size that expresses P (n, n) on a sequence with full column rank.
+
+    This is rank(C log P), but at least 1. The tolerance depends on the precision of P.
     """
     return rank_of(torch.linalg.svdvals(centred_log(P)), P)
 
@@ -58,15 +58,16 @@ def rank_of(singular: Tensor, P: Tensor) -> int:
 
 def weights_for(X: Tensor, P: Tensor, head_size: int | None = None) -> tuple[Tensor, Tensor]:
     """
-    Returns W_q and W_k (p, d) of a head whose pattern on X (d, n) is P (n, n).
+    Returns weights W_q and W_k (p, d) of a head whose pattern on X (d, n) is P (n, n).
 
-    Theorem 1 constructs them for p = d >= n and X of full column rank; this function for any p and X that admit them.
+    Theorem 1 constructs them for p = d >= n and an X with full column rank. This function constructs them whenever
+    they exist.
 
     Args:
-        head_size: p; default: d.
+        head_size: p. Defaults to d.
 
     Raises:
-        InputError: no head expresses P on X, or only a larger one.
+        InputError: If no head expresses P on X, or only a larger one.
     """
     X, scores = X.double(), centred_log(P)
     p = len(X) if head_size is None else head_size
@@ -76,32 +77,33 @@ def weights_for(X: Tensor, P: Tensor, head_size: int | None = None) -> tuple[Ten
         raise InputError(f"a head of {p} cannot express P on X, which needs a head of {rank}.")
     root = (singular[:rank] * p**0.5).sqrt()
     W_k, W_q = X.new_zeros(p, len(X)), X.new_zeros(p, len(X))
-    W_k[:rank] = (torch.linalg.pinv(X.T - X.T.mean(dim=0)) @ (left[:, :rank] * root)).T  # keys minus their mean, C X^T
+    W_k[:rank] = (torch.linalg.pinv(X.T - X.T.mean(dim=0)) @ (left[:, :rank] * root)).T  # centred keys, C X^T
     W_q[:rank] = root[:, None] * right[:rank] @ torch.linalg.pinv(X)
     if not (attention(X, W_q, W_k) - P).abs().max() < 1e-4:
-        independent = int(torch.linalg.matrix_rank(X))
-        if independent < X.shape[1]:
-            raise InputError(f"no head expresses P on X, whose {X.shape[1]} tokens have rank {independent}.")
-        raise InputError(f"the tokens of X are too close to dependent: condition {torch.linalg.cond(X):.1e}.")
+        independent, condition = torch.linalg.matrix_rank(X), torch.linalg.cond(X)
+        tokens = f"{X.shape[1]} tokens have rank {independent} and condition number {condition:.1e}"
+        raise InputError(f"no head expresses P on X, whose {tokens}.")
     return W_q, W_k
 
 
 def kullback_leibler(P: Tensor, fit: Tensor) -> float:
-    """Returns the KL divergence of `fit` from P in nats, averaged over queries."""
+    """Returns the KL divergence KL(P || fit) in nats, averaged over queries."""
     return float((P * (P.log() - fit.log())).sum(dim=0).mean())
 
 
 def truncated_fit(P: Tensor, head_size: int) -> Tensor:
     """
-    Returns the pattern of the `head_size` largest singular values of C log P: the nearest scores in the Frobenius norm
-    (Eckart and Young). Its divergence is an upper bound for heads of this size.
+    Returns the pattern for the `head_size` largest singular values of C log P.
+
+    These are the nearest scores in the Frobenius norm (Eckart and Young). The divergence of the pattern is an upper
+    bound for the best head of this size.
     """
     left, singular, right = torch.linalg.svd(centred_log(P))
     return (left[:, :head_size] * singular[:head_size] @ right[:head_size]).softmax(dim=0)
 
 
 def fitted(P: Tensor, head_size: int, steps: int = 200) -> Tensor:
-    """Returns the pattern of a head of this size after L-BFGS on the divergence, starting from the truncated fit."""
+    """Returns the pattern of a head of this size after minimizing the divergence with L-BFGS from `truncated_fit`."""
     left, singular, right = torch.linalg.svd(centred_log(P))
     root = singular[:head_size].sqrt()
     K = (left[:, :head_size] * root).contiguous().requires_grad_()  # (n, p)

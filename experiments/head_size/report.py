@@ -6,37 +6,38 @@ from experiments.study.report_text import Answer
 
 from .thresholds import KNEE, RULES, Growth, Threshold, thresholds_of
 
-VERDICTS = {True: ", agrees", False: ", does not agree", None: ", not decided by the shapes tried"}
+VERDICTS = {True: ", agrees", False: ", does not agree", None: ", not decided by these shapes"}
 
 
 def threshold_answer(report: Report) -> Answer:
-    """Returns the predicted and measured thresholds of all series."""
+    """Returns a paragraph with the rules that apply, and a line for each series with a threshold."""
     thresholds = thresholds_of(report.series, report.axis)
-    claims = dict.fromkeys(one.claim for one in thresholds)
+    claims = dict.fromkeys(threshold.claim for threshold in thresholds)
     axis = AXES[report.axis]
-    of_goal = f"{axis} from which on the best seed reaches the goal" if claims.keys() - {KNEE} else ""
-    of_knee = f"{axis} at which the number of memorized examples stops growing" if KNEE in claims else ""
-    compared = {one.claim for one in thresholds if one.predicted is not None or one.growth}
+    goal = f"{axis} from which on the best seed reaches the goal" if claims.keys() - {KNEE} else ""
+    knee = f"{axis} at which the number of memorized examples stops growing" if KNEE in claims else ""
+    compared = {threshold.claim for threshold in thresholds if threshold.predicted is not None or threshold.growth}
     rules = [RULES[claim] for claim in claims if claim in compared]
-    text = "; ".join([f"Thresholds: {' or '.join(filter(None, (of_goal, of_knee)))}", *rules]) + ":"
-    return text, [threshold_line(one) for one in thresholds]
+    text = "; ".join([f"Thresholds: {' or '.join(filter(None, (goal, knee)))}", *rules]) + ":"
+    return text, [threshold_line(threshold) for threshold in thresholds]
 
 
 def threshold_line(threshold: Threshold) -> str:
     predicted = "none predicted" if threshold.predicted is None else f"predicted {threshold.predicted:g}"
     if threshold.order is not None:
-        predicted = f"predicted an order of {threshold.order:g}"
+        predicted = f"predicted order of magnitude {threshold.order:g}"
     form = ".3g" if threshold.claim == KNEE else "g"
-    found = "found none" if threshold.found is None else f"found {threshold.found:{form}}"
-    if threshold.by_all != threshold.found:
-        found += f" (with every seed {'none' if threshold.by_all is None else format(threshold.by_all, 'g')})"
-    line = f"{threshold.series}: {predicted}, {found}"
+    measured = "none measured" if threshold.measured is None else f"measured {threshold.measured:{form}}"
+    all_seeds = threshold.measured_all_seeds
+    if all_seeds != threshold.measured:
+        measured += f" (with every seed: {'none' if all_seeds is None else format(all_seeds, 'g')})"
+    line = f"{threshold.series}: {predicted}, {measured}"
     line += "" if threshold.predicted is None else VERDICTS[threshold.agrees]
     if threshold.growth:
         line += f"; {growth_text(threshold.growth)}"
     if threshold.at_limit:
-        line += f"; without the shapes of {threshold.at_limit} runs that fitted all examples"
-    return line + (f"; {threshold.not_converged} of these runs had not converged" if threshold.not_converged else "")
+        line += f"; excludes the shapes of {threshold.at_limit} runs that fitted all examples"
+    return line + (f"; {threshold.not_converged} of these runs did not converge" if threshold.not_converged else "")
 
 
 def growth_text(growth: Growth) -> str:
@@ -48,15 +49,17 @@ def growth_text(growth: Growth) -> str:
 
 
 def limits_of_thresholds(report: Report) -> dict[str, bool]:
+    """Returns sentences about what thresholds do not show, mapped to True if they apply to this report."""
     thresholds = thresholds_of(report.series, report.axis)
-    orders = [one.series for one in thresholds if one.order is not None]
-    at_limit = sum(one.at_limit for one in thresholds)
+    orders = [threshold.series for threshold in thresholds if threshold.order is not None]
+    at_limit = sum(threshold.at_limit for threshold in thresholds)
+    claims = {threshold.claim for threshold in thresholds}
     return {
-        "A shape whose runs miss the goal may still be able to reach it: training can be stuck. A threshold "
-        "between two shapes is unknown.": any(one.claim != KNEE for one in thresholds),
-        f"For {'; '.join(orders)} theory names only an order: only the scaling can be compared.": bool(orders),
-        "Theory has a lower bound for memorization: growth beyond the knee does not contradict it.": any(
-            one.claim == KNEE for one in thresholds
+        "A shape whose runs miss the goal may still be able to reach it, because training can get stuck. A threshold "
+        "between two shapes is unknown.": bool(claims - {KNEE}),
+        f"Theory predicts only an order of magnitude for {'; '.join(orders)}: only the scaling can be compared.": bool(
+            orders
         ),
-        f"Runs that fitted all examples that were tried, so that their maximum is unknown: {at_limit}.": at_limit > 0,
+        "Theory has a lower bound for memorization: growth beyond the knee does not contradict it.": KNEE in claims,
+        f"Runs that fitted all examples, so that their maximum is unknown: {at_limit}.": at_limit > 0,
     }

@@ -1,17 +1,20 @@
 """
-Layers that fixed heads express and standard heads do not: Theorem 2 of "Low-Rank Bottleneck in Multi-head Attention
-Models" (Bhojanapalli et al., 2020), with layers and sequences for the three cases of its proof.
+Layers that fixed heads express and standard heads do not.
 
-Standard heads have the size d / h. A layer g of fixed heads of size p > d / h, whose heads all have the same
-(W_k^i)^T W_q^i = U of rank p and W_o [W_v^1; ...] of full rank, differs from every standard layer f on some X.
-With M = sum_i W_o^i W_v^i, A_i = (W_k^i)^T W_q^i / sqrt(d / h) of f and B = U / sqrt(p) of g:
+Constructs layers and sequences for the three cases in the proof of Theorem 2 of "Low-Rank Bottleneck in Multi-head
+Attention Models" (Bhojanapalli et al., 2020).
+
+Standard heads have size d / h. Let g be a layer with fixed heads of size p > d / h, in which all heads share the
+matrix (W_k^i)^T W_q^i = U of rank p, and W_o [W_v^1; ...] has full rank. Then g differs from every standard layer f on
+some X. Define M = sum_i W_o^i W_v^i for each layer, A_i = (W_k^i)^T W_q^i / sqrt(d / h) for f, and B = U / sqrt(p) for
+g. The cases are:
 
     1  M_f != M_g                                   X = v 1^T
     2  M_f = M_g, some B - A_i not skew-symmetric   X = v e_1^T
     3  M_f = M_g, all B - A_i skew-symmetric        X = [v_1 v_2 0 ... 0], v_2 long
 
-The printed proof assumes that the W_o^i W_v^i v are independent for any v, which holds for generic v; v is random
-here.
+The published proof assumes that the vectors W_o^i W_v^i v are independent for any v. This holds for generic v, so this
+module draws v at random.
 """
 
 import math
@@ -25,7 +28,7 @@ from fixedbert.support.errors import InputError
 
 @dataclass(frozen=True)
 class MultiHead:
-    """Attention with h heads of size p in width d: W_q, W_k, W_v (h, p, d) and W_o (h, d, p)."""
+    """An attention layer with h heads of size p in width d, and weights W_q, W_k, W_v (h, p, d) and W_o (h, d, p)."""
 
     W_q: Tensor
     W_k: Tensor
@@ -33,32 +36,32 @@ class MultiHead:
     W_o: Tensor
 
     def __call__(self, X: Tensor) -> Tensor:
-        """Returns sum_i W_o^i W_v^i X softmax((W_k^i X)^T (W_q^i X) / sqrt(p)), (d, n) -> (d, n)."""
+        """Returns the output (d, n) for X (d, n), sum_i W_o^i W_v^i X softmax((W_k^i X)^T (W_q^i X) / sqrt(p))."""
         scores = (self.W_k @ X).mT @ (self.W_q @ X) / self.W_q.shape[1] ** 0.5  # (h, n, n)
         return (self.W_o @ (self.W_v @ X) @ scores.softmax(dim=1)).sum(dim=0)
 
     @property
     def values(self) -> Tensor:
-        """W_o^i W_v^i for each head (h, d, d); their sum is M."""
+        """W_o^i W_v^i for each head, (h, d, d). The sum over heads is M."""
         return self.W_o @ self.W_v
 
     @property
     def scores(self) -> Tensor:
-        """(W_k^i)^T W_q^i / sqrt(p) for each head (h, d, d): A_i, or B."""
+        """(W_k^i)^T W_q^i / sqrt(p) for each head, (h, d, d). This is A_i for f and B for g."""
         return self.W_k.mT @ self.W_q / self.W_q.shape[1] ** 0.5
 
 
 def separated(case: int, d: int, heads: int, head_size: int, seed: int = 0) -> tuple[MultiHead, MultiHead]:
     """
-    Returns a standard layer f and a fixed layer g for case 1, 2 or 3.
+    Returns a layer f with standard heads and a layer g with fixed heads, for case 1, 2 or 3.
 
     Raises:
-        InputError: the heads do not divide d, or the head size is not in the range of the theorem.
+        InputError: If the number of heads does not divide d, or the theorem does not apply to the head size.
     """
-    if heads < 1 or d % heads or not d // heads < head_size <= d or case == 3 and (head_size - d // heads) % 2:
+    if d % heads or not d // heads < head_size <= d or case == 3 and (head_size - d // heads) % 2:
         raise InputError(
-            f"case {case} with {heads} heads of {head_size} in width {d}: needs d / h < head size <= d, and in case 3 "
-            "an even difference."
+            f"case {case} with {heads} heads of size {head_size} in width {d}: needs d / h < head size <= d, and in "
+            "case 3 an even difference."
         )
     size, generator = d // heads, torch.Generator().manual_seed(seed)
 
@@ -69,13 +72,13 @@ def separated(case: int, d: int, heads: int, head_size: int, seed: int = 0) -> t
     M = (W_o @ W_v).sum(dim=0)
     assert torch.linalg.matrix_rank(M) == d, "not generic"
     W_q, W_k = gaussian(heads, size, d), gaussian(heads, size, d)
-    U = gaussian(head_size, d).T @ gaussian(head_size, d)  # of rank p
+    U = gaussian(head_size, d).T @ gaussian(head_size, d)  # rank p
     if case == 1:
         f = MultiHead(W_q, W_k, gaussian(heads, size, d), gaussian(heads, d, size))
-    else:  # M_f = M_g: W_v are blocks of any invertible matrix, and W_o blocks of M times its inverse
+    else:  # M_f = M_g: W_v consists of blocks of any invertible matrix, and W_o of blocks of M times its inverse
         B_0 = gaussian(d, d)
         right = (M @ torch.linalg.inv(B_0)).view(d, heads, size).transpose(0, 1)
-        if case == 3:  # all heads of f are equal, and U differs from theirs by a skew-symmetric matrix
+        if case == 3:  # all heads of f have the same scores, and those of g differ by a skew-symmetric matrix
             W_q, W_k = W_q[:1].expand(heads, -1, -1), W_k[:1].expand(heads, -1, -1)
             a, b = gaussian(d, (head_size - size) // 2), gaussian(d, (head_size - size) // 2)
             U = head_size**0.5 * (W_k[0].T @ W_q[0] / size**0.5 + a @ b.T - b @ a.T)
@@ -88,7 +91,7 @@ def separated(case: int, d: int, heads: int, head_size: int, seed: int = 0) -> t
 
 
 def sequence(case: int, f: MultiHead, g: MultiHead, length: int, alpha: float = 100.0, seed: int = 1) -> Tensor:
-    """Returns X (d, n) on which the layers of a case differ; `alpha` is the length of v_2 in case 3."""
+    """Returns a sequence X (d, n) on which f and g differ. In case 3, `alpha` scales v_2."""
     d = f.W_q.shape[2]
     v = torch.randn(d, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
     X = torch.zeros(d, length, dtype=torch.float64)
@@ -102,13 +105,14 @@ def sequence(case: int, f: MultiHead, g: MultiHead, length: int, alpha: float = 
 
 
 def difference(case: int, f: MultiHead, g: MultiHead, X: Tensor) -> Tensor:
-    """Returns f(X) - g(X) (d, n) in closed form for cases 1 and 2."""
+    """Returns f(X) - g(X), (d, n), from the closed form for case 1 or 2."""
     n = X.shape[1]
     if case == 1:
         return (f.values.sum(dim=0) - g.values.sum(dim=0)) @ X  # X P = X for every pattern P
     v = X[:, 0]
 
-    def weight(scores: Tensor) -> Tensor:  # of the first token for itself, among n - 1 zeros, by head
+    def weight(scores: Tensor) -> Tensor:
+        """Returns, for each head, the attention of the first token to itself. All other scores are zero."""
         logit = torch.einsum("d,hde,e->h", v, scores, v)
         return torch.sigmoid(logit - math.log(n - 1))
 

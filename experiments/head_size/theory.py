@@ -22,13 +22,13 @@ from .separation import difference, separated, sequence
 if TYPE_CHECKING:
     from matplotlib.figure import SubFigure
 
-FLOOR = 1e-16  # nats; smaller divergences are rounding
-DRAWN = 1e-6  # nats; lower end of the logarithmic axis
+SMALLEST_DIVERGENCE = 1e-16  # nats; anything smaller is a rounding error
+AXIS_BOTTOM = 1e-6  # nats; lower end of the logarithmic axis
 
 
 @dataclass(frozen=True)
 class Theorem1:
-    """Results for Theorem 1 on a random pattern. Errors are the largest over all attention probabilities."""
+    """Results for Theorem 1 on a random pattern. Each error is the largest over all attention probabilities."""
 
     length: int  # n
     errors: dict[int, float]  # error for each head size, with the constructed weights
@@ -38,7 +38,7 @@ class Theorem1:
 
 @dataclass(frozen=True)
 class Theorem2:
-    """Results for Theorem 2: a layer with a fixed head size against a standard layer of equal width and head count."""
+    """Results for Theorem 2, which compares fixed and standard heads in layers of equal width and head count."""
 
     width: int
     heads: int
@@ -49,7 +49,7 @@ class Theorem2:
 
 @dataclass(frozen=True)
 class ValueRank:
-    """Results for the rank criterion for values, on random patterns and a random output of full rank."""
+    """Results for the rank criterion for values, on random patterns and a random output with full rank."""
 
     length: int  # n, the rank of the output
     heads: int
@@ -62,7 +62,7 @@ class ValueRank:
 
 @dataclass(frozen=True)
 class PatternFits:
-    """Median divergences, in nats, between random patterns over `length` tokens and heads of size 1, 2, ..."""
+    """Median KL divergences, in nats, of heads of size 1, 2, ... from random patterns over `length` tokens."""
 
     length: int
     uniform: float  # divergence of uniform attention
@@ -73,7 +73,7 @@ class PatternFits:
 
 @dataclass(frozen=True)
 class Theory:
-    """The results of all checks, and the fits for each length."""
+    """The results of all checks, and the pattern fits for each length."""
 
     theorem_1: Theorem1
     theorem_2: Theorem2
@@ -90,15 +90,15 @@ def theory(output_dir: str | Path, lengths: Sequence[int] = (8, 16, 32), pattern
         patterns: Number of random patterns for each length. The curves show their median.
 
     Raises:
-        InputError: If a length is below 2, or there are no patterns.
+        InputError: If a length is below 2, or `patterns` is below 1.
     """
     if min(lengths) < 2 or patterns < 1:
-        raise InputError("needs lengths of at least 2 tokens, and at least one pattern.", "lengths")
+        raise InputError("needs lengths of at least 2 tokens and at least one pattern.", "lengths")
     require_package("matplotlib", "plots")
-    with new_directory(output_dir) as folder:
+    with new_directory(output_dir) as directory:
         with tqdm(total=patterns * sum(lengths), desc="fitting patterns", unit="fit") as progress:
             fits = tuple(fit_patterns(length, patterns, seed, progress) for length in lengths)
-        draw(fits, random_pattern(lengths[0], torch.Generator().manual_seed(seed)), folder / "theory.png")
+        draw(fits, random_pattern(lengths[0], torch.Generator().manual_seed(seed)), directory / "theory.png")
         return Theory(check_theorem_1(seed, lengths[0]), check_theorem_2(seed), check_value_rank(seed), fits)
 
 
@@ -107,7 +107,7 @@ def check_theorem_1(seed: int, n: int = 8) -> Theorem1:
     generator, d = torch.Generator().manual_seed(seed), n + 4
     X, P = torch.randn(d, n, dtype=torch.float64, generator=generator), random_pattern(n, generator)
     errors = {p: float((attention(X, *weights_for(X, P, p)) - P).abs().max()) for p in (d, n - 1)}
-    nearest = fitted(P, n - 2) if n > 2 else truncated_fit(P, 0)  # 2 tokens: uniform attention
+    nearest = fitted(P, n - 2) if n > 2 else truncated_fit(P, 0)  # head size 0 means uniform attention
     return Theorem1(n, errors, n - 2, float((nearest - P).abs().max()))
 
 
@@ -125,7 +125,7 @@ def check_theorem_2(seed: int, d: int = 12, heads: int = 6, head_size: int = 4) 
 
 
 def check_value_rank(seed: int, n: int = 8, d: int = 12, heads: int = 2) -> ValueRank:
-    """Checks the rank of values on a random output (d, n) of heads with random patterns."""
+    """Checks the rank criterion for values on a random output (d, n) and heads with random patterns."""
     generator = torch.Generator().manual_seed(seed)
     X, Y = torch.randn(2, d, n, dtype=torch.float64, generator=generator)
     patterns = torch.stack([random_pattern(n, generator) for _ in range(heads)])
@@ -137,18 +137,18 @@ def check_value_rank(seed: int, n: int = 8, d: int = 12, heads: int = 2) -> Valu
 
 def fit_patterns(length: int, patterns: int, seed: int, progress: tqdm) -> PatternFits:
     generator = torch.Generator().manual_seed(seed)
-    drawn = [random_pattern(length, generator) for _ in range(patterns)]
+    sample = [random_pattern(length, generator) for _ in range(patterns)]
     bounds, best = [], []
     for size in range(1, length + 1):
-        bounds.append(median(kullback_leibler(P, truncated_fit(P, size)) for P in drawn))
-        best.append(median(kullback_leibler(P, fitted(P, size)) for P in drawn))
+        bounds.append(median(kullback_leibler(P, truncated_fit(P, size)) for P in sample))
+        best.append(median(kullback_leibler(P, fitted(P, size)) for P in sample))
         progress.update(patterns)
-    uniform = median(kullback_leibler(P, torch.full_like(P, 1 / length)) for P in drawn)
-    return PatternFits(length, uniform, tuple(map(least_head_size, drawn)), tuple(bounds), tuple(best))
+    uniform = median(kullback_leibler(P, torch.full_like(P, 1 / length)) for P in sample)
+    return PatternFits(length, uniform, tuple(map(least_head_size, sample)), tuple(bounds), tuple(best))
 
 
 def median(divergences: Iterable[float]) -> float:
-    return max(FLOOR, float(torch.tensor(list(divergences), dtype=torch.float64).median()))
+    return max(SMALLEST_DIVERGENCE, float(torch.tensor(list(divergences), dtype=torch.float64).median()))
 
 
 def draw(fits: Sequence[PatternFits], P: Tensor, file: Path):
@@ -156,8 +156,8 @@ def draw(fits: Sequence[PatternFits], P: Tensor, file: Path):
     with new_figure(PAGE, 6.6, file) as figure:
         upper, lower = figure.subfigures(2, 1, squeeze=False, height_ratios=(4, 2.6))[:, 0]
         panels = upper.subplots(1, 2)
-        for number, fit in enumerate(fits):
-            color, sizes, label = f"C{number}", range(1, fit.length + 1), f"{fit.length} tokens, best fit"
+        for index, fit in enumerate(fits):
+            color, sizes, label = f"C{index}", range(1, fit.length + 1), f"{fit.length} tokens, best fit"
             panels[0].axhline(fit.uniform, color=color, linestyle="-.", linewidth=1)
             panels[1].plot(sizes, fit.truncated, "--", color=color, linewidth=1)
             for panel in panels:
@@ -166,7 +166,7 @@ def draw(fits: Sequence[PatternFits], P: Tensor, file: Path):
         for style, label in (("-.", "uniform attention"), ("--", "largest singular values")):
             panels[0].plot([], [], style, color="black", linewidth=1, label=label)
         panels[0].set(ylabel="divergence from the pattern (nats)", ylim=(0, None))
-        panels[1].set(yscale="log", ylim=(DRAWN, 2))
+        panels[1].set(yscale="log", ylim=(AXIS_BOTTOM, 2))
         panels[1].yaxis.set_major_formatter("{x:g}")
         ticks = [2**power for power in range(max(fit.length for fit in fits).bit_length())]
         for panel in panels:
@@ -180,7 +180,7 @@ def draw(fits: Sequence[PatternFits], P: Tensor, file: Path):
 
 
 def draw_patterns(figure: SubFigure, P: Tensor):
-    """Draws heat maps with a common scale: P, the best heads of size n - 2 and n / 4, and uniform attention."""
+    """Draws heat maps of P, the best heads of size n - 2 and n / 4, and uniform attention on a common scale."""
     n = len(P)
     shown = {f"P: head size {n - 1}": P}
     shown |= {f"best head, size {size}": fitted(P, size) for size in sorted({n - 2, n // 4} - {0}, reverse=True)}
@@ -188,8 +188,8 @@ def draw_patterns(figure: SubFigure, P: Tensor):
     panels = figure.subplots(1, len(shown), sharey=True)
     for panel, (title, pattern) in zip(panels, shown.items(), strict=True):
         image = panel.imshow(pattern.numpy(), cmap="Blues", vmin=0, vmax=float(P.max()))
-        off = "" if pattern is P else f"\nKL {kullback_leibler(P, pattern):.2g} nats"
-        panel.set(title=f"{title}{off}", xlabel="query", xticks=[], yticks=[])
+        divergence = "" if pattern is P else f"\nKL {kullback_leibler(P, pattern):.2g} nats"
+        panel.set(title=f"{title}{divergence}", xlabel="query", xticks=[], yticks=[])
     panels[0].set_ylabel("token")
     figure.colorbar(image, ax=panels, label="attention")
 

@@ -1,4 +1,4 @@
-"""The cost of a study before it runs: its shapes with their counts, tokens and FLOPs."""
+"""Estimates the cost of a study before it runs: parameters, tokens and FLOPs."""
 
 from fixedbert.counts import forward_flops, parameters
 
@@ -10,15 +10,9 @@ ROW = "{:<44} {:>5} {:>6} {:>5} {:>9} {:>6} {:>10} {:>12}".format
 
 def study_cost_text(study: Study, share: str = "1/1") -> str:
     """
-    Returns a table of the shapes with their counts, and the cost of all runs or of a share of them.
+    Returns a table of the shapes, and the pretraining tokens and FLOPs in layers for all runs.
 
-    Tokens and FLOPs are those of pretraining, and FLOPs those of the layers.
-
-    Args:
-        share: "1/2" for the runs of the first of two machines.
-
-    Raises:
-        InputError: `share` is not a fraction such as 1/2.
+    `share` restricts both to the shapes of one machine, such as "1/2".
     """
     part = parse_share(share)
     rates = len(study.learning_rates)

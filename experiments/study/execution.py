@@ -133,10 +133,8 @@ def run_in_worker(
     exit_with_parent(parent)
     torch.set_num_threads(threads)
     if gpus:
-        number = int(
-            multiprocessing.current_process().name.rpartition("-")[2]
-        )  # consecutive for the workers of a pool
-        os.environ["CUDA_VISIBLE_DEVICES"] = gpus[number % len(gpus)]
+        worker = int(multiprocessing.current_process().name.rpartition("-")[2])  # consecutive within a pool
+        os.environ["CUDA_VISIBLE_DEVICES"] = gpus[worker % len(gpus)]
     for extension in extensions:
         register(extension)
     log = folder.with_name(f"{folder.name}.log")
@@ -253,12 +251,7 @@ class RunLog:
 
 @contextmanager
 def study_directory(folder: Path, study: Study, sources: DataSources, take_over: bool = False) -> Iterator[None]:
-    """
-    Lock `folder` and write the settings of the study into it.
-
-    Raises:
-        InputError: the texts are invalid, or `folder` is in use, belongs to other runs or cannot be written.
-    """
+    """Context manager that checks the data sources, locks `folder` and writes the settings of the study to it."""
     sources.check(study)
     remedy = "make room or give the right to write there; the same command then resumes"
     with directory_lock(folder, take_over), writing(folder, remedy):

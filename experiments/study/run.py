@@ -25,12 +25,7 @@ from .studies import Run
 
 
 def execute(run: Run, folder: Path, sources: DataSources) -> dict:
-    """
-    Do a run in `folder`, or resume it.
-
-    Returns:
-        The fields of a Record, except the place of the run in the study.
-    """
+    """Trains a run in `folder`, or resumes it. Returns the fields of its Record, without its position in the study."""
     interrupted = folder.exists() and any(folder.iterdir())
     began = time.monotonic()
     fields = {

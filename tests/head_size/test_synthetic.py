@@ -1,4 +1,4 @@
-"""The synthetic tasks of the study: what theory says of them, and that training finds it."""
+"""Synthetic mixing tasks: their theory, and training that confirms it."""
 
 from dataclasses import replace
 
@@ -19,15 +19,15 @@ def train(run):
 
 
 @pytest.mark.parametrize("length", [5, 12])
-def test_patterns_need_the_head_size_that_is_said(length):
-    """Guards: dense patterns are positive, with columns that sum to one, of rank n - 1 and n // 2; others copy."""
+def test_patterns_need_the_documented_head_size(length):
+    """Positive patterns have columns that sum to one and need size n - 1 or n // 2; sparse ones are permutations."""
     for task, size in (("dense", length - 1), ("half", length // 2)):
         P = pattern(task, length, seed=3)
         assert (P > 0).all() and torch.allclose(P.sum(dim=0), torch.ones(length, dtype=torch.float64))
         assert least_head_size(P) == size
         scores = P.log() - P.log().mean(dim=0)
         singular = torch.linalg.svdvals(scores)[:size]
-        assert torch.allclose(singular, singular[0].expand(size))  # no dimension counts less than another
+        assert torch.allclose(singular, singular[0].expand(size))  # all dimensions have the same weight
         assert scores.square().mean().item() == pytest.approx(1)
     P = pattern("sparse", length, seed=3)
     assert (P.sum(dim=0) == 1).all() and (P.sum(dim=1) == 1).all() and set(P.flatten().tolist()) == {0, 1}
@@ -35,12 +35,12 @@ def test_patterns_need_the_head_size_that_is_said(length):
 
 
 def test_floor():
-    """Guards: the floor is zero from rank(C log P) on and not before, falls with the head size, and is a minimum."""
+    """The floor decreases with the head size, is zero exactly from rank(C log P) on, and is the minimum."""
     P = pattern("dense", 5, seed=0)
     floors = [floor(P, size) for size in range(1, 7)]
     assert floors[3:] == [0, 0, 0] and all(before > after for before, after in zip(floors, floors[1:4], strict=False))
     assert floors[2] > 1e-6
-    # Independent search: gradient descent from 100 random starts, with w a parameter, finds the same.
+    # An independent search reaches the same floor: gradient descent from 100 random starts, with w as a parameter.
     generator = torch.Generator().manual_seed(0)
     K, Q = (torch.randn(100, 5, 1, dtype=torch.float64, generator=generator).requires_grad_() for _ in range(2))
     w = torch.ones(100, 1, 1, dtype=torch.float64, requires_grad=True)
@@ -50,11 +50,11 @@ def test_floor():
         optimizer.zero_grad()
         errors.sum().backward()
         optimizer.step()
-    assert floors[0] * 0.999 < errors.min().item() < floors[0] * 1.02  # the least is at infinite scores
+    assert floors[0] * 0.999 < errors.min().item() < floors[0] * 1.02  # the minimum has infinite scores
 
 
-def test_layer_is_the_theorems():
-    """Guards: the layer's pattern is softmax(K Q) of positions alone, whatever the numbers, and stays so."""
+def test_layer_computes_the_attention_of_the_theorem():
+    """The layer's pattern depends only on positions, before and after an optimizer step."""
     run = load_study("synthetic", "tiny").run("dense pattern", 4, 0.1, 1)
     torch.manual_seed(0)
     layer = MixingLayer(run.config, 12).double()
@@ -76,7 +76,7 @@ def test_layer_is_the_theorems():
 
 @pytest.mark.slow
 def test_training_finds_the_threshold():
-    """Guards: trained heads come to the floor, never below it, and to nothing from the rank on; copies need none."""
+    """Trained heads reach the floor but not less, and zero from the predicted size on; permutations need size 2."""
     run = load_study("synthetic", "tiny").run("dense pattern", 0, 0.1, 1)
     run = replace(run, pretraining=[{"max_seq_length": 5, "max_steps": 1000, "total_train_batch_size": 64}])
 
@@ -86,19 +86,19 @@ def test_training_finds_the_threshold():
 
     for task, size in (("dense", 3), ("half", 1)):
         results = [trained(task, size, seed) for seed in (1, 2, 3)]
-        ratios = [found["loss"] / found["floor"] for found in results]
-        assert 0.95 < min(ratios) < 1.2  # on 20,000 examples; others may be stuck higher
-        at = trained(task, size + 1)
-        assert at["floor"] == 0 and at["loss"] < min(found["floor"] for found in results) / 100
+        ratios = [result["loss"] / result["floor"] for result in results]
+        assert 0.95 < min(ratios) < 1.2  # evaluated on 20,000 examples; some seeds get stuck
+        at_threshold = trained(task, size + 1)
+        assert at_threshold["floor"] == 0 and at_threshold["loss"] < min(result["floor"] for result in results) / 100
     one, two = trained("sparse", 1), trained("sparse", 2)
     assert "floor" not in one and one["loss"] > 0.1 and two["loss"] < 1e-3
 
 
 def test_diverging_run_is_a_result_without_a_loss(tmp_path):
-    """Guards: the study's own loop stops where the loss is not finite, and its record has what was done until then."""
+    """A training loop stops at a NaN or infinite loss, and the record counts the examples until then."""
     run = load_study("synthetic", "tiny").run("permutation", 1, 1e30, 1)
     run = replace(run, pretraining=[{"max_seq_length": 5, "max_steps": 40, "total_train_batch_size": 7}])
-    with pytest.raises(Divergence, match="^step [2-9]: the loss or the gradient norm is not finite") as caught:
+    with pytest.raises(Divergence, match="^step [2-9]: the loss or the gradient norm is NaN or infinite") as caught:
         train(run)
     step = int(str(caught.value)[5])
     record = execute(run, tmp_path / "run", DataSources())
@@ -106,8 +106,8 @@ def test_diverging_run_is_a_result_without_a_loss(tmp_path):
     assert record["training_flops"] == 3 * record["forward_flops"] * step * 7 * 5
 
 
-def test_the_lesson_is_a_part_of_the_study():
-    """Guards: the runs of the scale `lesson` are runs of `tiny` too, among them those beside the threshold, 11."""
+def test_lesson_is_part_of_the_study():
+    """All runs at scale `lesson` are also runs at scale `tiny`, and include those next to the threshold."""
     lesson, tiny = (load_study("synthetic", scale) for scale in ("lesson", "tiny"))
     for series, fields in lesson.series.items():
         for point, size in enumerate(fields["attention_head_size"]):

@@ -1,12 +1,12 @@
-"""Theory: every construction and identity holds to its tolerance in float64."""
+"""Numerical checks of theorems: every construction and identity holds to its tolerance in float64."""
 
+import dataclasses
 import re
 from pathlib import Path
 
 import pytest
 import torch
 from helpers.tiny_models import H, P, config_of
-from PIL import Image
 
 from experiments.head_size.outputs import output, values_for
 from experiments.head_size.patterns import (
@@ -36,7 +36,7 @@ def gaussian(*shape: int, seed: int = 0) -> torch.Tensor:
 
 @pytest.mark.parametrize("d, n", [(8, 8), (32, 13), (7, 7)])
 def test_theorem_1(d, n):
-    """Guards: for d >= n and X of full column rank, W_q and W_k (d, d) express any positive P to 1e-10."""
+    """For d >= n and X with full column rank, W_q and W_k (d, d) express any positive P to 1e-10."""
     X, P = gaussian(d, n), random_pattern(n, generator(1))
     W_q, W_k = weights_for(X, P)
     assert W_q.shape == W_k.shape == (d, d)
@@ -45,9 +45,9 @@ def test_theorem_1(d, n):
 
 @pytest.mark.parametrize("rank", [1, 3, 6])
 def test_a_pattern_of_lower_rank_needs_a_smaller_head(rank):
-    """Guards: heads of size rank(C log P) or more express P, and smaller ones do not."""
+    """Heads of size rank(C log P) or more express P, and smaller ones do not."""
     n, d = 8, 13
-    scores = gaussian(n, rank) @ gaussian(rank, n, seed=1) + gaussian(1, n, seed=2)  # a shift of columns does nothing
+    scores = gaussian(n, rank) @ gaussian(rank, n, seed=1) + gaussian(1, n, seed=2)  # column shifts have no effect
     P, X = scores.softmax(dim=0), gaussian(d, n, seed=3)
     assert least_head_size(P) == rank
     for size in (rank, rank + 2):
@@ -60,7 +60,7 @@ def test_a_pattern_of_lower_rank_needs_a_smaller_head(rank):
 
 @pytest.mark.parametrize("n", [2, 5, 8, 16])
 def test_a_generic_pattern_needs_a_head_of_n_minus_1(n):
-    """Guards: the threshold of a random pattern is n - 1: such heads express it to 1e-10, smaller ones do not."""
+    """Heads of size n - 1 express a random pattern to 1e-10, and smaller ones do not."""
     P = random_pattern(n, generator())
     assert least_head_size(P) == n - 1
     W_q, W_k = weights_for(gaussian(n, n), P, n - 1)
@@ -70,23 +70,23 @@ def test_a_generic_pattern_needs_a_head_of_n_minus_1(n):
 
 
 def test_head_size_of_a_pattern_in_single_precision():
-    """Guards: rounding of a float32 pattern does not count as rank."""
+    """Rounding errors in a float32 pattern do not increase its rank."""
     P = (gaussian(16, 2) @ gaussian(2, 16, seed=1)).float().softmax(dim=0)
     assert least_head_size(P) == 2
 
 
-def test_the_paper_s_counter_example():
-    """Guards: on X = [1, 0] the second query attends uniformly with any weights, unlike in P."""
+def test_counter_example_in_the_paper():
+    """On X = [1, 0], the second query attends uniformly with any weights, unlike in P."""
     X, P = COUNTER_EXAMPLE
     for seed in range(5):
-        found = attention(X, gaussian(1, 1, seed=seed), gaussian(1, 1, seed=seed + 9))
-        assert torch.equal(found[:, 1], torch.tensor([0.5, 0.5], dtype=torch.float64))
+        pattern = attention(X, gaussian(1, 1, seed=seed), gaussian(1, 1, seed=seed + 9))
+        assert torch.equal(pattern[:, 1], torch.tensor([0.5, 0.5], dtype=torch.float64))
     with pytest.raises(InputError, match="no head expresses P on X, whose 2 tokens have rank 1"):
         weights_for(X, P)
 
 
 def test_rank_deficient_sequence():
-    """Guards: with two equal tokens, exactly the patterns that treat them equally are possible."""
+    """With two equal tokens, a head only expresses patterns that treat them equally."""
     X = gaussian(9, 4)
     X[:, 3] = X[:, 2]
     with pytest.raises(InputError, match="4 tokens have rank 3"):
@@ -96,19 +96,19 @@ def test_rank_deficient_sequence():
     assert (attention(X, W_q, W_k) - P).abs().max() < 1e-10
 
 
-def test_gradient_descent_stays_below_the_bound():
-    """Guards: the best fit is never worse than the truncated one, improves with size, and is exact from n - 1 on."""
+def test_fitted_patterns_stay_below_the_bound():
+    """The best fit is never worse than the truncated one, improves with the size, and is exact from n - 1 on."""
     P = random_pattern(6, generator(3))
     bounds = [kullback_leibler(P, truncated_fit(P, size)) for size in range(1, 7)]
-    found = [kullback_leibler(P, fitted(P, size)) for size in range(1, 7)]
-    assert all(fit <= bound + 1e-12 for fit, bound in zip(found, bounds, strict=True))
-    assert all(a > b for a, b in zip(found[:5], found[1:5], strict=False))
-    assert bounds[4] < 1e-12 and found[4] < 1e-12 and found[3] > 1e-4
+    fits = [kullback_leibler(P, fitted(P, size)) for size in range(1, 7)]
+    assert all(fit <= bound + 1e-12 for fit, bound in zip(fits, bounds, strict=True))
+    assert all(a > b for a, b in zip(fits[:5], fits[1:5], strict=False))
+    assert bounds[4] < 1e-12 and fits[4] < 1e-12 and fits[3] > 1e-4
 
 
 @pytest.mark.parametrize("case", [1, 2])
 def test_theorem_2_in_closed_form(case):
-    """Guards: in cases 1 and 2 of the proof the layers differ by the closed form, to 1e-12."""
+    """In cases 1 and 2 of the proof, the layers differ by the closed form, to 1e-12."""
     f, g = separated(case, d=12, heads=6, head_size=4)
     X = sequence(case, f, g, length=5)
     measured = f(X) - g(X)
@@ -120,42 +120,44 @@ def test_theorem_2_in_closed_form(case):
 
 
 def test_theorem_2_third_case():
-    """Guards: if scores differ by skew-symmetric matrices, the X of case 3 shows it, unlike that of case 2."""
+    """If scores differ by skew-symmetric matrices, X of case 3 separates the layers, but X of case 2 does not."""
     f, g = separated(3, d=12, heads=6, head_size=4)
     gap = g.scores[0] - f.scores[0]
     assert (gap + gap.T).abs().max() < 1e-10 and torch.linalg.matrix_rank(g.scores[0]) == 4
     blind = sequence(2, f, g, length=5)
     assert (f(blind) - g(blind)).abs().max() < 1e-10
-    found = []
+    differences = []
     for alpha in (1, 10, 100):
         X = sequence(3, f, g, length=5, alpha=alpha)
-        found.append(float((f(X) - g(X)).abs().max()))
-    assert found[0] > 0.1 and found[1] > 5 * found[0] and found[2] > 5 * found[1]
+        differences.append(float((f(X) - g(X)).abs().max()))
+    assert differences[0] > 0.1 and differences[1] > 5 * differences[0] and differences[2] > 5 * differences[1]
     v, v_2 = X[:, 0], X[:, 1]
     assert v_2 @ g.scores[0] @ v > 0 > v_2 @ f.scores[0] @ v
 
 
 @pytest.mark.parametrize("heads, value_size", [(1, 3), (1, 7), (3, 2), (5, 1), (4, 3)])
-def test_outputs_have_the_rank_of_their_values(heads, value_size):
-    """Guards: heads produce an output if and only if its rank is at most heads * value size; the error of others
-    is that of the remaining singular values."""
+def test_rank_of_outputs_is_limited_by_the_values(heads, value_size):
+    """
+    Heads produce an output exactly if its rank is at most heads * value size. Otherwise, the error is the norm of the
+    remaining singular values.
+    """
     d, n = 13, 7
     X, Y = gaussian(d, n), gaussian(d, n, seed=1)
     patterns = torch.stack([random_pattern(n, generator(seed)) for seed in range(heads)])
-    most = min(heads * value_size, n)
+    rank = min(heads * value_size, n)
     left, singular, right = torch.linalg.svd(Y, full_matrices=False)
-    within = left[:, :most] * singular[:most] @ right[:most]
-    W_v, W_o = values_for(X, patterns, within, value_size)
+    truncated = left[:, :rank] * singular[:rank] @ right[:rank]
+    W_v, W_o = values_for(X, patterns, truncated, value_size)
     assert W_v.shape == (heads, value_size, d) and W_o.shape == (heads, d, value_size)
-    assert (output(X, patterns, W_v, W_o) - within).abs().max() < 1e-10
+    assert (output(X, patterns, W_v, W_o) - truncated).abs().max() < 1e-10
     nearest = output(X, patterns, *values_for(X, patterns, Y, value_size))
-    assert float((nearest - Y).norm()) == pytest.approx(float(singular[most:].norm()), abs=1e-10)
+    assert float((nearest - Y).norm()) == pytest.approx(float(singular[rank:].norm()), abs=1e-10)
     W_v, W_o = gaussian(heads, value_size, d, seed=2), gaussian(heads, d, value_size, seed=3)
-    assert torch.linalg.matrix_rank(output(X, patterns, W_v, W_o)) == most
+    assert torch.linalg.matrix_rank(output(X, patterns, W_v, W_o)) == rank
 
 
-def test_rank_of_the_model_s_own_outputs():
-    """Guards: outputs of the model's own layer have rank heads * value size, and one more with the bias of W_o."""
+def test_rank_of_the_model_s_outputs():
+    """Outputs of the model's attention layer have rank heads * value size, and one more with the bias of W_o."""
     config = config_of("Model", num_attention_heads=2, value_head_size=2, attn_implementation="eager")
     attention = FixedHeadBertAttention(config).double().eval()
     torch.nn.init.ones_(attention.self.value.bias)
@@ -165,21 +167,21 @@ def test_rank_of_the_model_s_own_outputs():
 
 
 def test_outputs_of_dependent_tokens():
-    """Guards: a pattern that mixes tokens to dependent ones is refused."""
+    """Patterns with linearly dependent mixed tokens are rejected."""
     patterns = torch.stack([random_pattern(4, generator()), torch.full((4, 4), 0.25, dtype=torch.float64)])
     with pytest.raises(InputError, match="the 4 tokens of X, mixed by pattern 1, have rank 1"):
         values_for(gaussian(9, 4), patterns, gaussian(9, 4, seed=1), 2)
 
 
 def test_identities_of_head_embeddings():
-    """Guards: additive embeddings are a key bias and a shift of values, multiplicative ones a product (MHE)."""
+    """Additive head embeddings equal a key bias and a shift of values, and multiplicative ones equal a scaling."""
     for embedding in ("add", "mul"):
         config = config_of("Model", head_embedding=embedding, attn_implementation="eager")
         layer = FixedHeadBertVariantSelfAttention(config).double().eval()
         torch.nn.init.normal_(layer.head_embedding)
         states = gaussian(1, 7, 32)
         Q, K, V = (linear(states[0]) for linear in (layer.query, layer.key, layer.value))
-        found = layer(states)[0][0].unflatten(-1, (H, P))  # (7, H, P)
+        outputs = layer(states)[0][0].unflatten(-1, (H, P))  # (7, H, P)
         for head in range(H):
             e_q, e_k, e_v = layer.head_embedding[:, head]
             if embedding == "add":
@@ -188,20 +190,20 @@ def test_identities_of_head_embeddings():
                 scores, shift, factor = (Q * ((1 + e_q) * (1 + e_k))) @ K.T, 0, 1 + e_v
             reduced = (scores / P**0.5).softmax(dim=1) @ V * factor + shift
             change = torch.Tensor.add if embedding == "add" else lambda x, e: x * (1 + e)
-            whole = (change(Q, e_q) @ change(K, e_k).T / P**0.5).softmax(dim=1) @ change(V, e_v)
-            assert torch.allclose(reduced, whole, atol=1e-12) and torch.allclose(found[:, head], whole, atol=1e-12)
+            full = (change(Q, e_q) @ change(K, e_k).T / P**0.5).softmax(dim=1) @ change(V, e_v)
+            assert torch.allclose(reduced, full, atol=1e-12) and torch.allclose(outputs[:, head], full, atol=1e-12)
 
 
-def blocks(page: str) -> list[str]:
-    """Returns the Python code of a page in docs/."""
+def code_blocks(page: str) -> list[str]:
+    """Returns the Python code blocks of a page in docs/."""
     text = (Path(__file__).parents[2] / "docs" / page).read_text(encoding="utf-8")
     return re.findall(r"```python\n(.*?)```", text, re.DOTALL)
 
 
-def test_python_of_the_page_runs(tmp_path, monkeypatch, capsys):
-    """Guards: the Python code in docs/theory.md prints the stated results."""
+def test_code_in_the_documentation(tmp_path, monkeypatch, capsys):
+    """The Python code in docs/theory.md prints the stated results."""
     monkeypatch.chdir(tmp_path)
-    by_hand, checks = blocks("theory.md")
+    by_hand, checks = code_blocks("theory.md")
     exec(by_hand, {})
     exact, rank, seven, six = capsys.readouterr().out.splitlines()
     assert (
@@ -214,11 +216,11 @@ def test_python_of_the_page_runs(tmp_path, monkeypatch, capsys):
 
 
 def test_exercises(capsys):
-    """Guards: the Python code in docs/exercises.md prints the solutions."""
-    construction, solutions = blocks("exercises.md")
+    """The Python code in docs/exercises.md prints the solutions."""
+    construction, solutions = code_blocks("exercises.md")
     exec(construction, {})
-    least, error = capsys.readouterr().out.splitlines()
-    assert least == "7" and number_in(error) < 1e-13
+    head_size, error = capsys.readouterr().out.splitlines()
+    assert head_size == "7" and number_in(error) < 1e-13
     exec(solutions, {})
     fits, *pattern, null, weights, ratios, change = capsys.readouterr().out.splitlines()
     eleven, ten = eval(fits)
@@ -233,34 +235,26 @@ def number_in(printed: str) -> float:
     return float(re.search(r"\d[\d.e-]*", printed)[0])
 
 
-def test_results_are_data(tmp_path):
-    """Guards: the fields contain the results of the theorems: exact from n - 1 on, and layers that differ."""
-    found = theory(tmp_path / "out", lengths=[5], patterns=3)
-    assert found.theorem_1.length == 5 and found.theorem_1.errors.keys() == {9, 4}
-    assert max(found.theorem_1.errors.values()) < 1e-13
-    assert found.theorem_1.error_too_small > 1e-4
-    assert found.theorem_2.differences.keys() == {1, 2, 3}
-    assert min(found.theorem_2.differences.values()) > 1e-3
-    assert found.theorem_2.closed_form_errors.keys() == {1, 2}
-    assert max(found.theorem_2.closed_form_errors.values()) < 1e-12
-    values = found.value_rank
+def test_theory_returns_the_results(tmp_path):
+    """The results confirm the theorems: heads are exact from n - 1 on, and the layers differ."""
+    results = theory(tmp_path / "out", lengths=[5], patterns=3)
+    theorem_1, theorem_2, values, (fits,) = (getattr(results, field.name) for field in dataclasses.fields(results))
+    assert theorem_1.length == 5 and theorem_1.errors.keys() == {9, 4}
+    assert max(theorem_1.errors.values()) < 1e-13 and theorem_1.error_too_small > 1e-4
+    assert theorem_2.differences.keys() == {1, 2, 3} and min(theorem_2.differences.values()) > 1e-3
+    assert theorem_2.closed_form_errors.keys() == {1, 2} and max(theorem_2.closed_form_errors.values()) < 1e-12
     assert (values.size, values.too_small) == (4, 3) and values.error < 1e-12
     assert values.error_too_small == pytest.approx(values.least_error, rel=1e-12) and values.least_error > 0.1
-    (fits,) = found.fits
     assert (fits.length, fits.least_head_sizes) == (5, (4, 4, 4))
     assert len(fits.truncated) == len(fits.fitted) == 5
     assert max(fits.fitted[3:]) < 1e-12 < 1e-4 < fits.fitted[2] <= fits.truncated[2]
     assert fits.fitted[0] < fits.uniform
 
 
-def test_picture_and_table(tmp_path, capsys):
-    """Guards: `fixedbert theory` draws its figure and prints the errors."""
+def test_command(tmp_path, capsys):
+    """`fixedbert theory` draws its figure and prints the errors."""
     main(["theory", "--output_dir", str(tmp_path / "out"), "--lengths", "4", "6", "--patterns", "2"])
     printed = capsys.readouterr().out
-    assert (
-        "Theorem 1: a random pattern over 4 tokens" in printed
-        and "case 3" in printed
-        and re.search(r"6 tokens: \[5\]; uniform attention 0\.", printed)
-    )
-    with Image.open(tmp_path / "out" / "theory.png") as picture:
-        assert picture.width > 600
+    assert "Theorem 1: a random pattern over 4 tokens" in printed and "case 3" in printed
+    assert re.search(r"6 tokens: \[5\]; uniform attention 0\.", printed)
+    assert (tmp_path / "out" / "theory.png").stat().st_size > 10_000

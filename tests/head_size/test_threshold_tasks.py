@@ -1,4 +1,4 @@
-"""Tasks with predicted thresholds: data, solutions by hand, the end of training, and records."""
+"""Tasks with predicted thresholds: data, solutions with weights set by hand, the end of training, and records."""
 
 import itertools
 import json
@@ -12,7 +12,7 @@ import torch
 from experiments.head_size.tasks import TASKS, train_synthetic
 from experiments.head_size.tasks.average import Average
 from experiments.head_size.tasks.extremes import Extremes
-from experiments.head_size.tasks.memorise import grid, train_memorise
+from experiments.head_size.tasks.memorise import grid_value, train_memorise
 from experiments.head_size.tasks.nearest import GAP, Nearest
 from experiments.head_size.tasks.recall import Recall
 from experiments.head_size.tasks.training import SyntheticTask, is_flat, train
@@ -49,7 +49,7 @@ def zeroed(task):
 
 
 def test_data_of_nearest():
-    """Guards: the target is the point with the largest inner product, by at least 0.1, and all are unit vectors."""
+    """The target is the point with the largest inner product, by at least 0.1, and all vectors have length one."""
     (points, queries), target = drawn(Nearest(config(2, 3, hidden_size=7), 10, dimension=5), 13)
     assert points.shape == queries.shape == target.shape == (13, 5, 5)
     for vectors in (points, queries, target):
@@ -62,7 +62,7 @@ def test_data_of_nearest():
 
 
 def test_nearest_by_hand():
-    """Guards: one head of the full size solves the task up to the tail of the softmax."""
+    """One head of full size solves the task up to the tail of the softmax."""
     dimension, points, scale = 5, 6, 200.0
     task = zeroed(Nearest(config(1, dimension, hidden_size=dimension + 2), 2 * points, dimension))
     (attention,), (output,) = task.attention, task.output
@@ -76,17 +76,17 @@ def test_nearest_by_hand():
 
 
 def test_data_of_average():
-    """Guards: every token names q different positions, and the target is the mean of their vectors."""
+    """Every token names q different positions, and the target is the average of their vectors."""
     task = Average(config(1, 3, hidden_size=18, value_head_size=3), 7, subset=3)
-    assert task.threshold is None and task.order == 7  # 3 log2 7 is more, and 7 are enough with one-hot keys
+    assert task.threshold is None and task.order == 7  # 3 log2 7 is larger, and 7 suffices with one-hot keys
     (sets, vectors), target = drawn(task, 11)
     assert sets.shape == (11, 7, 7) and vectors.shape == target.shape == (11, 7, 3)
     assert (sets.sum(dim=-1) == 3).all() and set(sets.flatten().tolist()) == {0, 1}
     for row, token in itertools.product(range(11), range(7)):
-        chosen = [vectors[row, place] for place in range(7) if sets[row, token, place]]
+        chosen = [vectors[row, position] for position in range(7) if sets[row, token, position]]
         assert torch.allclose(target[row, token], sum(chosen) / 3, atol=1e-6)
     assert not torch.equal(sets[0, 0], sets[0, 1]) or not torch.equal(sets[0, 0], sets[0, 2])
-    # Without the sets: the mean of all has the error of the null line.
+    # Guessing without the sets: the average of all vectors has the null error.
     (_, vectors), target = drawn(task, 20_000)
     guess = vectors.mean(dim=1, keepdim=True).expand_as(target)
     assert task.loss(guess, target).item() == pytest.approx(task.null, rel=0.02) and task.null == 1 - 3 / 7
@@ -95,26 +95,26 @@ def test_data_of_average():
 
 @pytest.mark.parametrize("length, q", [(32, 2), (11, 3)])
 def test_average_by_hand(length, q):
-    """Guards: size 2 q suffices with the moment curve, with a hidden unit of the MLP for each set."""
-    places = 2 * math.pi * torch.arange(length, dtype=torch.float64) / length
+    """Size 2 q suffices with the trigonometric moment curve and a hidden unit of the MLP for each set."""
+    angles = 2 * math.pi * torch.arange(length, dtype=torch.float64) / length
     sets = list(itertools.combinations(range(length), q))
-    least = min(
-        math.prod(1 - math.cos(places[i] - places[s]) for s in chosen)
+    smallest_product = min(
+        math.prod(1 - math.cos(angles[i] - angles[s]) for s in chosen)
         for chosen in sets if 0 in chosen
         for i in range(length) if i not in chosen
     )  # fmt: skip
-    scale = 30 / least
+    scale = 30 / smallest_product
     width = 2 * length + 3 + 2 * q
     task = zeroed(Average(config(1, 2 * q, hidden_size=width, value_head_size=3), length, subset=q, mlp=len(sets)))
     frequencies = torch.arange(1, q + 1)
-    curve = torch.cat([(places[:, None] * frequencies).cos(), (places[:, None] * frequencies).sin()], dim=1)
-    fitted = torch.cat([torch.ones(length, 1), curve], dim=1)
+    curve = torch.cat([(angles[:, None] * frequencies).cos(), (angles[:, None] * frequencies).sin()], dim=1)
+    features = torch.cat([torch.ones(length, 1), curve], dim=1)
     first, _, second = task.mlp
-    for unit, chosen in enumerate(sets):  # it is 1 for its own set, and 0 for all others
+    for unit, chosen in enumerate(sets):  # a unit is 1 for its own set, and 0 for all others
         first.weight[unit, [length + s for s in chosen]] = 1
         first.bias[unit] = 1 - q
-        scores = -scale * (1 - (places[:, None] - places[list(chosen)]).cos()).prod(dim=1)
-        coefficients = torch.linalg.lstsq(fitted, scores[:, None]).solution[1:, 0]  # a constant changes no softmax
+        scores = -scale * (1 - (angles[:, None] - angles[list(chosen)]).cos()).prod(dim=1)
+        coefficients = torch.linalg.lstsq(features, scores[:, None]).solution[1:, 0]  # softmax ignores constants
         second.weight[-2 * q :, unit] = coefficients
     attention = task.attention
     attention.query.weight[:, -2 * q :] = (2 * q) ** 0.5 * torch.eye(2 * q)
@@ -129,7 +129,7 @@ def test_average_by_hand(length, q):
 
 
 def test_data_of_extremes():
-    """Guards: features are maxima along orthonormal directions, and the target is their product form."""
+    """Features are maxima along orthonormal directions, and the target is a sum of products of features."""
     torch.manual_seed(3)
     task = Extremes(config(2, 3, hidden_size=9), 5)
     assert torch.allclose(task.directions.T @ task.directions, torch.eye(4), atol=1e-6)
@@ -143,7 +143,7 @@ def test_data_of_extremes():
 
 
 def test_extremes_by_hand():
-    """Guards: a head of size 1 for each feature computes its maximum, to ln T / scale."""
+    """A head of size 1 per feature computes its maximum, with an error of at most ln T / scale."""
     torch.manual_seed(3)
     length, scale, width = 9, 500.0, 9
     task = zeroed(Extremes(config(4, 1, hidden_size=width), length))
@@ -162,7 +162,7 @@ def test_extremes_by_hand():
 
 
 def test_data_of_recall():
-    """Guards: pairs of keys and values precede the same keys in a different order, with the values as targets."""
+    """Pairs of keys and values precede the same keys in a different order, with the values as targets."""
     task = Recall(config(1, 2, hidden_size=9), 15, symbols=7)
     (tokens,), target = drawn(task, 12)
     assert tokens.shape == (12, 15) and target.shape == (12, 5) and task.null == 1 / 5
@@ -180,9 +180,9 @@ SIGNS = list(itertools.product([-1, 1], repeat=3))[:7]
 
 @pytest.mark.parametrize("keys, scale", [(CIRCLE, 300.0), (SIGNS, 60.0)], ids=["circle", "signs"])
 def test_recall_by_hand(keys, scale):
-    """Guards: size 2 recalls every value with keys on a circle, and log2 of the symbols with signs, causally."""
+    """Size 2 recalls every value with keys on a circle, size log2(symbols) with signs, and both are causal."""
     symbols, size = len(keys), len(keys[0])
-    width = 5 * symbols + 1  # token, previous token, value found
+    width = 5 * symbols + 1  # token, previous token, retrieved value
     shape = {"hidden_size": width, "num_hidden_layers": 2, "value_head_size": symbols}
     task = zeroed(Recall(config(1, size, **shape), 15, symbols))
     task.token.weight[:, : 2 * symbols] = torch.eye(2 * symbols)
@@ -206,43 +206,41 @@ def test_recall_by_hand(keys, scale):
     assert torch.equal(task(changed)[:, :-1], logits[:, :-1])
 
 
-def test_memorise_finds_the_largest_number():
-    """Guards: T is on the grid, at most the given number, and larger for a larger head."""
-    found = {}
+def test_memorise_searches_the_largest_number():
+    """The memorized number is a grid value within the limit, and larger for a larger head."""
+    memorised = {}
     for size in (1, 5):
         results = train_memorise(config(1, size, hidden_size=6, value_head_size=2), 8, 100, 300, 0.1, 1)
-        assert (
-            results["memorised"] in {grid(place) for place in range(40)} and results["loss"] == -results["memorised"]
-        )
+        assert results["memorised"] in map(grid_value, range(40)) and results["loss"] == -results["memorised"]
         assert results["examples"] >= results["memorised"] * results["steps"]
         assert results["predicted"] == size and results["threshold"] == 8 and results["steps_to_goal"] <= 300
-        found[size] = results["memorised"]
+        memorised[size] = results["memorised"]
         assert results["at_limit"] == 0
-    assert 6 <= found[1] < found[5] < 100
+    assert 6 <= memorised[1] < memorised[5] < 100
     capped = train_memorise(config(1, 5, hidden_size=6, value_head_size=2), 8, 12, 300, 0.1, 1)
-    assert capped["memorised"] == grid(2) == 11 and (capped["at_limit"], capped["converged"]) == (1, 0)
+    assert capped["memorised"] == grid_value(2) == 11 and (capped["at_limit"], capped["converged"]) == (1, 0)
 
 
 def flat_after(losses: list[float]) -> int | None:
-    """Returns the number of windows after which training ends."""
+    """Returns the number of windows after which training ends, or None."""
     return next((count for count in range(1, len(losses) + 1) if is_flat(losses[:count])), None)
 
 
 def test_a_loss_is_flat_after_as_long_as_it_fell():
-    """Guards: only a plateau as long as everything before it ends training."""
-    falling = [1 - 0.025 * place for place in range(1, 21)]  # 20 windows, the last at 0.5
-    second = [0.5 * 0.9**place for place in range(1, 100)]
+    """Only a plateau as long as everything before it ends training."""
+    falling = [1 - 0.025 * window for window in range(1, 21)]  # 20 windows, the last at 0.5
+    second = [0.5 * 0.9**window for window in range(1, 100)]
     assert flat_after([1.0] * 50) == 16 and flat_after([0.5] + [1.0] * 50) == 16
     assert flat_after(falling + [0.5] * 19 + second) is None
     assert flat_after(falling + [0.5] * 20 + second) == 40
     for power, after in ((0.5, None), (0.05, None), (0.02, 16)):
-        assert flat_after([place**-power for place in range(1, 300)]) == after
+        assert flat_after([window**-power for window in range(1, 300)]) == after
     assert flat_after([1.0] * 15 + [0.979] + [1.0] * 15) is None
     assert flat_after([1.0] * 15 + [0.981] + [1.0] * 15) == 16
 
 
 class Scripted(SyntheticTask):
-    """A task whose loss and measure follow a script. The null line is 1, the goal 0.05."""
+    """A task whose loss and measure follow a script. The null value is 1 and the goal is 0.05."""
 
     def __init__(self, script: list[float]):
         super().__init__(config(1, 1))
@@ -267,32 +265,32 @@ def trained(script: list[float], max_steps: int):
     return train(partial(Scripted, script), 2, max_steps, 0.01, 1)
 
 
-def test_training_ends_by_rule_or_at_its_cap():
-    """Guards: training ends with a flat loss, at the goal or at the maximum, and losses rank learning rates."""
+def test_end_of_training():
+    """Training ends with a flat loss, at the goal or at the maximum, and its loss ranks learning rates."""
     flat = trained([0.525] * 4000, 2400)
     assert (flat["steps"], flat["converged"], flat["steps_to_goal"]) == (1920, 1, None)
     solved = trained([0.5] * 100 + [0.04] * 200, 2400)
     assert (solved["steps"], solved["converged"], solved["steps_to_goal"]) == (240, 1, 120)
     capped = trained([0.999**step for step in range(400)], 360)
     assert (capped["steps"], capped["converged"]) == (360, 0)
-    plateau = trained([1.0] * 2400, 2400)  # before learning
+    plateau = trained([1.0] * 2400, 2400)  # learning has not started
     assert (plateau["steps"], plateau["converged"]) == (2400, 0)
-    cooled = trained([0.06] * 300 + [0.04] * 60, 360)  # at the goal only while the rate falls
+    cooled = trained([0.06] * 300 + [0.04] * 60, 360)  # reaches the goal only while the rate decays
     assert cooled["relative_error"] == pytest.approx(0.04) and cooled["steps_to_goal"] is None
     fast, slow = (trained([0.5] * steps + [0.01] * 900, 1200)["loss"] for steps in (100, 300))
     near, far = (trained([1.0] * 300 + [last] * 60, 360)["loss"] for last in (0.5, 0.8))
-    assert fast < slow < cooled["loss"] < near < far  # the fastest learning rate, then the nearest to the goal
+    assert fast < slow < cooled["loss"] < near < far  # faster runs rank first, then runs nearer to the goal
 
 
-def test_divergence_says_what_was_trained_on(monkeypatch):
-    """Guards: a divergence counts all examples until then, including those of earlier searches of `memorise`."""
+def test_divergence_counts_examples(monkeypatch):
+    """A divergence counts all examples until then, including earlier trainings of the `memorise` search."""
     with pytest.raises(Divergence) as caught:
         trained([0.5, 0.5, math.nan], 2400)
     assert caught.value.examples == 3 * 2
 
     def fit(config, context, queries, labels, *settings):
         if len(queries) > 16:
-            raise Divergence("step 3: the loss is not finite.", 3 * len(queries))
+            raise Divergence("step 3", 3 * len(queries))
         return 5, True, 5
 
     monkeypatch.setattr("experiments.head_size.tasks.memorise.fit", fit)
@@ -308,7 +306,7 @@ def small(name: str, series: str, point: int, rate: float, **stage):
 
 @pytest.mark.parametrize("name", STUDIES)
 def test_runs_leave_records(name, tmp_path):
-    """Guards: every series trains with its settings and leaves the metrics and counts that reports need."""
+    """Every series trains with its settings and records the metrics and counts that reports need."""
     study = load_study(name, "tiny")
     for series in study.series:
         stage = {"total_train_batch_size": 16 if name == "memorise" else 4, "max_steps": 12}
@@ -324,7 +322,7 @@ def test_runs_leave_records(name, tmp_path):
 
 @pytest.mark.parametrize("name", STUDIES)
 def test_shapes_of_a_seed_see_equal_data(name, monkeypatch):
-    """Guards: all shapes see the same examples in the same order for a seed and stage."""
+    """For a given seed and stage, all shapes see the same examples in the same order."""
     seen: list[torch.Tensor] = []
 
     def fit(config, context, queries, labels, *settings):
@@ -341,7 +339,7 @@ def test_shapes_of_a_seed_see_equal_data(name, monkeypatch):
     else:
         original = TASKS[name].examples
         monkeypatch.setattr(TASKS[name], "examples", examples)
-        monkeypatch.setattr("experiments.head_size.tasks.training.EVALUATED", 64)
+        monkeypatch.setattr("experiments.head_size.tasks.training.EVALUATION_EXAMPLES", 64)
     study, by_stage = load_study(name, "tiny"), {}
     for series, shapes in study.shapes.items():
         for point, seed in itertools.product((0, len(shapes) - 1), (1, 2)):
@@ -351,5 +349,5 @@ def test_shapes_of_a_seed_see_equal_data(name, monkeypatch):
             first = by_stage.setdefault(stage, [tensor.clone() for tensor in seen])
             assert len(seen) == len(first) > 2 and all(map(torch.equal, seen, first)), (series, point)
             seen.clear()
-    one, other, *_ = by_stage.values()  # of two seeds
-    assert not any(map(torch.equal, one, other))
+    first, second, *_ = by_stage.values()  # two seeds
+    assert not any(map(torch.equal, first, second))

@@ -1,4 +1,4 @@
-"""Thresholds found in the records of tasks: knees, when a prediction agrees, and what a report says."""
+"""Thresholds in the records of synthetic tasks: knees, agreement with predictions, and the text of reports."""
 
 import pytest
 from helpers.study_records import lines, report, report_of, write
@@ -10,7 +10,7 @@ from experiments.head_size.thresholds import (
     TRANSITION,
     Growth,
     Threshold,
-    fits,
+    fit_growth,
     thresholds_of,
 )
 from experiments.study.report import Report
@@ -20,22 +20,22 @@ from experiments.study.studies import load_study
 
 
 def test_knee():
-    """Guards: knee and exponent of exact amounts are found, and a knee is called one if it is clearly nearer."""
+    """Fits recover the knee or exponent of exact data, and a knee must fit clearly better than a power law."""
     sizes = [1, 2, 4, 8, 16, 32]
 
     def growth(amounts):
-        return Growth(*fits(sizes, amounts))
+        return fit_growth(sizes, amounts)
 
     knee = growth([90 * min(size, 7) for size in sizes])
     assert knee.has_knee and knee.knee == pytest.approx(7, rel=0.02) and knee.power_residual > 0.2
     for power in (0, 0.5, 1):
         law = growth([90 * size**power for size in sizes])
         assert not law.has_knee and (law.exponent, law.power_residual) == pytest.approx((power, 0), abs=1e-12)
-    assert Growth(8, 0.06, 0.5, 0.1).has_knee and not Growth(8, 0.08, 0.5, 0.1).has_knee  # squares 0.36, 0.64
+    assert Growth(8, 0.06, 0.5, 0.1).has_knee and not Growth(8, 0.08, 0.5, 0.1).has_knee  # ratios 0.36, 0.64
 
 
 @pytest.mark.parametrize(
-    "claim, found, missed, agrees",
+    "claim, measured, largest_miss, agrees",
     [
         (SUFFICES, 8, 4, True),
         (SUFFICES, 2, None, True),
@@ -55,11 +55,11 @@ def test_knee():
         (KNEE, None, None, False),
     ],
 )
-def test_when_a_threshold_agrees(claim, found, missed, agrees):
-    """Guards: a bound from above, a transition and a knee are each compared by their rule."""
+def test_agreement(claim, measured, largest_miss, agrees):
+    """Upper bounds, transitions and knees are each compared with their own rule."""
     growth = Growth(5.4, 0.06, 0.5, 0.1) if claim == KNEE else None
-    assert Threshold("a", claim, 8, None, found, missed, growth=growth).agrees is agrees
-    assert Threshold("a", claim, None, 8, found, missed, growth=growth).agrees is None
+    assert Threshold("a", claim, 8, None, measured, largest_miss, growth=growth).agrees is agrees
+    assert Threshold("a", claim, None, 8, measured, largest_miss, growth=growth).agrees is None
     assert Threshold("a", KNEE, 8, None, None).agrees is None  # too few shapes
 
 
@@ -68,7 +68,7 @@ def thresholds(report: Report) -> list[Threshold]:
 
 
 def records_of(name: str, measure: str, values: dict, extra) -> list[dict]:
-    """A record for each shape of a study, seeds 1 to 3; `values` maps a series and a point to the measure."""
+    """Returns a record for each shape and seed of a study. `values` returns the measure for a run."""
     study, records = load_study(name, "tiny"), []
     common = {"parameters": None, "non_embedding_parameters": None, "forward_flops": 1000, "training_flops": 1}
     common |= {"tokens": 5, "epochs": None, "texts": None, "seconds": 1.0, "hardware": "2 CPU cores", "threads": 1}
@@ -82,13 +82,13 @@ def records_of(name: str, measure: str, values: dict, extra) -> list[dict]:
             shape |= {"head_embedding": None, "qk_norm": False, "max_seq_length": run.length}
             value = values(run) * (1 + 0.1 * seed)
             results = {"loss": value, measure: value, "converged": float(seed > 1), **extra(run)}
-            place = {"key": run.key, "objective": name, "learning_rate": 0.01, "seed": seed, "results": results}
-            records.append({**common, **shape, **place, **study.labels(run)})
+            entries = {"key": run.key, "objective": name, "learning_rate": 0.01, "seed": seed, "results": results}
+            records.append({**common, **shape, **entries, **study.labels(run)})
     return records
 
 
 def test_report_of_a_threshold(tmp_path):
-    """Guards: the report says what was predicted and found, what never reached the goal, and what did not converge."""
+    """The report states predicted and measured thresholds, and shapes that missed the goal or did not converge."""
 
     def error(run):
         return 1e-4 if run.config.head_dim == 16 else 0.3 / run.config.head_dim
@@ -101,22 +101,22 @@ def test_report_of_a_threshold(tmp_path):
 
     report = report_of(records_of("nearest", "relative_error", error, extra))
     text = report_markdown(report)
-    decided = "agrees; 4 of these runs had not converged"  # one for each shape below
-    assert f"- 1 layer, 16 / r heads: predicted 16, found 16, {decided}" in text
-    assert "- 2 layers, 64 / r heads: none predicted, found 16" in text
+    decided = "agrees; 4 of these runs did not converge"  # one for each smaller shape
+    assert f"- 1 layer, 16 / r heads: predicted 16, measured 16, {decided}" in text
+    assert "- 2 layers, 64 / r heads: none predicted, measured 16" in text
     header = "series | width | layers | heads | head size | MFLOP/token"  # no feed-forward network, no parameters
     assert f"| {header} |" in text and "| 32 | 1 | 16 | 1, values 16 | " in text
     assert "| 0.36 ± 0.075 (1 not converged) | never |" in text
-    assert "| 0.00012 ± 2.5e-05 | 200 ± 250 |" in text  # at the goal nothing is open
+    assert "| 0.00012 ± 2.5e-05 | 200 ± 250 |" in text  # runs at the goal count as converged
     assert f"head size from which on the best seed reaches the goal; {RULES[TRANSITION]}:" in text
     assert "- Runs that did not converge within the maximum number of steps: 16.\n" in text
-    assert [threshold.found for threshold in thresholds(report)] == [16] * 4
+    assert [threshold.measured for threshold in thresholds(report)] == [16] * 4
     write_report(report, tmp_path)
     assert (tmp_path / "report.png").stat().st_size > 10_000
 
 
 def of_task(objective: str, axis: str, values: dict[int, list], **results) -> list[dict]:
-    """Records of one series of a synthetic task: by the value on the axis, the measure of each seed."""
+    """Returns the records of one series of a task. `values` maps axis values to the measures of all seeds."""
     records = []
     for point, (value, by_seed) in enumerate(values.items()):
         changes = {"objective": objective, "axis": axis, "texts": None, "epochs": None}
@@ -130,8 +130,8 @@ def of_task(objective: str, axis: str, values: dict[int, list], **results) -> li
     return records
 
 
-def test_predictions_are_of_an_axis():
-    """Guards: a number of heads is not compared with sizes of a head, nor a size with numbers of heads."""
+def test_predictions_apply_to_one_axis():
+    """A predicted number of heads is not compared with head sizes, and a predicted size not with numbers of heads."""
     errors = {2: [0.5, 0.4], 4: [0.001, 0.002]}
     for objective, axis, other in (
         ("extremes", "num_attention_heads", "attention_head_size"),
@@ -139,20 +139,20 @@ def test_predictions_are_of_an_axis():
     ):
         results = {"threshold": 4.0, "order": None, "goal": 0.01}
         (threshold,) = thresholds(report_of(of_task(objective, axis, errors, **results)))
-        assert (threshold.predicted, threshold.found, threshold.agrees) == (4.0, 4, True)
+        assert (threshold.predicted, threshold.measured, threshold.agrees) == (4.0, 4, True)
         made = report_of(of_task(objective, other, errors, **results))
         (threshold,) = thresholds(made)
-        assert (threshold.predicted, threshold.found, threshold.agrees) == (None, 4, None)
+        assert (threshold.predicted, threshold.measured, threshold.agrees) == (None, 4, None)
         assert ": predicted" not in str([line.get_label() for line in metrics_figure(made).axes[0].lines])
 
 
 def test_knees_beyond_the_sizes_tried(tmp_path):
-    """Guards: growth without a knee decides only if sizes go far enough; runs that diverged do not end the report."""
+    """Growth without a knee only contradicts theory beyond the prediction, and diverged runs do not break a report."""
     amounts = {1: [None, 100.0], 2: [200.0, 200.0], 4: [400.0, None], 8: [None, None]}
     records = of_task("memorise", "attention_head_size", amounts, threshold=8.0, predicted=3, at_limit=0.0)
     (threshold,) = thresholds(report_of(records))
-    assert (threshold.predicted, threshold.found, threshold.largest, threshold.agrees) == (8.0, None, 4, None)
-    assert "predicted 8, found none, not decided by the shapes tried" in report_markdown(report_of(records))
+    assert (threshold.predicted, threshold.measured, threshold.largest, threshold.agrees) == (8.0, None, 4, None)
+    assert "predicted 8, none measured, not decided by these shapes" in report_markdown(report_of(records))
     report([write(tmp_path / "runs.jsonl", records)], tmp_path / "out")
     further = of_task("memorise", "attention_head_size", {**amounts, 16: [1600.0, 1600.0]}, threshold=8.0, predicted=3)
     assert thresholds(report_of(further))[0].agrees is False

@@ -1,6 +1,7 @@
 """
-Synthetic tasks for one or two attention layers, for which theory predicts the head size. Each module has the
-definition of a task, its prediction and the source.
+Synthetic tasks for one or two attention layers, for which theory predicts the necessary head size.
+
+Each module docstring defines a task, the prediction and its source.
 """
 
 from collections.abc import Callable
@@ -31,30 +32,30 @@ def train_synthetic(
     objective: str, config: FixedHeadBertConfig, stage: dict, learning_rate: float, seed: int
 ) -> dict[str, float | None]:
     """
-    Train a model with the attention of `config` on a task. The result depends only on the arguments.
+    Trains a model with the attention heads in `config` on a task. The result depends only on the arguments.
 
     Args:
-        stage: `max_seq_length`, tokens of an example; `total_train_batch_size`, examples of a step, or the most that
-            `memorise` tries; `max_steps`, the maximum; and the settings of the task.
-
-    Raises:
-        Divergence: a loss is not finite.
+        stage: the settings of the task, and `max_seq_length` (tokens per example), `total_train_batch_size` (examples
+            per step, or the largest number that `memorise` tries) and `max_steps`.
 
     Returns:
-        `loss`, by which learning rates are compared, and metrics.
+        Metrics, and the `loss` that is used to compare learning rates.
+
+    Raises:
+        Divergence: If the loss becomes NaN or infinite.
     """
     length, rows, max_steps = (stage[name] for name in STAGE)
     if objective in PATTERNS:
         return train_mixing(objective, config, length, rows, max_steps, learning_rate, seed)
     if objective == "memorise":
         return train_memorise(config, length, rows, max_steps, learning_rate, seed)
-    own = {name: value for name, value in stage.items() if name not in STAGE}
-    return train(partial(TASKS[objective], config, length, **own), rows, max_steps, learning_rate, seed)
+    settings = {name: value for name, value in stage.items() if name not in STAGE}
+    return train(partial(TASKS[objective], config, length, **settings), rows, max_steps, learning_rate, seed)
 
 
 def task_settings(objective: str) -> dict[str, bool]:
-    """Returns the settings of a task, mapped to whether they are required."""
+    """Returns the names of a task's settings, mapped to True for required settings."""
     if objective not in TASKS:
         return {}
-    parameters = list(signature(TASKS[objective]).parameters.values())[2:]  # after the configuration and the length
+    parameters = list(signature(TASKS[objective]).parameters.values())[2:]  # skip the configuration and the length
     return {parameter.name: parameter.default is Parameter.empty for parameter in parameters}

@@ -1,21 +1,21 @@
 """
-memorise: the largest number T of queries with random labels that an attention layer can learn by heart.
+memorise: the largest number T of queries whose random labels an attention layer can memorize.
 
-T queries and n tokens of a fixed context are standard normal vectors with the width of the model; labels are plus or
-minus one. Queries attend to the context, and a linear readout of the heads predicts the label by its sign: with a
-residual connection the readout alone would memorize. T is searched on a grid with steps of a factor of 2^(1/4), always
-with the first T queries of one list: T is fitted if 99 % of the labels are right from one of three initializations.
-From a single one, training can get stuck at a third of what it reaches from others.
+The T queries and the n tokens of a fixed context are standard normal vectors with the width of the model. Labels are
+plus or minus one. Queries attend to the context, and a linear readout of the heads predicts the label as its sign.
+There is no residual connection, because the readout alone could then memorize labels. The search tries values of T on
+a grid with steps of a factor of 2^(1/4), and each T uses the first T queries of the same list. T is fitted if 99% of
+the labels are correct with one of three initializations. A single one can get stuck at a third of what others reach.
 
-Prediction: T grows as H min(n, p), with a knee at p = n (Mahdavi, Liao and Thrampoulidis, "Memorization Capacity of
-Multi-Head Attention in Transformers", 2023, arXiv 2306.02010). Checked in the abstract: Omega(H n) examples for n < d;
-in a summary of the paper: H min(n, p), for queries of which any n are linearly independent and contexts of full rank,
-as here. Because probabilities sum to one, only n - 1 dimensions of the scores count, and the knee can lie at n - 1
-(our own remark). The theorem is a lower bound for labels of any kind; we know of no upper bound, so that growth beyond
-the knee contradicts nothing. Signs of independent queries are easier: a head of size 1 is already a linear classifier
-of d dimensions, which fits any d of them (tested), and typically about 2 d (Cover, 1965; recalled). So only the
-scaling with p, n and H is tested, and the knee, not the constant. The null line is a single query, the most that a
-constant is certain to fit.
+Prediction: T grows like H min(n, p), with a knee at p = n (Mahdavi, Liao and Thrampoulidis, "Memorization Capacity of
+Multi-Head Attention in Transformers", 2023, arXiv 2306.02010). The abstract confirms Omega(H n) examples for n < d. A
+summary of the paper states H min(n, p) for queries of which any n are linearly independent, and contexts of full rank,
+as here. Attention probabilities sum to one, so only n - 1 dimensions of the scores count, and the knee can lie at n -
+1 (our own remark). The theorem is a lower bound for arbitrary labels. We know of no upper bound, so growth beyond the
+knee does not contradict it. Signs of independent queries are easier: even a head of size 1 is a linear classifier of d
+dimensions, which fits any d of them (tested) and typically about 2 d (Cover, 1965; quoted from memory). Only the knee
+and the scaling with p, n and H are therefore tested, not the constant. The null value is one query, the largest number
+that a constant prediction always fits.
 """
 
 from itertools import count
@@ -29,13 +29,13 @@ from fixedbert.support.errors import Divergence
 
 from .training import WARM_UP, WINDOW, descend, is_flat, means
 
-FITTED = 0.99
-STARTS = 3  # initializations
-FIRST, STEPS_PER_OCTAVE = 16, 4  # grid of T
+FITTED_ACCURACY = 0.99
+INITIALIZATIONS = 3
+FIRST, STEPS_PER_OCTAVE = 16, 4  # the first T that is tried, and the grid steps per factor of two
 
 
 class Memory(nn.Module):
-    """An attention layer over a fixed context (n, D) with a linear readout: queries (T, D) -> (T)."""
+    """An attention layer over a fixed context (n, D) with a linear readout. Maps queries (T, D) to scores (T)."""
 
     context: Tensor
 
@@ -51,12 +51,12 @@ class Memory(nn.Module):
         return self.readout(heads[0])[:, 0]
 
 
-def examples(config: FixedHeadBertConfig, length: int, most: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
+def examples(config: FixedHeadBertConfig, length: int, max_queries: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
     """Returns the context (n, D), and all queries (T, D) with their labels (T)."""
     generator = torch.Generator().manual_seed(seed)
     context = torch.randn(length, config.hidden_size, generator=generator)
-    labels = torch.randint(2, (most,), generator=generator) * 2.0 - 1
-    queries = torch.randn(most, config.hidden_size, generator=generator)
+    labels = torch.randint(2, (max_queries,), generator=generator) * 2.0 - 1
+    queries = torch.randn(max_queries, config.hidden_size, generator=generator)
     return context, queries, labels
 
 
@@ -70,12 +70,14 @@ def fit(
     seed: int,
 ) -> tuple[int | None, bool, int]:
     """
-    Train with Adam on all queries at once, with the squared hinge loss. (The logistic loss continues to sharpen the
-    softmax for fitted queries, until those that attend to the wrong token have no gradient left.)
+    Trains with Adam and the squared hinge loss on all queries at once.
+
+    The logistic loss would keep sharpening the softmax for fitted queries, until queries that attend to an unhelpful
+    token receive no gradient.
 
     Returns:
-        The steps until 99 % of the labels were right, or None; whether training ended before the maximum of steps; and
-        the number of steps.
+        The number of steps until 99% of the labels were correct, or None; True if training ended before `max_steps`;
+        and the number of steps trained.
     """
     torch.manual_seed(seed)
     model = Memory(config, context)
@@ -84,7 +86,7 @@ def fit(
     for step in range(1, max_steps + 1):
         optimizer.param_groups[0]["lr"] = rate * min(1, step / WARM_UP)
         margins = labels * model(queries)
-        if (margins > 0).float().mean() >= FITTED:
+        if (margins > 0).float().mean() >= FITTED_ACCURACY:
             return step, True, step
         loss = (1 - margins).relu().square().mean()
         descend(loss, optimizer, step, len(queries))
@@ -95,56 +97,59 @@ def fit(
 
 
 def train_memorise(
-    config: FixedHeadBertConfig, length: int, most: int, max_steps: int, learning_rate: float, seed: int
+    config: FixedHeadBertConfig, length: int, max_queries: int, max_steps: int, learning_rate: float, seed: int
 ) -> dict[str, float | None]:
     """
-    Search T up to `most`: by octaves until one is not fitted, then by bisection.
-
-    Raises:
-        Divergence: a loss is not finite.
+    Searches for the largest fitted T up to `max_queries`, by doubling until one is not fitted, then by bisection.
 
     Returns:
-        `memorised`, the largest fitted T, or 0; `loss`, its negative; `steps_to_goal` and `steps`, the steps at that
-        T; `at_limit`, 1 if all T up to `most` were fitted, so that `memorised` is only a lower bound; `converged`, 1
-        if all trainings at the least T that was not fitted ended with a flat loss; `examples`, the queries trained on
-        in the search; `predicted`, H min(n, p), a claim about growth only; `threshold`, n; `null`.
+        `memorised`: the largest fitted T, or 0.
+        `loss`: -memorised.
+        `steps_to_goal`, `steps`: training steps at that T.
+        `at_limit`: 1 if every T up to `max_queries` was fitted, so that `memorised` is only a lower bound.
+        `converged`: 1 if the loss became flat in every training at the smallest T that was not fitted.
+        `examples`: number of queries seen in the entire search.
+        `predicted`, `threshold`, `null`: H min(n, p), which theory predicts up to a constant factor, n, and 1.
+
+    Raises:
+        Divergence: If the loss becomes NaN or infinite.
     """
-    context, queries, labels = examples(config, length, most, seed)
-    beyond = next(place for place in count() if grid(place) > most)
-    fitted, failed = 0, beyond  # indices in the grid of T
-    steps, converged, seen, place = None, False, 0, min(STEPS_PER_OCTAVE, beyond - 1)
+    context, queries, labels = examples(config, length, max_queries, seed)
+    end = next(index for index in count() if grid_value(index) > max_queries)
+    fitted, failed = 0, end  # grid indices
+    steps, converged, queries_seen, index = None, False, 0, min(STEPS_PER_OCTAVE, end - 1)
     while failed - fitted > 1:
-        T, all_ended = grid(place), True
-        for start in range(STARTS):
-            weights = seed + 1000 * start
+        T, all_flat = grid_value(index), True
+        data = context, queries[:T], labels[:T]
+        for initialization in range(INITIALIZATIONS):
             try:
-                needed, ended, taken = fit(config, context, queries[:T], labels[:T], max_steps, learning_rate, weights)
+                needed, is_done, trained = fit(config, *data, max_steps, learning_rate, seed + 1000 * initialization)
             except Divergence as error:
-                error.examples += seen
+                error.examples += queries_seen
                 raise
-            seen += T * taken
-            all_ended = all_ended and ended
+            queries_seen += T * trained
+            all_flat = all_flat and is_done
             if needed is not None:
-                fitted, steps = place, needed
+                fitted, steps = index, needed
                 break
         else:
-            failed, converged = place, all_ended
-        place = (fitted + failed) // 2 if failed < beyond else min(fitted + STEPS_PER_OCTAVE, beyond - 1)
-    memorised = grid(fitted) if fitted else 0
+            failed, converged = index, all_flat
+        index = (fitted + failed) // 2 if failed < end else min(fitted + STEPS_PER_OCTAVE, end - 1)
+    memorised = grid_value(fitted) if fitted else 0
     return {
         "loss": -float(memorised),
         "memorised": memorised,
         "steps_to_goal": steps,
         "steps": steps,
-        "at_limit": float(failed == beyond),
+        "at_limit": float(failed == end),
         "converged": float(converged),
-        "examples": seen,
+        "examples": queries_seen,
         "predicted": config.num_attention_heads * min(length, config.head_dim),
         "threshold": float(length),
         "null": 1.0,
     }
 
 
-def grid(place: int) -> int:
-    """Returns T at an index of the grid; FIRST at STEPS_PER_OCTAVE."""
-    return round(FIRST * 2 ** (place / STEPS_PER_OCTAVE - 1))
+def grid_value(index: int) -> int:
+    """Returns T for a grid index. The search starts with FIRST, at index STEPS_PER_OCTAVE."""
+    return round(FIRST * 2 ** (index / STEPS_PER_OCTAVE - 1))

@@ -1,18 +1,18 @@
 """
-dense, half, sparse: each position has to output a fixed mixture of numbers, for which theory knows the head size.
+dense, half and sparse: each position must output a fixed mixture of numbers. Theory predicts the necessary head size.
 
-The numbers x (n) at n positions are drawn for every example, and each position j has to output sum_i P_ij x_i.
+Each example has random numbers x (n) at n positions. Position j must output sum_i P_ij x_i.
 
-    dense     P is a random positive pattern of full rank: a head of size p expresses it exactly if and only if
-              rank(C log P) <= p (patterns.py), here from p = n - 1 on. Below, the error has a floor.
-    half      the same with P such that this rank is n // 2.
+    dense     P is a random positive pattern of full rank. A head of size p expresses it exactly if and only if
+              rank(C log P) <= p (see patterns.py), that is, if p >= n - 1. The error of smaller heads has a floor.
+    half      P is a random positive pattern with rank(C log P) = n // 2.
     sparse    P is a permutation: position j copies the number at position pi(j). A head of size 2 approximates it to
-              any precision (scores -t (i - pi(j))^2, with t large), and a size of the order of log n needs no large t
+              any precision with scores -t (i - pi(j))^2 for large t. A size of order log n does not need a large t
               (Likhosherstov, Choromanski and Weller, 2021, arXiv 2106.03764).
 
-The layer is that of the model, in the setting of the theorem: queries and keys see one-hot positions, so that X has
-full column rank and the pattern is the same for every example; values see the numbers. The error is the mean of
-(output - target)^2, with the expectation sum_i (w P'_ij - P_ij)^2 for one head with the pattern P'.
+The attention layer is the model's own, in the setting of the theorem. Queries and keys see one-hot positions, so X has
+full column rank and all examples have the same pattern. Values see the numbers. The error is the average of
+(output - target)^2. For one head with pattern P', its expectation is sum_i (w P'_ij - P_ij)^2.
 """
 
 import torch
@@ -27,16 +27,16 @@ from ..patterns import centred_log, least_head_size
 from .training import descend
 
 PATTERNS = ("dense", "half", "sparse")
-EVALUATED = 20_000  # examples in the evaluation
-STARTS, DESCENT = 64, 1000  # initializations and steps of the search for the floor
+EVALUATION_EXAMPLES = 20_000
+STARTS, DESCENT_STEPS = 64, 1000  # initializations and steps in the search for the floor
 
 
 def pattern(task: str, length: int, seed: int) -> Tensor:
     """
-    Returns P (n, n) in float64, with columns that sum to one.
+    Returns the pattern P (n, n) for a task in float64. Its columns sum to one.
 
-    For dense patterns, C log P has random singular vectors and equal singular values, so that all missing dimensions
-    of a head count equally; its entries have a mean square of one.
+    For `dense` and `half`, C log P has random singular vectors and equal singular values, so that every missing head
+    dimension costs the same. The mean square of its entries is one.
     """
     generator = torch.Generator().manual_seed(seed)
     if task == "sparse":
@@ -49,10 +49,11 @@ def pattern(task: str, length: int, seed: int) -> Tensor:
 
 def floor(P: Tensor, head_size: int) -> float:
     """
-    Returns the least error found for one head of this size on the dense pattern P (n, n): zero from rank(C log P) on.
+    Returns the lowest known error of one head of this size on a positive pattern P (n, n).
 
-    Below, it comes from gradient descent on STARTS factorizations of the scores, the first of which has the largest
-    singular values of C log P, and L-BFGS from the best.
+    It is zero if the size is at least rank(C log P). For smaller sizes, Adam minimizes the error from STARTS
+    factorizations of the scores, the first of which keeps the largest singular values of C log P. L-BFGS then improves
+    the best result.
     """
     left, singular, right = torch.linalg.svd(centred_log(P))
     if head_size >= least_head_size(P):
@@ -64,12 +65,12 @@ def floor(P: Tensor, head_size: int) -> float:
 
     def errors() -> Tensor:
         fit = (K @ Q.mT).softmax(dim=-2)  # (starts, n, n)
-        scale = (fit * P).sum(dim=(-2, -1), keepdim=True) / fit.square().sum(dim=(-2, -1), keepdim=True)  # the best w
+        scale = (fit * P).sum(dim=(-2, -1), keepdim=True) / fit.square().sum(dim=(-2, -1), keepdim=True)  # optimal w
         return (scale * fit - P).square().sum(dim=(-2, -1)) / len(P)
 
     K, Q = K.requires_grad_(), Q.requires_grad_()
     adam = torch.optim.Adam([K, Q], lr=0.05)
-    for _ in range(DESCENT):
+    for _ in range(DESCENT_STEPS):
         adam.zero_grad()
         errors().sum().backward()
         adam.step()
@@ -88,7 +89,7 @@ def floor(P: Tensor, head_size: int) -> float:
 
 
 class MixingLayer(nn.Module):
-    """The attention of the model with W_o to one number, on one-hot positions: (B, n) -> (B, n)."""
+    """The model's attention on one-hot positions, with a W_o that outputs one number per position."""
 
     positions: Tensor
 
@@ -100,18 +101,19 @@ class MixingLayer(nn.Module):
         self.output = nn.Linear(self.attention.all_head_size, 1)
         self.register_buffer("positions", torch.eye(length))
         for projection in (self.attention.query, self.attention.key):
-            nn.init.normal_(projection.weight)  # attention starts uneven
+            nn.init.normal_(projection.weight)  # attention starts far from uniform
             with torch.no_grad():
                 projection.weight[:, -1] = 0
             projection.weight.register_hook(without_last_column)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Returns the outputs (B, n) for numbers x (B, n)."""
         hidden_states = torch.cat([self.positions.expand(len(x), -1, -1), x[..., None]], dim=-1)  # (B, n, n + 1)
         return self.output(self.attention(hidden_states)[0])[..., 0]
 
 
 def without_last_column(gradient: Tensor) -> Tensor:
-    """Zeroes the column of the numbers, which queries and keys must not see."""
+    """Sets the gradient for the numbers to zero, because queries and keys must not see them."""
     return torch.cat([gradient[:, :-1], torch.zeros_like(gradient[:, -1:])], dim=1)
 
 
@@ -119,17 +121,17 @@ def train_mixing(
     task: str, config: FixedHeadBertConfig, length: int, rows: int, steps: int, learning_rate: float, seed: int
 ) -> dict[str, float | None]:
     """
-    Train a MixingLayer with Adam, a linear warm-up over a twentieth of the steps and cosine decay to zero.
-
-    Raises:
-        Divergence: a loss is not finite.
+    Trains a MixingLayer with Adam, linear warm-up over 5% of the steps, and cosine decay to zero.
 
     Returns:
-        `loss` and `error`, the error on new examples; `examples`, the number of training examples; and `floor`, the
-        least error found for a single head on a dense pattern.
+        `loss` and `error`, which are both the error on new examples, and `examples`, the number of training examples.
+        For a single head on a positive pattern also `floor`, the lowest known error.
+
+    Raises:
+        Divergence: If the loss becomes NaN or infinite.
     """
     P = pattern(task, length, seed)
-    generator = torch.Generator().manual_seed(seed)  # of the examples, equal for all shapes
+    generator = torch.Generator().manual_seed(seed)  # all shapes see the same examples
     torch.manual_seed(seed)
     model, target = MixingLayer(config, length), P.float()
     use_fast_dropout(model)
@@ -140,7 +142,7 @@ def train_mixing(
         descend((model(x) - x @ target).square().mean(), optimizer, step, rows)
         schedule.step()
     with torch.no_grad():
-        x = torch.randn(EVALUATED, length, generator=generator)
+        x = torch.randn(EVALUATION_EXAMPLES, length, generator=generator)
         error = (model(x) - x @ target).square().mean().item()
     results: dict[str, float | None] = {"loss": error, "error": error, "examples": steps * rows}
     if task != "sparse" and config.num_attention_heads == 1:

@@ -1,4 +1,4 @@
-"""Training of tasks with new examples in every step: until the loss is flat, or for a maximum number of steps."""
+"""Trains tasks with new examples in every step, until the loss is flat or a maximum number of steps is reached."""
 
 from collections.abc import Callable
 from typing import ClassVar
@@ -9,25 +9,25 @@ from torch import Tensor, nn
 from fixedbert.model.configuration_fixed_head_bert import FixedHeadBertConfig
 from fixedbert.support.errors import Divergence
 
-WINDOW = 100  # steps for means
-AT_GOAL = 20  # steps whose mean must reach the goal
-LEAST_WINDOWS = 16
-FALL = 0.02
-LEARNED = 0.1  # share of the way from the null line to the goal
+WINDOW = 100  # steps per averaging window
+GOAL_WINDOW = 20  # steps whose average must reach the goal
+MIN_WINDOWS = 16
+FALL = 0.02  # relative decrease below which a loss is flat
+LEARNED = 0.1  # progress that distinguishes a final loss from the plateau before learning starts
 WARM_UP = 100  # steps
-EVALUATED, BATCH = 2048, 64  # examples of the evaluation, and its batch size
+EVALUATION_EXAMPLES, BATCH = 2048, 64
 
 
 class SyntheticTask(nn.Module):
     """
-    A task with its model.
+    Base class of tasks and the models that are trained on them.
 
     Attributes:
         measure: metric of the task, `relative_error` or `recalled`.
-        goal: value of the measure to reach; the steps to it are recorded.
-        null: value of the measure without solving the task.
-        threshold: predicted threshold on the axis of the study; None if theory names none.
-        order: order of the threshold, if theory only names this.
+        goal: value of the measure at which the task counts as solved.
+        null: value of the measure for guessing.
+        threshold: predicted threshold on the axis of the study. None if theory predicts no value.
+        order: predicted order of magnitude of the threshold, if theory predicts only this.
     """
 
     measure: ClassVar[str] = "relative_error"
@@ -35,7 +35,7 @@ class SyntheticTask(nn.Module):
     null: float = 1.0
     threshold: float | None = None
     order: float | None = None
-    variance: float = 1.0  # of the target around the best constant, summed over coordinates
+    variance: float = 1.0  # variance of the target, summed over coordinates
 
     def __init__(self, config: FixedHeadBertConfig):
         super().__init__()
@@ -43,39 +43,39 @@ class SyntheticTask(nn.Module):
         self.config = config
 
     def examples(self, rows: int, generator: torch.Generator) -> tuple[tuple[Tensor, ...], Tensor]:
-        """Draws inputs of `forward` and the target."""
+        """Draws the inputs of `forward` and the target."""
         raise NotImplementedError
 
     def loss(self, output: Tensor, target: Tensor) -> Tensor:
         return (output - target).square().sum(dim=-1).mean() / self.variance
 
     def score(self, output: Tensor, target: Tensor) -> Tensor:
-        """Returns the measure of one batch."""
+        """Returns the measure for one batch."""
         return self.loss(output, target)
 
     def progress(self, score: float) -> float:
-        """Returns the share of the way from the null line (0) to the goal (1)."""
+        """Rescales a score so that guessing is 0 and the goal is 1."""
         return (score - self.null) / (self.goal - self.null)
 
 
 def is_flat(losses: list[float]) -> bool:
     """
-    Returns whether no window of the second half has a loss 2 % below the lowest of the first, with at least 16
-    windows.
+    Returns True if no window in the second half has a loss 2% below the lowest loss in the first half. Needs at least
+    16 windows.
 
-    A run whose loss stops falling after t windows ends after 2 t: a plateau only ends it if it is as long as
-    everything before it. Without noise, a power law steps^-a is flat if a is less than 0.029.
+    A run whose loss stops falling after t windows ends after 2 t windows, so a plateau only ends a run if it is as
+    long as everything before it. Without noise, a power law steps^-a is flat if a is less than 0.029.
     """
     half = len(losses) // 2
-    return len(losses) >= LEAST_WINDOWS and min(losses[half:]) > (1 - FALL) * min(losses[:half])
+    return len(losses) >= MIN_WINDOWS and min(losses[half:]) > (1 - FALL) * min(losses[:half])
 
 
 def descend(loss: Tensor, optimizer: torch.optim.Optimizer, step: int, rows: int):
     """
-    Take a step with `rows` examples.
+    Takes one optimizer step with a batch of `rows` examples.
 
     Raises:
-        Divergence: the loss or its gradient is not finite.
+        Divergence: If the loss or the gradient norm is NaN or infinite.
     """
     optimizer.zero_grad()
     loss.backward()
@@ -83,7 +83,7 @@ def descend(loss: Tensor, optimizer: torch.optim.Optimizer, step: int, rows: int
     norm = nn.utils.get_total_norm([weight.grad for weight in weights if weight.grad is not None])
     if not (loss.isfinite() and norm.isfinite()):
         raise Divergence(
-            f"step {step}: the loss or the gradient norm is not finite; lower the learning rate.", step * rows
+            f"step {step}: the loss or the gradient norm is NaN or infinite; lower the learning rate.", step * rows
         )
     optimizer.step()
 
@@ -92,25 +92,27 @@ def train(
     make: Callable[[], SyntheticTask], rows: int, max_steps: int, learning_rate: float, seed: int
 ) -> dict[str, float | None]:
     """
-    Train with Adam: a warm-up, then a constant rate until the task is done or five sixths of `max_steps` are over;
-    then a fifth as many steps with the rate falling to zero. Examples are new in every step, so that the measure of a
-    batch is a held-out measure.
+    Trains with Adam and new examples in every step, so that the measure on a batch is a held-out measure.
 
-    A task is done if its measure was at the goal in the last quarter of the steps, or if its loss is flat (`is_flat`)
-    and its measure off the null line, where a flat loss is the plateau before learning starts. A plateau between two
-    phases of learning only ends a run if it is as long as everything before it; that cannot be distinguished from the
-    end of learning. A measure beyond the goal shows how far a run got in a third more steps than to the goal, not how
-    far it can get.
+    After a warm-up, the learning rate is constant until the run has converged or five sixths of `max_steps` have
+    passed. It then decays to zero over a fifth as many steps.
 
-    Raises:
-        Divergence: the loss is not finite.
+    A run has converged if its measure was at the goal throughout the last quarter of the steps, or if its loss is flat
+    (see `is_flat`) and its measure is better than guessing: a flat loss at the null value is the plateau before
+    learning starts. A plateau between two phases of learning only ends a run if it is as long as everything before it.
+    A run stops soon after it reaches the goal, so a measure beyond the goal is not the best that it could reach.
 
     Returns:
-        `loss`, by which learning rates are compared: for a run that ends at the goal the share of `max_steps` that it
-        needed, minus one; for others the remaining share of the way from the null line to the goal. The measure of the
-        task, after the rate has fallen. `steps_to_goal`, after which the mean of AT_GOAL batches was at the goal
-        before the rate falls, or None. `steps`; `examples`; `converged`, 1 if the task was done; `null`, `goal`,
-        `threshold` and `order` of the task.
+        `loss`: used to compare learning rates. For a run that ends at the goal, the fraction of `max_steps` it needed,
+            minus one. For other runs, one minus the progress (see `SyntheticTask.progress`).
+        The task's measure, after the decay.
+        `steps_to_goal`: steps until the average of GOAL_WINDOW batches reached the goal, before the decay, or None.
+        `steps`, `examples`: number of training steps and examples.
+        `converged`: 1 if the run has converged.
+        `null`, `goal`, `threshold`, `order`: attributes of the task.
+
+    Raises:
+        Divergence: If the loss becomes NaN or infinite.
     """
     torch.manual_seed(seed)
     task = make()
@@ -138,15 +140,15 @@ def train(
         if progress:
             is_solved = min(progress[len(progress) * 3 // 4 :]) >= 1
             converged = is_solved or is_flat(means(losses, WINDOW)) and progress[-1] >= LEARNED
-    at_goal = [number for number, mean in enumerate(means(scores, AT_GOAL), start=1) if task.progress(mean) >= 1]
-    steps_to_goal = AT_GOAL * at_goal[0] if at_goal else None
-    cooling = len(losses) // 5
-    for left in range(cooling, 0, -1):
-        train_step(left / cooling)
+    at_goal = [index for index, mean in enumerate(means(scores, GOAL_WINDOW), start=1) if task.progress(mean) >= 1]
+    steps_to_goal = GOAL_WINDOW * at_goal[0] if at_goal else None
+    decay_steps = len(losses) // 5
+    for remaining in range(decay_steps, 0, -1):
+        train_step(remaining / decay_steps)
     score = evaluate(task, generator)
-    left_to_goal = max(1 - task.progress(score), 0.0)  # in this order NaN stays NaN
+    distance = max(1 - task.progress(score), 0.0)  # max() returns NaN only if it comes first
     return {
-        "loss": left_to_goal if left_to_goal or steps_to_goal is None else steps_to_goal / max_steps - 1,
+        "loss": distance if distance or steps_to_goal is None else steps_to_goal / max_steps - 1,
         task.measure: score,
         "steps_to_goal": steps_to_goal,
         "steps": len(losses),
@@ -160,16 +162,16 @@ def train(
 
 
 def means(values: list[float], window: int) -> list[float]:
-    """Returns the means of consecutive windows."""
+    """Returns the averages of consecutive windows. Drops an incomplete last window."""
     return [sum(values[first : first + window]) / window for first in range(0, len(values) - window + 1, window)]
 
 
 @torch.no_grad()
 def evaluate(task: SyntheticTask, generator: torch.Generator) -> float:
-    """Returns the measure on EVALUATED examples, without dropout."""
+    """Returns the measure on new examples, without dropout."""
     task.eval()
     scores = []
-    for _ in range(EVALUATED // BATCH):
+    for _ in range(EVALUATION_EXAMPLES // BATCH):
         inputs, target = task.examples(BATCH, generator)
         scores.append(task.score(task(*inputs), target))
     return torch.stack(scores).mean().item()
