@@ -116,8 +116,8 @@ def thresholds_of(series: dict[str, list[ShapeResult]], axis: str) -> list[Thres
             at_best_seed, largest_miss = measured_threshold(shapes, axis, any)
             at_all_seeds, _ = measured_threshold(shapes, axis, all)
             not_converged = sum(shape.not_converged for shape in shapes if not any(runs_at_goal(shape)))
-            measured = at_best_seed, largest_miss, at_all_seeds
-            thresholds.append(Threshold(name, CLAIMS[objective], *predicted, *measured, not_converged))
+            result = at_best_seed, largest_miss, at_all_seeds
+            thresholds.append(Threshold(name, CLAIMS[objective], *predicted, *result, not_converged))
     return thresholds
 
 
