@@ -10,56 +10,78 @@ from ..data.glue import TASKS
 from ..support.errors import InputError
 
 MAX_LISTED, MAX_CHARACTERS = 20, 100  # maximum number of labels in a message, and of characters for each
+# The values of `problem_type`, as in transformers: one label, any number of labels, or scores for each text.
+SINGLE, MULTI, REGRESSION = "single_label_classification", "multi_label_classification", "regression"
+TEXT_COLUMNS = "text_column_names"  # field in a model's configuration: the text columns on which it was trained
 
 
-def align_labels(names: list[str] | None, config: PreTrainedConfig, train: bool) -> tuple[dict[str, int], bool]:
+def problem_type_of(config: PreTrainedConfig) -> str:
+    """Returns the model's `problem_type`, or the one that transformers would infer from a model with one output."""
+    return config.problem_type or (REGRESSION if config.num_labels == 1 else SINGLE)
+
+
+def align_labels(
+    names: list[str] | None, config: PreTrainedConfig, train: bool, problem_type: str | None = None
+) -> tuple[dict[str, int], bool]:
     """
-    Matches the labels in a dataset with the labels of a model by name. Also writes the label names to `config`.
+    Matches the labels in a dataset with the labels of a model by name. Also writes them to `config`.
 
     Args:
-        names: label names in the dataset. Empty for regression, None if the dataset has no labels.
+        names: label names in the dataset. For regression, names of the targets, or an empty list for a single one.
+            None if the dataset has no labels.
         config: configuration of the model.
         train: True if the model will be trained, so that its head can be replaced.
+        problem_type: the dataset's problem type. By default, this is regression if `names` is empty.
 
     Returns:
         The model's label id for each label name in the dataset, and True if the head must be replaced because the
-        model was trained for different labels.
+        model was trained for different labels or a different problem type.
 
     Raises:
         InputError: If neither the dataset nor the model has label names, or if the model has different labels and
             will not be trained.
     """
-    known, new_head = label_names(config), False
-    is_fine_tuned = any("SequenceClassification" in name for name in config.architectures or ())
+    known, is_fine_tuned = label_names(config), any("SequenceClass" in name for name in config.architectures or ())
+    own_type = problem_type_of(config)
+    has_own_type = is_fine_tuned or config.problem_type is not None
     if unnamed := known is None and is_fine_tuned and not train:
         known = default_names(config)
     if names is None:
         if known is None:
             raise InputError("neither the data nor the model has labels; use a fine-tuned model, or set `train_file`.")
-        names = known
-    matched = match_names(names, known) if known and names else None
+        names, problem_type = known, own_type
+    problem_type = problem_type or (SINGLE if names else REGRESSION)
+    new_head = has_own_type and problem_type != own_type
+    matched = match_names(names, known) if known and names and not new_head else None
+    if problem_type == REGRESSION and matched is not None and len(matched) != len(known or []):
+        matched = None  # the other outputs would have no targets
     if matched is not None:
         label_ids = dict(zip(names, matched, strict=True))
         names = known
-    elif known and unnamed and 0 < len(names) <= len(known):
+    elif known and unnamed and 0 < len(names) <= len(known) and not new_head:
         label_ids = assume_order(names, known)
         assumed = {number: name for name, number in label_ids.items()}
         names = [assumed.get(number, name) for number, name in enumerate(known)]
     else:
         label_ids = {name: number for number, name in enumerate(names)}
-        if known is not None and known != names:
-            new_head = True
-            theirs, ours = (shorten(labels) or "scores" for labels in (known, names))
+        if new_head := new_head or (known is not None and known != names):
+            theirs, ours = describe(known or [], own_type), describe(names, problem_type)
             if not train:
                 raise InputError(
-                    f"the model predicts {theirs}, but the labels in the data are {ours}; use data with the same "
-                    "labels, or set `do_train` to train a new head."
+                    f"the model predicts {theirs}, but the data contain {ours}; use data with the same labels, or set "
+                    "`do_train` to train a new head."
                 )
-            PartialState().print(f"replacing the model's head ({theirs}) with a new head ({ours})")
+            PartialState().print(f"replacing the model's head for {theirs} with a new head for {ours}")
     config.id2label = dict(enumerate(names or ["LABEL_0"]))
     config.label2id = {name: number for number, name in config.id2label.items()}
-    config.problem_type = "single_label_classification" if names else "regression"
+    config.problem_type = problem_type
     return label_ids, new_head
+
+
+def describe(names: list[str], problem_type: str) -> str:
+    """Returns a description of the labels for messages, such as "one label per text (no, yes)"."""
+    kind = {SINGLE: "one label per text", MULTI: "several labels per text", REGRESSION: "scores"}[problem_type]
+    return f"{kind} ({shorten(names)})" if names else kind
 
 
 def assume_order(names: list[str], known: list[str]) -> dict[str, int]:
@@ -78,13 +100,12 @@ def assume_order(names: list[str], known: list[str]) -> dict[str, int]:
 
 
 def label_names(config: PreTrainedConfig) -> list[str] | None:
-    """Returns the model's label names, an empty list for regression, or None for the defaults LABEL_0, LABEL_1, ..."""
+    """Returns the model's label names, an empty list for a single score, or None for the defaults LABEL_0, ..."""
     names = default_names(config)
-    if config.problem_type == "regression":
+    if len(names) == 1 and problem_type_of(config) == REGRESSION:
         return []
-    if all(re.fullmatch(rf"label[ _-]?{number}", name, re.IGNORECASE) for number, name in enumerate(names)):
-        return [] if len(names) == 1 else None
-    return names
+    unnamed = all(re.fullmatch(rf"label[ _-]?{number}", name, re.IGNORECASE) for number, name in enumerate(names))
+    return None if unnamed else names
 
 
 def default_names(config: PreTrainedConfig) -> list[str]:
