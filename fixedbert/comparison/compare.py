@@ -27,8 +27,9 @@ from ..data.readers import file_format
 from ..data.tokenizers import check_vocab_size, encode, load_tokenizer
 from ..fine_tuning.distillation import Batch, Predictions
 from ..fine_tuning.glue_metrics import glue_scores
-from ..fine_tuning.labels import align_labels, default_names
-from ..fine_tuning.texts import RowSource, encode_labels, load_files
+from ..fine_tuning.label_columns import encode_labels
+from ..fine_tuning.labels import REGRESSION, SINGLE, align_labels, default_names
+from ..fine_tuning.texts import RowSource, load_files
 from ..publishing.export import EMBEDDING, GRAPH, QUANTIZED, session_of
 from ..publishing.sentence_models import read_text_settings
 from ..shrinking.calibration import lines_of, row_length, texts_of
@@ -228,12 +229,12 @@ def read_rows_for(
     labeled = kind in ("classes", "numbers") and (label_column_name or label in RowSource.from_file(file).columns)
     split = "validation" if labeled else "test"
     regression = kind == "numbers"
-    data = load_files({split: str(file)}, do_regression=regression, text_columns=columns, label_column=label)
+    data = load_files({split: str(file)}, do_regression=regression, text_columns=columns, label_columns=(label,))
     if not labeled:
         texts = texts_of(data.splits[split])
         return [(text,) for row in texts for text in row] if kind == "embeddings" else texts, None
-    label_ids, _ = align_labels(data.labels, first.config, train=False)
-    return texts_of(data.splits[split]), np.array(encode_labels(data.splits[split]["label"], label_ids))
+    label_ids, _ = align_labels(data.labels, first.config, False, data.problem_type)
+    return texts_of(data.splits[split]), encode_labels(data.splits[split]["label"], label_ids, first.config)
 
 
 @torch.inference_mode()
@@ -259,10 +260,10 @@ def measurements(model: Candidate, first: Candidate, labels: np.ndarray | None) 
     """Computes the scores, speed and fidelity of a model from its stored predictions and times."""
     rows, scores, lost, gained = len(model.values), {}, None, None
     if labels is not None and first.predictions[0][0].kind == "numbers":
-        scores = glue_scores("regression", model.values[:, 0].numpy(), labels)
+        scores = glue_scores(REGRESSION, model.values[:, 0].numpy(), labels)
     elif labels is not None:
         before, after = (x.values.argmax(-1).numpy() for x in (first, model))
-        scores = glue_scores("classification", after, labels)
+        scores = glue_scores(SINGLE, after, labels)
         lost = int(((before == labels) & (after != labels)).sum())
         gained = int(((before != labels) & (after == labels)).sum())
     pairs = zip(first.predictions, model.predictions, strict=True)

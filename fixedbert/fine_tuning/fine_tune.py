@@ -11,6 +11,7 @@ from transformers.models.auto.auto_factory import _BaseAutoModelClass
 
 from ..data.tokenizers import load_tokenizer
 from ..support.checksums import stable_hash
+from ..support.errors import InputError
 from ..training.arguments import ModelArguments
 from ..training.interruption import train
 from ..training.loading import check_length, load_config, load_model, reinitialize_head
@@ -28,6 +29,8 @@ class FineTuningTask(ABC):
     Attributes:
         features: tokenized examples for each split.
         evaluated: features of the validation splits, sorted by decreasing length. Training uses the first split.
+        metric_names: names of the metrics that an evaluation returns.
+        trainer_options: keyword arguments for FineTuningTrainer.
         new_head: True if the model's task head is for different labels and must be replaced.
     """
 
@@ -36,6 +39,8 @@ class FineTuningTask(ABC):
     features: dict[str, Dataset]
     evaluated: dict[str, Dataset]
     compute_metrics: Callable[[EvalPrediction], dict[str, float]] | None
+    metric_names: list[str]
+    trainer_options: dict[str, Any]
     new_head = False
 
     @abstractmethod
@@ -73,6 +78,7 @@ def fine_tune(
             check_length(data_args.max_seq_length, config)
             tokenizer = load_tokenizer(model_args.tokenizer, model_args.do_lower_case, **model_args.hub_options())
             task = task_class(name, config, tokenizer, arguments)
+        check_metric(training_args, task.metric_names)
         teacher = None
         if training_args.do_train and training_args.teacher_model is not None:
             teacher = load_teacher(
@@ -94,6 +100,7 @@ def fine_tune(
             compute_metrics=task.compute_metrics,
             pad_to=data_args.max_seq_length if data_args.pad_to_max_length else None,
             teacher=teacher,
+            **task.trainer_options,
         )
         if training_args.do_train:
             train(trainer, checkpoint)
@@ -104,3 +111,12 @@ def fine_tune(
         if training_args.do_train:
             trainer.create_model_card()
     publish(trainer)
+
+
+def check_metric(training_args: FineTuningArguments, available: list[str]):
+    """Raises InputError if `metric_for_best_model` is not a metric of the task."""
+    metric = training_args.metric_for_best_model
+    if training_args.do_train and metric is not None and metric.removeprefix("eval_") not in available:
+        raise InputError(
+            f"unknown metric {metric!r}; available metrics: {', '.join(available)}.", "metric_for_best_model"
+        )

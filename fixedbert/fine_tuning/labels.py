@@ -41,6 +41,7 @@ def align_labels(
         InputError: If neither the dataset nor the model has label names, or if the model has different labels and
             will not be trained.
     """
+    check_label_ids(config)
     known, is_fine_tuned = label_names(config), any("SequenceClass" in name for name in config.architectures or ())
     own_type = problem_type_of(config)
     has_own_type = is_fine_tuned or config.problem_type is not None
@@ -74,8 +75,18 @@ def align_labels(
             PartialState().print(f"replacing the model's head for {theirs} with a new head for {ours}")
     config.id2label = dict(enumerate(names or ["LABEL_0"]))
     config.label2id = {name: number for number, name in config.id2label.items()}
-    config.problem_type = problem_type
+    config.problem_type = problem_type  # type: ignore[assignment]
     return label_ids, new_head
+
+
+def check_label_ids(config: PreTrainedConfig):
+    """Raises InputError if id2label and label2id contradict each other."""
+    names, ids = default_names(config), config.label2id or {}
+    if {*names} == {*ids} and any(int(ids[name]) != number for number, name in enumerate(names)):
+        raise InputError(
+            f"id2label and label2id in the model's config.json give {shorten(names)} different ids; correct one of "
+            "them."
+        )
 
 
 def describe(names: list[str], problem_type: str) -> str:

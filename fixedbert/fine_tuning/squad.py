@@ -141,7 +141,9 @@ class QuestionAnswering(FineTuningTask):
         if "validation" in examples:
             warn_of_overlap("validation", examples.get("train"), examples["validation"], ("question", "context"))
         self.evaluated = {kind: rows for kind, rows in self.features.items() if kind == "validation"}
-        self.compute_metrics = self.evaluations.get("validation")
+        self.compute_metrics, self.trainer_options = self.evaluations.get("validation"), {}
+        exact = ["exact", "best_exact", "best_f1"] if data_args.version_2_with_negative else ["exact_match"]
+        self.metric_names = ["loss", "f1", *exact]
 
     def evaluate(self, trainer: FineTuningTrainer):
         evaluation, windows = self.evaluations["validation"], self.features["validation"]

@@ -1,22 +1,24 @@
 """Functions that load texts with labels or scores from GLUE, the Hub or files, and tokenize them."""
 
-import math
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import chain, islice
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import datasets
-from accelerate import PartialState
+import numpy as np
+from sklearn.model_selection import train_test_split
 from transformers import PreTrainedTokenizerBase
 
 from ..data.glue import TASKS
 from ..data.readers import TOO_FEW, DataFile, FileRow, load_from_hub, text_problem
 from ..data.tokenizers import encode
 from ..support.errors import InputError
-from .examples import make_features, report_bad_rows
-from .labels import shorten
+from .examples import SAMPLE_SEED, make_features, report_bad_rows, sample_rows, sampled_indices
+from .label_columns import LabelFormat
+from .labels import REGRESSION, SINGLE
 
 # Text columns that are recognized without `text_column_names`.
 KNOWN_TEXT_COLUMNS = {columns for task in TASKS.values() for columns in (task.texts, task.file_texts)} | {("text",)}
@@ -27,20 +29,53 @@ class TextData:
     """
     Data for text classification or regression.
 
-    Each split has the columns `sentence1`, `sentence2` (only for text pairs), `label` (a name or a score, not in test
-    splits), `row` (the line or row number in the file) and `index` (from the file, or else the position in the split).
+    Each split has the columns `sentence1`, `sentence2` (only for text pairs), `label` (not in test splits; a name, a
+    list of names, a score or a list of scores), `row` (the position in the file, from 0), and `id` or, for GLUE,
+    `index`.
 
     Attributes:
-        labels: label names. Empty for regression, None if no split has labels.
+        labels: label names. For regression, the names of the targets, or an empty list for a single one. None if no
+            split has labels.
         splits: a dataset for each split, such as "train" or "validation_mismatched".
+        problem_type: the `problem_type` of a model for this data. None if no split has labels.
+        text_columns: names of the text columns in the file or dataset.
+        skipped: for each split, the columns `row` and `id` of the invalid rows.
     """
 
     labels: list[str] | None
     splits: dict[str, datasets.Dataset]
+    problem_type: str | None = None
+    text_columns: tuple[str, ...] = ()
+    skipped: dict[str, list[dict]] = field(default_factory=dict)
 
     def of_kind(self, kind: str) -> dict[str, datasets.Dataset]:
         """Returns the "train", "validation" or "test" splits. For MNLI, the matched split comes first."""
         return {split: rows for split, rows in self.splits.items() if split.split("_")[0] == kind}
+
+
+@dataclass(frozen=True)
+class Columns:
+    """
+    The columns of a file or dataset to read.
+
+    Args:
+        texts: one or two text columns.
+        labels: the label columns. Empty to read no labels.
+        id: column that identifies the rows, or None.
+    """
+
+    texts: tuple[str, ...]
+    labels: tuple[str, ...] = ()
+    id: str | None = None
+
+    def check(self, source: str, available: list[str]):
+        """Raises InputError if a column does not exist."""
+        options = {"text_column_names": self.texts, "label_column_name": self.labels, "id_column_name": (self.id,)}
+        for option, names in options.items():
+            if absent := [name for name in names if name is not None and name not in available]:
+                raise InputError(
+                    f"{source} has no column {absent[0]!r} (`{option}`); available columns: {', '.join(available)}."
+                )
 
 
 class RowSource:
@@ -51,6 +86,7 @@ class RowSource:
         if first is None:
             raise InputError(f"{name} contains no rows.")
         self.name, self.columns, self.rows, self.unit = name, [*first.values], chain([first], rows), unit
+        self.skipped: list[dict] = []  # the columns `row` and `id` of invalid rows
 
     @classmethod
     def from_file(cls, path: Path, header: tuple[str, ...] | None = None) -> "RowSource":
@@ -58,8 +94,15 @@ class RowSource:
         file = DataFile(path, header=header)
         return cls(str(path), file.rows(), file.unit)
 
-    def text_columns(self) -> tuple[str, ...]:
-        """Returns the text columns if they are known from GLUE. Raises InputError for unknown or ambiguous columns."""
+    def text_columns(self, expected: tuple[str, ...] = ()) -> tuple[str, ...]:
+        """
+        Returns the text columns if they are known from GLUE, or those on which a model was trained (`expected`).
+
+        Raises:
+            InputError: If the columns are unknown or ambiguous.
+        """
+        if expected and {*expected} <= {*self.columns}:
+            return expected
         known = [names for names in KNOWN_TEXT_COLUMNS if {*names} <= {*self.columns}]
         known = [names for names in known if not any({*names} < {*others} for others in known)]
         if len(known) != 1:
@@ -69,91 +112,86 @@ class RowSource:
 
     def read(
         self,
-        texts: tuple[str, ...],
-        label: str | None,
-        label_names: Mapping[str, str] | None = None,
+        columns: Columns,
+        labels: LabelFormat | None = None,
+        do_regression: bool | None = None,
         skip_bad_rows: bool = False,
         max_samples: int | None = None,
+        seed: int = SAMPLE_SEED,
         official: bool = False,
-    ) -> datasets.Dataset:
+    ) -> tuple[datasets.Dataset, LabelFormat | None]:
         """
-        Reads and validates rows, and returns a split for TextData.
+        Reads and validates rows, and returns a split for TextData and the format of its labels.
 
         Args:
-            texts: names of one or two text columns.
-            label: name of the label column, or None to read no labels.
-            label_names: label name for each label in the source. Empty for regression, None to accept any label.
+            labels: the format of the labels. By default, it is inferred from all rows.
+            do_regression: True if the labels are scores. Only used to infer the format.
             skip_bad_rows: skip and print invalid rows instead of raising InputError.
-            max_samples: maximum number of rows.
+            max_samples, seed: number of rows to draw, and the seed. By default, all rows are read.
             official: accept empty texts and skip rows with too few fields, like the version of GLUE on the Hub.
         """
-        for name in (*texts, *([label] if label else [])):
-            if name not in self.columns:
-                option = "label_column_name" if name == label else "text_column_names"
-                columns = ", ".join(self.columns)
-                raise InputError(f"{self.name} has no column {name!r} (`{option}`); available columns: {columns}.")
-        convert = str if label_names is None else label_names.__getitem__ if label_names else float
-        rows, bad_rows = [], {}
-        for position, (number, values, problem) in enumerate(islice(self.rows, max_samples)):
-            if official and problem == TOO_FEW:
+        columns.check(self.name, self.columns)
+        rows = [row for row in enumerate(self.rows) if not (official and row[1].problem == TOO_FEW)]
+        if columns.labels and labels is None:
+            raw = [tuple(map(row.values.get, columns.labels)) for _, row in rows]
+            labels = LabelFormat.infer(raw, columns.labels, do_regression, self.name)
+        kept, bad_rows = [], {}
+        for position, (number, values, problem) in map(
+            rows.__getitem__, sampled_indices(len(rows), max_samples, seed)
+        ):
+            entry: dict[str, Any] = {"row": position}
+            if columns.id:
+                entry["id"] = "" if values.get(columns.id) is None else str(values[columns.id])
+            try:
+                check_row(values, problem, columns.texts, official)
+                texts = {f"sentence{n}": values[column] for n, column in enumerate(columns.texts, start=1)}
+                if labels:
+                    entry["label"] = labels.parse([values.get(column) for column in columns.labels])
+            except ValueError as error:
+                bad_rows[f"{self.unit} {number}"] = str(error)
+                self.skipped.append(entry)
                 continue
-            if problem := problem or problem_in(values, texts, label, label_names, official):
-                bad_rows[f"{self.unit} {number}"] = problem
-                continue
-            row = {f"sentence{n}": values[column] for n, column in enumerate(texts, start=1)}
-            if label:
-                row["label"] = convert(str(values[label]))
-            rows.append(row | {"row": number, "index": str(values.get("index", position))})
+            if official:
+                entry["index"] = str(values.get("index", values.get("idx", position)))
+            kept.append(texts | entry)
         report_bad_rows(self.name, bad_rows, skip_bad_rows)
-        if not rows:
+        if not kept:
             raise InputError(f"{self.name} contains no valid rows.")
-        return datasets.Dataset.from_list(rows)
+        return datasets.Dataset.from_list(kept), labels
 
 
 def dataset_rows(data: datasets.Dataset) -> Iterator[FileRow]:
     """Yields the rows of a dataset. Label ids become label names, or None for -1, which stands for a missing label."""
-    classes = {name: kind for name, kind in data.features.items() if isinstance(kind, datasets.ClassLabel)}
+
+    def name_of(kind, value):
+        if isinstance(kind, datasets.List) and isinstance(kind.feature, datasets.ClassLabel):
+            return None if value is None else [name_of(kind.feature, item) for item in value]
+        return None if value is None or value < 0 else kind.int2str(value)
+
+    classes = {
+        name: kind
+        for name, kind in data.features.items()
+        if isinstance(getattr(kind, "feature", kind), datasets.ClassLabel)
+    }
     number = 0
     for batch in data.iter(1000):
         for name, kind in classes.items():
-            batch[name] = [None if value is None or value < 0 else kind.int2str(value) for value in batch[name]]
-        if "idx" in batch:
-            batch["index"] = batch.pop("idx")
+            batch[name] = [name_of(kind, value) for value in batch[name]]
         for values in zip(*batch.values(), strict=True):
             yield FileRow(number, dict(zip(batch, values, strict=True)))
             number += 1
 
 
-def problem_in(
-    values: dict, texts: tuple[str, ...], label: str | None, label_names: Mapping[str, str] | None, empty_allowed: bool
-) -> str | None:
-    """Returns a description of the problem if a row is invalid, or None. See `RowSource.read` for the arguments."""
+def check_row(values: dict, problem: str | None, texts: tuple[str, ...], empty_allowed: bool):
+    """Raises ValueError if a text is missing or invalid, or if the reader found a `problem`."""
+    if problem:
+        raise ValueError(problem)
     for column in texts:
         text = values.get(column)
         if problem := text_problem(text, repr(column)):
-            return problem
+            raise ValueError(problem)
         if text is None or not (text.strip() or empty_allowed):
-            return f"{column!r} is empty"
-    if label is None:
-        return None
-    value = values.get(label)
-    if value is None or value != value or not str(value).strip():
-        return "the label is missing"
-    if not isinstance(value, str | int | float):
-        return "the label is neither a string nor a number"
-    if label_names == {} and not math.isfinite(as_float(str(value))):
-        return f"the label {value!r} is not a finite number"
-    if label_names and str(value) not in label_names:
-        return f"unknown label {value!r}; available labels: {shorten(label_names)}"
-    return text_problem(str(value), "the label")
-
-
-def as_float(label: str) -> float:
-    """Returns the label as a float, or NaN if it is not a number."""
-    try:
-        return float(label)
-    except ValueError:
-        return math.nan
+            raise ValueError(f"{column!r} is empty")
 
 
 def load_task(
@@ -162,6 +200,7 @@ def load_task(
     kinds: tuple[str, ...] = ("train", "validation"),
     skip_bad_rows: bool = False,
     max_samples: Mapping[str, int | None] | None = None,
+    seed: int = SAMPLE_SEED,
     **hub_options,
 ) -> TextData:
     """
@@ -172,7 +211,8 @@ def load_task(
         data_dir: directory with the original GLUE download. By default, the task is loaded from the Hub.
         kinds: kinds of splits to load: "train", "validation" and "test".
         skip_bad_rows: skip and print invalid rows instead of raising InputError.
-        max_samples: maximum number of rows for each of `kinds`.
+        max_samples: number of rows to draw for each of `kinds`. By default, all rows are read.
+        seed: seed for drawing rows.
         hub_options: `cache_dir` and `token` for downloads from the Hub.
 
     Raises:
@@ -184,7 +224,7 @@ def load_task(
     files = {split: file for split, file in task.files.items() if split.split("_")[0] in kinds}
     if absent := set(kinds) - {split.split("_")[0] for split in files}:
         raise InputError(f"the GLUE task {name} has no {' and no '.join(sorted(absent))} split.")
-    texts, label, label_names = task.texts, "label", {label: label for label in task.labels}
+    columns, label_names = Columns(task.texts, ("label",)), {label: label for label in task.labels}
     if data_dir is None:
         config = task.dataset_config_name or name
         hub = load_from_hub(task.dataset_name, config, **hub_options)
@@ -195,15 +235,20 @@ def load_task(
         directory = next((path for path in directories if path.is_dir()), Path(data_dir))
         headers = {split: None if split == "test" else task.header for split in files}
         sources = {split: RowSource.from_file(directory / file, headers[split]) for split, file in files.items()}
-        texts, label = task.file_texts, task.label
+        columns = Columns(task.file_texts, (task.label,))
         if task.numbered:
             label_names = {str(number): label for number, label in enumerate(task.labels)}
-    splits = {}
+    labels = LabelFormat(SINGLE if label_names else REGRESSION, label_names)
+    splits: dict[str, datasets.Dataset] = {}
+    options: dict[str, Any] = {"skip_bad_rows": skip_bad_rows, "seed": seed, "official": True}
     for split, source in sources.items():
-        kind, limits = split.split("_")[0], max_samples or {}
-        label_column = None if kind == "test" else label
-        splits[split] = source.read(texts, label_column, label_names, skip_bad_rows, limits.get(kind), official=True)
-    return TextData([*task.labels], splits)
+        kind = split.split("_")[0]
+        present = replace(columns, labels=()) if kind == "test" else columns
+        limit = (max_samples or {}).get(kind)
+        splits[split], _ = source.read(present, labels if kind != "test" else None, max_samples=limit, **options)
+        if kind != "test" and limit is not None:
+            labels.report(source.name, splits[split]["label"][:], kind)
+    return TextData([*task.labels], splits, labels.problem_type, task.texts)
 
 
 def load_files(files: Mapping[str, str], **options) -> TextData:
@@ -211,21 +256,33 @@ def load_files(files: Mapping[str, str], **options) -> TextData:
     return read_splits({split: RowSource.from_file(Path(file)) for split, file in files.items()}, **options)
 
 
-def load_dataset(name: str, config: str | None, kinds: tuple[str, ...], hub_options: dict, **options) -> TextData:
-    """Loads the splits in `kinds` from a dataset on the Hub. `options` are passed to `read_splits`."""
+def load_dataset(name: str, config: str | None, splits: Mapping[str, str], hub_options: dict, **options) -> TextData:
+    """
+    Loads splits of a dataset on the Hub.
+
+    Args:
+        splits: maps each kind of split ("train", "validation", "test") to its name on the Hub.
+        hub_options: `cache_dir` and `token`.
+        options: passed to `read_splits`.
+    """
     hub = load_from_hub(name, config, **hub_options)
-    if absent := [kind for kind in kinds if kind not in hub]:
+    if absent := [split for split in splits.values() if split not in hub]:
         raise InputError(f"{name} has no split {absent[0]!r}; available splits: {', '.join(hub)}.")
-    return read_splits({kind: RowSource(f"{name}, {kind}", dataset_rows(hub[kind])) for kind in kinds}, **options)
+    sources = {kind: RowSource(f"{name}, {split}", dataset_rows(hub[split])) for kind, split in splits.items()}
+    return read_splits(sources, **options)
 
 
-def read_splits(
+def read_splits(  # noqa: PLR0913  the options of run_glue.py
     sources: dict[str, RowSource],
     do_regression: bool | None = None,
     skip_bad_rows: bool = False,
     text_columns: tuple[str, ...] | None = None,
-    label_column: str = "label",
+    expected_columns: tuple[str, ...] = (),
+    label_columns: tuple[str, ...] = ("label",),
+    id_column: str | None = None,
     max_samples: Mapping[str, int | None] | None = None,
+    seed: int = SAMPLE_SEED,
+    validation_percentage: int | None = None,
 ) -> TextData:
     """
     Reads all splits. The sorted labels in the first split, usually the training split, become the label names.
@@ -234,72 +291,95 @@ def read_splits(
         do_regression: True if labels are scores. By default, floats are scores, as in transformers' run_glue.py.
         skip_bad_rows: skip and print invalid rows instead of raising InputError.
         text_columns: names of one or two columns. By default, names used by GLUE are recognized.
-        label_column: name of the label column, which is ignored in the test split.
-        max_samples: maximum number of rows for each split.
+        expected_columns: the text columns on which the model was trained, which are used if they exist.
+        label_columns: names of the label columns, which are ignored in the test split.
+        id_column: name of the column that identifies the rows.
+        max_samples: number of rows to draw for each split. By default, all rows are used.
+        seed: seed for drawing rows and for the validation split.
+        validation_percentage: percentage of the training rows that become the validation split.
     """
-    texts = text_columns or next(iter(sources.values())).text_columns()
-    label_names: dict[str, str] | None = {} if do_regression else None
-    splits = {}
+    texts = text_columns or next(iter(sources.values())).text_columns(expected_columns)
+    limits = dict(max_samples or {})
+    data = TextData(None, {}, None, texts)
+    labels: LabelFormat | None = None
     for split, source in sources.items():
-        label = None if split == "test" else label_column
-        rows = source.read(texts, label, label_names, skip_bad_rows, (max_samples or {}).get(split))
-        if label and label_names is None:
-            counts = Counter(rows["label"])
-            if do_regression is None and are_floats(counts):
-                rows, label_names = rows.cast_column("label", datasets.Value("float64")), {}
-            else:
-                label_names = {name: name for name in sorted(counts, key=label_sort_key)}
-            if len(label_names) == 1 and split == "train":
-                raise InputError(
-                    f"{source.name}: training needs at least two different labels; all are {rows['label'][0]!r}."
-                )
-            classes = shorten(f"{name!r} ({counts[name]:,})" for name in label_names)
-            labels = f"labels {classes}" if classes else "the labels are floats; treating the task as regression"
-            PartialState().print(f"{source.name}: {labels}")
-        splits[split] = rows
-    return TextData(None if label_names is None else [*label_names], splits)
+        columns = Columns(texts, () if split == "test" else label_columns, id_column)
+        divided = split == "train" and validation_percentage is not None
+        known, limit = None if split == "test" else labels, None if divided else limits.get(split)
+        rows, inferred = source.read(columns, known, do_regression, skip_bad_rows, limit, seed)
+        labels, parts = labels or inferred, {split: rows}
+        if divided:
+            stratify = rows["label"][:] if labels and labels.problem_type == SINGLE else None
+            parts = split_rows(rows, validation_percentage or 0, seed, stratify)
+            parts = {part: sample_rows(half, limits[part], seed) for part, half in parts.items() if part in limits}
+        for part, part_rows in parts.items():
+            if columns.labels and labels:
+                labels.report(f"{source.name}, {part}" if divided else source.name, part_rows["label"][:], part)
+        data.splits |= parts
+        data.skipped[split] = source.skipped
+    if labels is not None:
+        data.problem_type, data.labels = labels.problem_type, [*dict.fromkeys(labels.names.values())]
+    return data
 
 
-def are_floats(labels: Collection[str]) -> bool:
-    """Returns True if pandas would parse these labels as floats instead of integers or strings."""
-    return all(math.isfinite(as_float(label)) for label in labels) and any(set(".eE") & {*label} for label in labels)
+def split_rows(
+    rows: datasets.Dataset, percentage: int, seed: int, labels: list[str] | None
+) -> dict[str, datasets.Dataset]:
+    """
+    Splits rows at random into "train" and "validation".
 
-
-def label_sort_key(label: str) -> tuple:
-    """Sort key that orders numbers by value, followed by all other labels in alphabetical order."""
-    number = as_float(label)
-    return (True, 0.0, label) if math.isnan(number) else (False, number, label)
+    Args:
+        percentage: percentage of the rows for validation.
+        labels: if given, both parts have the same fraction of each label. A label that occurs once is not validated.
+    """
+    counts = Counter(labels or ())
+    common = [index for index in range(len(rows)) if labels is None or counts[labels[index]] > 1]
+    stratify = None if labels is None else [labels[index] for index in common]
+    try:
+        _, validation = train_test_split(common, test_size=percentage / 100, random_state=seed, stratify=stratify)
+    except ValueError as error:
+        raise InputError(
+            f"{percentage} is too small or too large for {len(rows):,} rows.", "validation_split_percentage"
+        ) from error
+    held_out = {*validation}
+    train = [index for index in range(len(rows)) if index not in held_out]
+    return {"train": rows.select(train), "validation": rows.select(sorted(validation))}
 
 
 def tokenize(
-    batch: dict, _: list[int], tokenizer: PreTrainedTokenizerBase, max_seq_length: int, label_ids: Mapping[str, int]
+    batch: dict, indices: list[int], tokenizer: PreTrainedTokenizerBase, max_seq_length: int, stride: int | None = None
 ) -> dict:
     """Tokenizes a batch of rows. Called by `make_features`."""
     texts = [batch[name] for name in ("sentence1", "sentence2") if name in batch]
-    features = encode(tokenizer, *texts, max_length=max_seq_length, truncation=True, return_attention_mask=False)
-    columns = {**features, "length": [len(ids) for ids in features["input_ids"]]}
-    if "label" in batch:
-        columns["label"] = encode_labels(batch["label"], label_ids)
-    return columns
-
-
-def encode_labels(labels: Sequence, label_ids: Mapping[str, int]) -> list:
-    """Returns label ids for label names. For regression, where `label_ids` is empty, returns the scores."""
-    return [label_ids[name] for name in labels] if label_ids else [*labels]
+    windows = {} if stride is None else {"stride": stride, "return_overflowing_tokens": True}
+    options = {"truncation": True, "return_attention_mask": False, **windows}
+    features = encode(tokenizer, *texts, max_length=max_seq_length, **options)
+    rows = features.pop("overflow_to_sample_mapping", range(len(indices)))
+    return {
+        **features,
+        "length": [len(ids) for ids in features["input_ids"]],
+        "example": [indices[row] for row in rows],
+        "truncated": [stride is None and bool(encoding.overflowing) for encoding in features.encodings or ()],
+    }
 
 
 def text_features(
     rows: datasets.Dataset,
     tokenizer: PreTrainedTokenizerBase,
     max_seq_length: int,
-    label_ids: Mapping[str, int] | None = None,
+    labels: np.ndarray | None = None,
+    stride: int | None = None,
     **options,
 ) -> datasets.Dataset:
     """
     Tokenizes a split of TextData as [CLS] sentence1 [SEP] sentence2 [SEP], without padding.
 
-    Sequences that exceed `max_seq_length` are truncated at the end of the longer sentence. `label_ids` come from
-    `align_labels`, and `options` are passed to `make_features`.
+    Sequences that exceed `max_seq_length` are truncated at the end of the longer sentence. With a `stride`, they are
+    split into windows that overlap by this number of tokens instead. The column `example` contains the index of the
+    row. `labels` (rows, ...) come from `encode_labels`, and `options` are passed to `make_features`.
     """
-    settings = {"tokenizer": tokenizer, "max_seq_length": max_seq_length, "label_ids": label_ids or {}}
-    return make_features(rows, tokenize, settings, **options)
+    settings = {"tokenizer": tokenizer, "max_seq_length": max_seq_length, "stride": stride}
+    features = make_features(rows, tokenize, settings, **options)
+    if labels is None:
+        return features
+    return features.add_column("label", labels[features["example"][:]].tolist())

@@ -6,15 +6,20 @@ from inspect import signature
 import datasets
 import numpy as np
 import torch
-from torch.nn.functional import cross_entropy, mse_loss
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, mse_loss
 from torch.utils.data import Sampler, SequentialSampler
-from transformers import DataCollatorWithPadding, EarlyStoppingCallback
+from transformers import DataCollatorWithPadding, EarlyStoppingCallback, EvalPrediction
 from transformers.trainer_pt_utils import get_length_grouped_indices
 
+from ..support.errors import InputError
 from ..training.arguments import CommonArguments
 from ..training.speed import has_bf16
 from ..training.trainer import CommonTrainer
+from .class_weights import describe_weights, weighted_cross_entropy
 from .distillation import Teacher
+from .document_windows import pool_windows
+from .glue_metrics import lower_is_better
+from .labels import MULTI
 
 LOGGING = 0.02  # a fraction of all steps, so that short runs have a training curve, too
 
@@ -56,6 +61,11 @@ class FineTuningArguments(CommonArguments):
             self.bf16 = not self.fp16 and has_bf16(self.use_cpu)
         if self.eval_strategy == "steps" and self.eval_steps is None and self.logging_steps == LOGGING:
             self.eval_steps = 500  # Trainer evaluates at each log entry by default
+        lower = self.metric_for_best_model is not None and lower_is_better(self.metric_for_best_model)
+        if lower and self.greater_is_better:
+            raise InputError(f"{self.metric_for_best_model} is better if it is lower.", "greater_is_better")
+        if lower:
+            self.greater_is_better = False  # Trainer's default is True for metrics such as mse
         super().__post_init__()
         self.dataloader_pin_memory &= self.device.type != "cpu"
         if self.early_stopping_patience is not None:
@@ -82,9 +92,15 @@ class FineTuningDataArguments:
     pad_to_max_length: bool = field(
         default=False, metadata={"help": "Pad to `max_seq_length` instead of the longest example in a batch."}
     )
-    max_train_samples: int | None = field(default=None, metadata={"help": "Maximum number of training examples."})
-    max_eval_samples: int | None = field(default=None, metadata={"help": "Maximum number of validation examples."})
-    max_predict_samples: int | None = field(default=None, metadata={"help": "Maximum number of test examples."})
+    max_train_samples: int | None = field(
+        default=None, metadata={"help": "Number of training examples, drawn at random."}
+    )
+    max_eval_samples: int | None = field(
+        default=None, metadata={"help": "Number of validation examples, drawn at random."}
+    )
+    max_predict_samples: int | None = field(
+        default=None, metadata={"help": "Number of test examples, drawn at random."}
+    )
     preprocessing_num_workers: int | None = field(default=None, metadata={"help": "Processes for tokenization."})
     overwrite_cache: bool = field(default=False, metadata={"help": "Tokenize again instead of using cached features."})
 
@@ -102,32 +118,48 @@ class FineTuningDataArguments:
         return getattr(self, names[kind])
 
 
-class LengthGroupedSampler(Sampler):
+class ExampleSampler(Sampler):
     """
-    Sampler that groups examples with similar lengths into steps. The first step contains the longest example.
+    Sampler that draws one window of each example in every epoch, in random order.
 
-    A step has `step_size` examples in total on all processes. The order depends only on the seed and the epoch. In
-    contrast, transformers' sampler groups the examples of a single process, and uses the global random generator,
+    The order depends only on the seed and the epoch. With `group_by_length`, it groups windows with similar lengths
+    into steps, and the first step contains the longest one. A step has `step_size` windows in total on all processes.
+    In contrast, transformers' sampler groups the examples of a single process, and uses the global random generator,
     whose state differs between processes because of dropout.
+
+    Args:
+        lengths: number of tokens in each window.
+        examples: index of the example for each window. None if each example is a single window.
     """
 
-    def __init__(self, lengths: list[int], step_size: int, seed: int):
-        self.lengths, self.step_size, self.seed, self.epoch = lengths, step_size, seed, 0
+    def __init__(
+        self, lengths: list[int], step_size: int, seed: int, examples: list[int] | None, group_by_length: bool = True
+    ):
+        self.lengths, self.step_size, self.seed, self.epoch = np.array(lengths), step_size, seed, 0
+        self.examples = np.arange(len(lengths)) if examples is None else np.array(examples)
+        self.group_by_length = group_by_length
 
     def set_epoch(self, epoch: int):
         self.epoch = epoch
 
     def __len__(self) -> int:
-        return len(self.lengths)
+        return len(np.unique(self.examples))
 
     def __iter__(self):
         seed = int(np.random.SeedSequence((self.seed, self.epoch)).generate_state(1)[0])
         generator = torch.Generator().manual_seed(seed)
-        grouped = torch.tensor(get_length_grouped_indices(self.lengths, self.step_size, generator=generator))
+        windows = np.arange(len(self.examples))
+        if len(self) < len(windows):  # the first window of each example in a random order
+            shuffled = torch.randperm(len(windows), generator=generator).numpy()
+            windows = shuffled[np.unique(self.examples[shuffled], return_index=True)[1]]
+        if not self.group_by_length:
+            return iter(windows[torch.randperm(len(windows), generator=generator).numpy()].tolist())
+        lengths = self.lengths[windows].tolist()
+        grouped = torch.tensor(get_length_grouped_indices(lengths, self.step_size, generator=generator))
         first, *others = grouped.split(self.step_size)
         last = [others.pop()] if others and len(others[-1]) < self.step_size else []  # the incomplete step
         order = torch.randperm(len(others), generator=generator).tolist()
-        return iter(torch.cat([first, *(others[number] for number in order), *last]).tolist())
+        return iter(windows[torch.cat([first, *(others[number] for number in order), *last]).numpy()].tolist())
 
 
 class FineTuningTrainer(CommonTrainer):
@@ -138,18 +170,31 @@ class FineTuningTrainer(CommonTrainer):
         pad_to: number of tokens to which examples are padded. By default, the length of the longest in each batch.
         teacher: if given, the training loss is (1 - weight) * label loss + weight * distillation loss. The evaluation
             loss is always the label loss.
+        class_weights: weight of each class in the label loss during training.
+        pool: "mean" or "max", which combines the logits for the windows of an example. The column `example` contains
+            the index of the example for each window.
     """
 
     args: FineTuningArguments
 
-    def __init__(self, *args, pad_to: int | None = None, teacher: Teacher | None = None, **kwargs):
+    def __init__(
+        self,
+        *args,
+        pad_to: int | None = None,
+        teacher: Teacher | None = None,
+        class_weights: dict[str, float] | None = None,
+        pool: str = "mean",
+        **kwargs,
+    ):
         tokenizer, training_args = kwargs["processing_class"], kwargs["args"]
         padding, multiple = "max_length" if pad_to else True, 8 if training_args.fp16 else None
         collator = DataCollatorWithPadding(tokenizer, padding, pad_to, multiple)
         super().__init__(*args, data_collator=collator, **kwargs)
         # compute_loss scales the averages over batches itself, so the model must not use the number of rows in a step.
         self.model_accepts_loss_kwargs = False
-        self.teacher = teacher
+        self.teacher, self.class_weights, self.pool = teacher, class_weights, pool
+        if class_weights is not None:
+            self.notes = [f"Class weights in the training loss: {describe_weights(class_weights)}"]
         self.columns = {*signature(self.model.forward).parameters, "label"}  # used in batches
         if teacher is not None:
             module: torch.nn.Module = teacher.model
@@ -159,17 +204,25 @@ class FineTuningTrainer(CommonTrainer):
 
     def get_train_dataloader(self):
         args, rows = self.args, self.train_dataset
-        if args.train_sampling_strategy != "group_by_length":
+        assert isinstance(rows, datasets.Dataset)
+        examples = rows["example"][:] if "example" in rows.column_names else None
+        has_windows = examples is not None and len({*examples}) < len(examples)
+        group_by_length = args.train_sampling_strategy == "group_by_length"
+        if not (group_by_length or has_windows):
             return super().get_train_dataloader()
         step_size = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
         seed = args.seed if args.data_seed is None else args.data_seed
-        assert isinstance(rows, datasets.Dataset)
-        sampler = LengthGroupedSampler(rows["length"][:], step_size, seed)
+        sampler = ExampleSampler(
+            rows["length"][:], step_size, seed, examples if has_windows else None, group_by_length
+        )
         return self.loader(self.inputs_of(rows), args.train_batch_size, sampler)
 
     def get_eval_dataloader(self, eval_dataset=None):
         """Returns a data loader that keeps the order of the rows. Trainer's own would group them by length."""
-        rows = self.inputs_of(self.eval_dataset if eval_dataset is None else eval_dataset)
+        dataset = self.eval_dataset if eval_dataset is None else eval_dataset
+        assert isinstance(dataset, datasets.Dataset)
+        self.evaluated_examples = np.array(dataset["example"][:]) if "example" in dataset.column_names else None
+        rows = self.inputs_of(dataset)
         return self.loader(rows, self.args.eval_batch_size, SequentialSampler(rows), persistent_workers=False)
 
     def get_test_dataloader(self, test_dataset):
@@ -187,6 +240,8 @@ class FineTuningTrainer(CommonTrainer):
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
         rows = len(inputs["input_ids"])
         loss, outputs = super().compute_loss(model, inputs, True)
+        if self.class_weights is not None and model.training:
+            loss = weighted_cross_entropy(outputs["logits"], inputs["labels"], [*self.class_weights.values()])
         if self.teacher is not None and model.training:
             weight, temperature = self.args.distillation_weight, self.args.distillation_temperature
             loss = (1 - weight) * loss + weight * self.teacher.loss(inputs, outputs, temperature)
@@ -195,27 +250,49 @@ class FineTuningTrainer(CommonTrainer):
         return (loss, outputs) if return_outputs else loss
 
     def evaluation_loop(self, *args, metric_key_prefix="eval", **kwargs):
-        output = super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)
-        if output.predictions is not None and output.label_ids is not None:
-            assert output.metrics is not None
+        """
+        Returns the predictions and labels for each example, in the original order, with the metrics.
+
+        Without a column `example`, they are in the order of the dataset.
+        """
+        compute_metrics, self.compute_metrics = self.compute_metrics, None
+        try:
+            output = super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)
+        finally:
+            self.compute_metrics = compute_metrics
+        if output.predictions is None:
+            return output
+        predictions, labels, examples = output.predictions, output.label_ids, self.evaluated_examples
+        if examples is not None:
+            logits = predictions[0] if isinstance(predictions, tuple) else predictions
+            predictions = pool_windows(logits, examples, self.pool)
+            labels = None if labels is None else pool_windows(labels, examples)
+        metrics = dict(output.metrics or {})
+        if labels is not None:
             # Trainer's own loss is inexact with several processes, because rows are repeated to fill the last batch.
-            output.metrics[f"{metric_key_prefix}_loss"] = mean_loss(output.predictions, output.label_ids)
-        return output
+            problem_type = getattr(self.model.config, "problem_type", None)
+            metrics[f"{metric_key_prefix}_loss"] = mean_loss(predictions, labels, problem_type)
+            scores = compute_metrics(EvalPrediction(predictions, labels)) if compute_metrics else {}
+            metrics |= {f"{metric_key_prefix}_{name}": score for name, score in scores.items()}
+        return output._replace(predictions=predictions, label_ids=labels, metrics=metrics)
 
 
-def mean_loss(predictions: np.ndarray | tuple, labels: np.ndarray | tuple) -> float:
+def mean_loss(predictions: np.ndarray | tuple, labels: np.ndarray | tuple, problem_type: str | None = None) -> float:
     """
     Returns the average loss over all examples, in float64.
 
-    For float labels and predictions (examples, 1), this is the mean squared error. For label ids and logits (examples,
-    classes), it is the cross-entropy in nats. For tuples, such as start and end logits, the losses are averaged.
+    For float labels and predictions (examples, outputs), this is the mean squared error. For label ids and logits
+    (examples, classes), it is the cross-entropy in nats, and for flags and logits (examples, labels) the binary
+    cross-entropy. For tuples, such as start and end logits, the losses are averaged.
     """
     predictions, labels = (x if isinstance(x, tuple) else (x,) for x in (predictions, labels))
     losses = []
     for output, target in zip(predictions, labels, strict=False):  # models can return additional outputs
         output, target = torch.from_numpy(output).double(), torch.from_numpy(target)
-        if target.is_floating_point():
-            losses.append(mse_loss(output.squeeze(-1), target.double()))
+        if problem_type == MULTI:
+            losses.append(binary_cross_entropy_with_logits(output, target.double()))
+        elif target.is_floating_point():
+            losses.append(mse_loss(output.reshape(target.shape), target.double()))
         else:
             losses.append(cross_entropy(output, target))
     return torch.stack(losses).mean().item()

@@ -143,6 +143,10 @@ def checkpoint_card(
             EvalResult(task_type=metadata["pipeline_tag"], metric_type=key, metric_value=round(value, 6), **dataset)
             for key, value in metrics.items()
         ]
+    if getattr(config, "target_std", None):
+        provenance += (
+            "\n\nThe targets were standardized: a prediction is logit * target_std + target_mean (config.json)."
+        )
     rows = [(key, f"{value:.4g}") for key, value in metrics.items()]
     return ModelCard.from_template(
         ModelCardData(**metadata),
@@ -177,11 +181,12 @@ def create_model_card(trainer: Trainer):
     architecture = type(model).__name__.removeprefix("FSDP")
     shown = yaml.safe_dump({name: public(value) for name, value in arguments.items() if name != "output_dir"})
     tokens = f", {summary['real tokens seen']:,} non-padding tokens" if "real tokens seen" in summary else ""
+    notes = "".join(f"- {note}\n" for note in getattr(trainer, "notes", []))
     provenance = f"""
 - Training: {trainer.state.global_step:,} steps{tokens}, seed {args.seed}
 - Hardware: {hardware_name()}, {args.world_size} process(es), mixed precision: {args.mixed_precision}
 - Versions: {", ".join(f"{library} {version}" for library, version in versions().items())}
-- Arguments:
+{notes}- Arguments:
 
 ```yaml
 {shown}```

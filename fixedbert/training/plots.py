@@ -65,18 +65,28 @@ def draw_glue(
     Plots losses and metrics against training steps, and predictions against labels in one panel per split.
 
     Args:
-        splits: for each split, its name, its labels (N,) and the predictions (N,) for its N examples.
-        labels: names of the classes, or an empty list for regression.
+        splits: for each split, its name, the labels and the predictions for its N examples, each (N,), or (N, C) for C
+            labels per text or C targets.
+        labels: names of the classes or targets, or an empty list for a regression with a single target.
     """
     with new_figure(4.4 * (2 + len(splits)), 4, file) as figure:
         figure.suptitle(title)
         loss, metrics, *panels = figure.subplots(1, 2 + len(splits))
         plot_log(log_history, loss, metrics)
         for panel, (split, expected, predicted) in zip(panels, splits, strict=True):
-            if labels:
+            if labels and expected.ndim == 1:
                 draw_confusion_matrix(panel, expected, predicted, labels)
+            elif predicted.dtype.kind == "i":
+                correct = 2 * (expected * predicted).sum(axis=0)
+                panel.barh(labels, correct / np.maximum((expected + predicted).sum(axis=0), 1))
+                panel.set(xlabel="F1", xlim=(0, 1), ylabel="label")
             else:
-                panel.plot(expected, predicted, ".", markersize=3, alpha=0.4)
+                for name, *scores in zip(
+                    labels or [""], np.atleast_2d(expected.T), np.atleast_2d(predicted.T), strict=True
+                ):
+                    panel.plot(*scores, ".", markersize=3, alpha=0.4, label=name)
+                if labels:
+                    panel.legend()
                 panel.set(xlabel="score", ylabel="predicted score")
             panel.set_title(f"{split.replace('_', ' ')}, {len(expected):,} examples")
 
@@ -140,7 +150,7 @@ def plot_log(log_history: list[dict], loss: Axes, metrics: Axes, scale: float = 
     loss.set(title="loss", xlabel="step", ylabel="loss", xlim=(0, None), ylim=(0, None))
     loss.legend()
     for name in dict.fromkeys(name for entry in log_history for name in entry):
-        if is_metric(name) and name != "eval_mse" and "Ans" not in name and "best" not in name:
+        if is_metric(name) and name not in ("eval_mse", "eval_mae") and "Ans" not in name and "best" not in name:
             steps, values = logged(log_history, name)
             metrics.plot(steps, [scale * value for value in values], "o-", label=name.removeprefix("eval_"))
     bottom = min(0, metrics.get_ylim()[0])  # a correlation can be negative

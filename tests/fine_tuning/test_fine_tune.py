@@ -31,7 +31,7 @@ from fixedbert.fine_tuning.glue import main as run_glue
 from fixedbert.fine_tuning.squad import SquadDataArguments
 from fixedbert.fine_tuning.squad import main as run_squad
 from fixedbert.fine_tuning.texts import load_task
-from fixedbert.fine_tuning.trainer import FineTuningArguments, LengthGroupedSampler
+from fixedbert.fine_tuning.trainer import ExampleSampler, FineTuningArguments
 from fixedbert.support.errors import InputError
 from fixedbert.training.arguments import ModelArguments
 
@@ -364,23 +364,23 @@ def test_two_processes_evaluate_squad_like_one(model, questions, tmp_path):
 
 
 def test_batches_of_similar_lengths():
-    """LengthGroupedSampler groups similar lengths, and its order depends on the seed and the epoch."""
+    """ExampleSampler groups similar lengths, and its order depends on the seed and the epoch."""
     rng = np.random.default_rng(0)
     lengths = rng.integers(5, 128, 1300).tolist()
-    sampler = LengthGroupedSampler(lengths, 13, seed=3)
+    sampler = ExampleSampler(lengths, 13, 3, None)
     first = list(sampler)
-    assert sorted(first) == list(range(1300)) and first == list(LengthGroupedSampler(lengths, 13, seed=3))
+    assert sorted(first) == list(range(1300)) and first == list(ExampleSampler(lengths, 13, 3, None))
     batches = np.array([lengths[i] for i in first]).reshape(-1, 13)
     assert (batches.max(1) - batches.min(1)).mean() < 10  # the lengths span 123 tokens
     assert batches[0].max() == max(lengths)  # so that a lack of memory shows in the first step
     shorter = (np.diff(batches[1:].mean(1)) < 0).mean()
     assert 0.35 < shorter < 0.65  # steps are not sorted by length
-    odd = list(LengthGroupedSampler(lengths[:1295], 13, seed=3))  # an incomplete last step
+    odd = list(ExampleSampler(lengths[:1295], 13, 3, None))  # an incomplete last step
     assert sorted(odd) == list(range(1295))
     batches = [[lengths[i] for i in odd[start : start + 13]] for start in range(0, 1295, 13)]
     assert np.mean([max(batch) - min(batch) for batch in batches]) < 10
     sampler.set_epoch(1)
-    assert list(sampler) != first and list(LengthGroupedSampler(lengths, 13, seed=4)) != first
+    assert list(sampler) != first and list(ExampleSampler(lengths, 13, 4, None)) != first
 
 
 # The arguments of transformers' run_glue.py and run_qa.py (version 4.55 and later), except TrainingArguments.

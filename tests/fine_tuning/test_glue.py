@@ -3,20 +3,11 @@
 import json
 
 import datasets
-import numpy as np
 from helpers.tiny_tasks import QUICK
 
 from fixedbert.data.glue import TASKS, GlueTask
 from fixedbert.fine_tuning.glue import main as run_glue
-from fixedbert.fine_tuning.glue import write_predictions
 from fixedbert.fine_tuning.glue_metrics import MEASURES, METRICS
-
-
-def test_predictions_are_escaped(tmp_path):
-    """predict_results.txt has one line per row, because tabs and line breaks are escaped."""
-    rows = datasets.Dataset.from_dict({"index": ["7", "a\tb"]})
-    write_predictions(tmp_path, None, "test", rows, ["x\ny", "z\r\tu"], np.array([0, 1]))
-    assert (tmp_path / "predict_results.txt").read_bytes() == b"index\tprediction\n7\tx\\ny\na\\tb\tz\\r\\tu\n"
 
 
 def test_adding_a_task(model, tmp_path, monkeypatch):

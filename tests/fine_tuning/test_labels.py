@@ -41,14 +41,12 @@ def test_different_labels_need_a_new_head(capsys):
     assert align_labels(["entailment", "not_entailment"], config, train=True)[1]
     assert config.num_labels == 2 and config.id2label == {0: "entailment", 1: "not_entailment"}
     printed = capsys.readouterr().out
-    assert "head (entailment, neutral, contradiction) with a new head (entailment, not_entailment)" in printed
+    assert "(entailment, neutral, contradiction) with a new head for one label per text" in printed
     assert align_labels([], config, train=True) == ({}, True)
     assert config.num_labels == 1 and config.problem_type == "regression"
     assert align_labels([], config, train=True) == ({}, False)
     assert not align_labels([], BertConfig(), train=True)[1]  # a pretrained model has no head
-    with pytest.raises(
-        InputError, match="the model predicts scores, but the labels in the data are entailment, not_en"
-    ):
+    with pytest.raises(InputError, match="the model predicts scores, but the data contain one label per text .entail"):
         align_labels(["entailment", "not_entailment"], config, train=False)
     with pytest.raises(InputError, match="neither the data nor the model has labels"):
         align_labels(None, BertConfig(), train=False)
@@ -76,8 +74,8 @@ def test_unnamed_labels_that_do_not_fit():
     """A model without label names refuses scores, and more labels than it has classes."""
     config = config_with("LABEL_0", "LABEL_1", **FINE_TUNED)
     assert not align_labels(None, config, train=False)[1] and default_names(config) == ["LABEL_0", "LABEL_1"]
-    for names, listed in ((["a", "b", "c"], "a, b, c"), ([], "scores")):
-        with pytest.raises(InputError, match=f"predicts LABEL_0, LABEL_1, but the labels in the data are {listed};"):
+    for names, listed in ((["a", "b", "c"], r"one label per text \(a, b, c\)"), ([], "scores")):
+        with pytest.raises(InputError, match=rf"per text \(LABEL_0, LABEL_1\), but the data contain {listed};"):
             align_labels(names, config, train=False)
     assert label_names(config_with("LABEL_0", **FINE_TUNED)) == []  # a single output means regression
     assert align_labels(["no", "yes"], config, train=True) == ({"no": 0, "yes": 1}, False)  # names are new
@@ -87,7 +85,7 @@ def test_unnamed_labels_that_do_not_fit():
 def test_metrics_and_submissions_use_the_labels_of_the_task():
     """For any label ids of the model, F1 uses GLUE's positive class, and submissions use GLUE's labels."""
     names = ["EQUIVALENT", "NOT_EQUIVALENT"]
-    evaluation = GlueEvaluation("mrpc", names)
+    evaluation = GlueEvaluation("mrpc", config_with(*names))
     logits = np.eye(2)[[0, 0, 1, 1, 1]]
     found = evaluation(EvalPrediction(logits, np.array([0, 1, 1, 1, 0])))
     assert found == {"accuracy": 0.6, "f1": 0.5, "combined_score": 0.55}

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from fixedbert.fine_tuning.glue_metrics import METRICS, glue_scores
+from fixedbert.fine_tuning.labels import MULTI, REGRESSION, SINGLE
 from fixedbert.fine_tuning.squad_metrics import (
     best_threshold,
     exact_match,
@@ -183,11 +184,32 @@ def test_glue_metrics_against_their_formulas(task):
             "pearson": (x @ y) / (x @ x * (y @ y)) ** 0.5,
             "spearmanr": 1 - 6 * (1 + 1) / (4 * 15),  # ranks 2 3 1 4 and 1 3 2 4
         }
-    names = {"cola": ["matthews_correlation"], "stsb": ["pearson", "spearmanr"], "mrpc": ["accuracy", "f1"]}
-    names |= {"qqp": names["mrpc"], "regression": ["pearson", "spearmanr", "mse"]}
+        expected["mae"] = (0.5 + 0.5 + 1 + 5) / 4
+    elif task == MULTI:
+        predictions, labels = np.array([[1, 0, 1], [1, 1, 0]]), np.array([[1, 0, 0], [1, 0, 0]])
+        expected |= {"micro_f1": 2 * 2 / (2 * 2 + 2), "macro_f1": 1 / 3, "exact_match": 0.0}
+    else:
+        expected |= {"balanced_accuracy": (3 / 4 + 1 / 3) / 2, "macro_f1": (6 / 9 + 2 / 5) / 2}
+    names = {"cola": ["matthews_correlation"], "mrpc": ["accuracy", "f1"], "qqp": ["accuracy", "f1"]}
+    names |= {"stsb": ["pearson", "spearmanr"], REGRESSION: ["pearson", "spearmanr", "mse", "mae"]}
+    names |= {SINGLE: ["accuracy", "macro_f1", "balanced_accuracy", "matthews_correlation"]}
+    names |= {MULTI: ["micro_f1", "macro_f1", "exact_match"]}
     assert glue_scores(task, predictions, labels) == {
         name: pytest.approx(expected[name], rel=1e-12) for name in names.get(task, ["accuracy"])
     }
+
+
+def test_metrics_for_several_outputs():
+    """Metrics for several targets are averages, with one correlation each; average precision uses probabilities."""
+    labels = np.array([[1.0, 5.0], [2.0, 3.0], [3.0, 4.0]])
+    predictions = np.array([[2.0, 5.0], [4.0, 3.0], [6.0, 4.0]])
+    scores = glue_scores(REGRESSION, predictions, labels, targets=["price", "size"])
+    assert scores["mse"] == pytest.approx((1 + 4 + 9) / 6) and scores["mae"] == pytest.approx(1.0)
+    assert (scores["pearson_price"], scores["pearson_size"]) == pytest.approx((1.0, 1.0))
+    flags = np.array([[1, 0, 0], [0, 1, 0], [1, 1, 0]])  # the last label does not occur
+    probabilities = np.array([[0.9, 0.2, 0.5], [0.8, 0.6, 0.1], [0.7, 0.9, 0.4]])
+    scores = glue_scores(MULTI, (probabilities >= 0.5).astype(int), flags, probabilities=probabilities)
+    assert scores["average_precision"] == pytest.approx(((1 + 2 / 3) / 2 + 1.0) / 2)
 
 
 def test_constant_predictions_have_no_correlation():

@@ -2,17 +2,21 @@
 
 import json
 import os
+import random
+from collections import Counter
 
 import datasets
 import numpy as np
 import pyarrow
 import pytest
 from pyarrow import parquet
-from transformers import BertTokenizer
+from transformers import BertConfig, BertTokenizer
 
 from fixedbert.data.glue import TASKS
-from fixedbert.fine_tuning.glue import GlueDataArguments, load_texts, write_predictions
-from fixedbert.fine_tuning.texts import encode_labels, load_dataset, load_files, load_task, text_features
+from fixedbert.fine_tuning.glue import GlueDataArguments, load_texts
+from fixedbert.fine_tuning.label_columns import encode_labels
+from fixedbert.fine_tuning.prediction_files import write_submission
+from fixedbert.fine_tuning.texts import load_dataset, load_files, load_task, text_features
 from fixedbert.support.errors import InputError
 
 # Two labeled rows and a test row in the format of the original download, and the label ids on the Hub, for each task.
@@ -121,11 +125,12 @@ def test_loading_and_submitting_every_task(download, task, tmp_path):
             if split.startswith("test"):
                 assert rows["index"][:] == ["7"] and "label" not in rows.column_names
             else:
-                assert encode_labels(rows["label"], label_ids) == labels
+                config = BertConfig(num_labels=len(label_ids) or 1)
+                assert encode_labels(rows["label"], label_ids, config).tolist() == labels
     split, rows = list(data.splits.items())[-1]
     name, written = SUBMISSIONS[task]
     predictions = np.array([5.7 if task == "stsb" else 1])
-    write_predictions(tmp_path, task, split, rows, data.labels, predictions)
+    write_submission(tmp_path, task, split, rows, data.labels, predictions)
     assert (tmp_path / name).read_text() == f"index\tprediction\n7\t{written}\n"
 
 
@@ -154,8 +159,8 @@ def test_glue_on_the_hub(monkeypatch):
     assert data.splits["train"][:] == {
         "sentence1": ["p0", "p1", "p2"],
         "sentence2": ["h0", "h1", "h2"],
-        "label": ["contradiction", "entailment", "neutral"],
         "row": [0, 1, 2],
+        "label": ["contradiction", "entailment", "neutral"],
         "index": ["0", "1", "2"],
     }
     assert data.splits["test_mismatched"][:] == {"sentence1": ["p0"], "sentence2": ["h0"], "row": [0], "index": ["0"]}
@@ -174,7 +179,7 @@ def test_other_datasets_on_the_hub(monkeypatch):
         "label": ["1", "0"],
     }
     with pytest.raises(InputError, match="me/mine has no split 'validation'; available splits: train"):
-        load_dataset("me/mine", None, ("train", "validation"), {})
+        load_dataset("me/mine", None, {"train": "train", "validation": "validation"}, {})
 
 
 REAL_SIZES = {
@@ -244,9 +249,9 @@ def test_column_names(tmp_path):
     data = load_texts(None, GlueDataArguments(train_file=file, **named), ("train",))
     expected = {"sentence1": ["A cat.", "One."], "sentence2": ["A dog.", "Two."], "label": ["no", "yes"]}
     assert columns(data.splits["train"]) == expected
-    for option in ({"text_columns": ("other",)}, {"label_column": "other"}):
+    for option in ({"text_columns": ("other",)}, {"label_columns": ("other",)}):
         with pytest.raises(InputError, match=f"has no column 'other' .`(text|label)_column_names?`.; {available}"):
-            load_files({"train": file}, **{"text_columns": ("sentence_A",), "label_column": "judgment"} | option)
+            load_files({"train": file}, **{"text_columns": ("sentence_A",), "label_columns": ("judgment",)} | option)
     ambiguous = own_file(tmp_path, "text\tsentence1\tsentence2\tlabel\nx\ty\tz\tno\n", "b.tsv")
     with pytest.raises(InputError, match="`text_column_names` must be set"):
         load_files({"train": ambiguous})
@@ -289,18 +294,60 @@ def test_labels_are_counted(tmp_path, capsys):
 
 
 def test_test_files_need_no_labels(tmp_path):
-    """Test files need no labels. The `index` column or the position identifies the rows."""
-    data = load_files({"test": own_file(tmp_path, "text\nx\n\t\ny\n")}, skip_bad_rows=True)
-    assert data.labels is None and data.splits["test"]["index"][:] == ["0", "2"]
-    assert data.splits["test"]["row"][:] == [2, 4]
-    data = load_files({"test": own_file(tmp_path, "index\ttext\tlabel\n8\tx\tyes\n5\ty\t\n")})
-    assert data.splits["test"]["index"][:] == ["8", "5"]
+    """Test files need no labels. Rows keep their position in the file and their id, also when rows are skipped."""
+    file = own_file(tmp_path, "id\ttext\nc\tx\na\t\nb\ty\n")
+    data = load_files({"test": file}, id_column="id", skip_bad_rows=True)
+    assert data.labels is None and data.problem_type is None
+    assert data.splits["test"][:] == {"sentence1": ["x", "y"], "row": [0, 2], "id": ["c", "b"]}
+    assert data.skipped["test"] == [{"row": 1, "id": "a"}]
+    with pytest.raises(InputError, match=r"no column 'key' .`id_column_name`.; available columns: id, text"):
+        load_files({"test": file}, id_column="key")
 
 
-def test_only_the_first_rows_are_read(tmp_path):
-    """`max_samples` limits the rows that are loaded and validated."""
-    file = own_file(tmp_path, "text\tlabel\nx\tyes\ny\tno\nz\n")
-    assert len(load_files({"train": file}, max_samples={"train": 2}).splits["train"]) == 2
+def test_samples_are_drawn_at_random(tmp_path, capsys):
+    """`max_samples` draws rows from a sorted file, counts their labels, and ignores rows outside the sample."""
+    file = own_file(tmp_path, "text\tlabel\n" + "x\tno\n" * 50 + "y\tyes\n" * 50 + "z\n")
+    options = {"max_samples": {"train": 20}, "label_columns": ("label",)}
+    rows = load_files({"train": file}, seed=3, **options).splits["train"]
+    assert rows["row"][:] == sorted(random.Random(3).sample(range(101), 20))
+    no, yes = rows["label"][:].count("no"), rows["label"][:].count("yes")
+    assert no + yes == 20 and min(no, yes) > 4
+    assert f"{file}: labels 'no' ({no}), 'yes' ({yes})" in capsys.readouterr().out
+    assert load_files({"train": file}, seed=4, **options).splits["train"]["row"][:] != rows["row"][:]
+    sorted_file = own_file(tmp_path, "text\tlabel\n" + "x\tno\n" * 99 + "y\tyes\n", "b.tsv")
+    with pytest.raises(InputError, match="at least two different labels; all 5 are 'no'"):
+        load_files({"train": sorted_file}, max_samples={"train": 5})
+    load_files({"validation": sorted_file}, max_samples={"validation": 5})
+    assert "all rows have the same label" in capsys.readouterr().out
+
+
+def test_validation_split_is_stratified(tmp_path):
+    """`validation_percentage` splits the training rows with equal fractions of each label, and is reproducible."""
+    labels = ["a"] * 60 + ["b"] * 30 + ["c"] * 10 + ["rare"]
+    file = own_file(tmp_path, [{"text": f"t{n}", "label": label} for n, label in enumerate(labels)], "a.jsonl")
+    options = {"validation_percentage": 20, "max_samples": {"train": None, "validation": None}}
+    splits = load_files({"train": file}, **options).splits
+    assert sorted(splits["train"]["row"][:] + splits["validation"]["row"][:]) == [*range(101)]
+    assert Counter(splits["validation"]["label"][:]) == {"a": 12, "b": 6, "c": 2}
+    only = load_files({"train": file}, **options | {"max_samples": {"validation": None}}).splits
+    assert [*only] == ["validation"] and only["validation"][:] == splits["validation"][:]
+    assert load_files({"train": file}, seed=1, **options).splits["validation"][:] != splits["validation"][:]
+    with pytest.raises(InputError, match="`validation_split_percentage` 1 is too small or too large for 101 rows"):
+        load_files({"train": file}, **options | {"validation_percentage": 1})
+    with pytest.raises(InputError, match="`validation_split_percentage` cannot be combined with `validation_file`"):
+        GlueDataArguments(train_file=file, validation_file=file, validation_split_percentage=10)
+
+
+def test_names_of_the_text_columns_are_kept(tmp_path):
+    """The columns on which the model was trained take precedence over the columns that are known from GLUE."""
+    content = "answer\tsentence1\tsentence2\tquestion\na\tb\tc\td\n"
+    file = own_file(tmp_path, content)
+    data = load_files({"test": file}, expected_columns=("question", "answer"))
+    assert data.text_columns == ("question", "answer") and data.splits["test"]["sentence1"][:] == ["d"]
+    assert load_files({"test": file}, expected_columns=("question", "other")).text_columns == (
+        "sentence1",
+        "sentence2",
+    )
 
 
 @pytest.mark.parametrize(
@@ -316,9 +363,9 @@ def test_only_the_first_rows_are_read(tmp_path):
         ("a.tsv", "text\tlabel\nx\tyes\n\tno\n", r"a\.tsv, line 3: 'text' is empty"),
         ("a.jsonl", '{"text": "x", "label": "a"}\n{"label": "b"}\n', r"a\.jsonl, line 2: 'text' is empty"),
         ("a.jsonl", '{"text": 7.5, "label": "a"}\n', r"a\.jsonl, line 1: 'text' must be text, not float"),
-        ("a.jsonl", '{"text": "x", "label": ["a", "b"]}\n', "line 1: the label is neither a string nor a number"),
+        ("a.jsonl", '{"text": "x", "label": {"a": 1}}\n', "line 1: the label is neither a string nor a number"),
         ("a.jsonl", '{"text": "x", "label": "\\ud83d"}\n', "unpaired surrogate"),
-        ("a.tsv", "text\tlabel\nx\t1\ny\t1\n", r"a\.tsv: training needs at least two different labels; all are '1'"),
+        ("a.tsv", "text\tlabel\nx\t1\ny\t1\n", r"a\.tsv: training needs at least two different labels; all 2 are '1'"),
         ("a.tsv", "text\tlabel\n", r"a\.tsv contains no rows"),
     ],
 )
@@ -329,10 +376,10 @@ def test_invalid_rows(tmp_path, name, content, sentence):
 
 
 def test_invalid_rows_can_be_skipped(tmp_path, capsys):
-    """--skip_bad_rows skips and prints invalid rows. The other rows keep their line numbers."""
+    """--skip_bad_rows skips and prints invalid rows. The other rows keep their position."""
     content = "text\tlabel\nx\tyes\n\tno\ny\nz\tno\n"
     rows = load_files({"train": own_file(tmp_path, content)}, skip_bad_rows=True).splits["train"]
-    assert columns(rows) == {"sentence1": ["x", "z"], "label": ["yes", "no"]} and rows["row"][:] == [2, 5]
+    assert columns(rows) == {"sentence1": ["x", "z"], "label": ["yes", "no"]} and rows["row"][:] == [0, 3]
     assert (
         "a.tsv: skipped 2 rows (line 3: 'text' is empty; line 4: fewer fields than the header has columns)"
         in capsys.readouterr().out
@@ -378,8 +425,9 @@ def test_features_equal_those_of_transformers(download, tokenizer, task):
     data = load_task(task, download(task), ("train",))
     rows = data.splits["train"]
     label_ids = {name: number for number, name in enumerate(data.labels)}
+    labels = encode_labels(rows["label"], label_ids, BertConfig(num_labels=len(label_ids) or 1))
     for length in (6, 13):
-        features = text_features(rows, tokenizer, length, label_ids)
+        features = text_features(rows, tokenizer, length, labels)
         texts = [rows[name][:] for name in ("sentence1", "sentence2") if name in rows.column_names]
         expected = tokenizer(*texts, padding="max_length", max_length=length, truncation=True)
         ours = {name: features[name][:] for name in ("input_ids", "token_type_ids")}
@@ -392,21 +440,21 @@ def test_features_equal_those_of_transformers(download, tokenizer, task):
 def test_features_are_cached(tokenizer, vocabulary):
     """Features are cached under the contents of the rows and settings, for any number of processes."""
     texts = {"sentence1": ["One two.", "Two six."], "sentence2": ["Four.", "Five."], "label": ["b", "a"]}
-    rows, label_ids = datasets.Dataset.from_dict(texts), {"a": 0, "b": 1}
-    first = text_features(rows, tokenizer, 9, label_ids)
+    rows = datasets.Dataset.from_dict(texts)
+    first = text_features(rows, tokenizer, 9)
     (file,) = {entry["filename"] for entry in first.cache_files}
     for again in (
-        text_features(datasets.Dataset.from_dict(texts), BertTokenizer(vocab=vocabulary), 9, label_ids),
-        text_features(rows, tokenizer, 9, label_ids, num_proc=2),
+        text_features(datasets.Dataset.from_dict(texts), BertTokenizer(vocab=vocabulary), 9),
+        text_features(rows, tokenizer, 9, num_proc=2),
     ):
         assert again[:] == first[:] and {entry["filename"] for entry in again.cache_files} == {file}
-    assert text_features(rows, tokenizer, 9, {"a": 1, "b": 0})["label"][:] == [0, 1]
-    assert text_features(rows, tokenizer, 6, label_ids)["length"][:] == [6, 6]
+    assert text_features(rows, tokenizer, 9, np.array([0, 1]))["label"][:] == [0, 1]
+    assert text_features(rows, tokenizer, 6)["length"][:] == [6, 6]
     tokenizer.truncation_side = "left"
     assert text_features(rows, tokenizer, 6)["input_ids"][:] != text_features(rows, tokenizer, 9)["input_ids"][:]
     without_types = BertTokenizer(vocab=vocabulary, model_input_names=["input_ids", "attention_mask"])
     assert "token_type_ids" not in text_features(rows, without_types, 9).column_names
     made = os.stat(file).st_mtime_ns
     tokenizer.truncation_side = "right"
-    assert text_features(rows, tokenizer, 9, label_ids, overwrite_cache=True)[:] == first[:]
+    assert text_features(rows, tokenizer, 9, overwrite_cache=True)[:] == first[:]
     assert os.stat(file).st_mtime_ns > made

@@ -1,0 +1,209 @@
+"""Functions that interpret the label columns of a dataset as labels, sets of labels, or scores."""
+
+import math
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+import numpy as np
+from accelerate import PartialState
+from transformers import PreTrainedConfig
+
+from ..data.readers import text_problem
+from ..support.errors import InputError
+from .labels import MULTI, REGRESSION, SINGLE, problem_type_of, shorten
+
+MISSING = ("-1", "-100")  # Hugging Face datasets and transformers use these ids for missing labels
+
+
+@dataclass(frozen=True)
+class LabelFormat:
+    """
+    The meaning of the values in the label columns of a dataset.
+
+    Args:
+        problem_type: as in transformers: one label, any number of labels, or scores for each text.
+        names: maps each value in the data to its label name. For several targets of a regression, the keys are the
+            names of the targets. Empty for a regression with a single target.
+    """
+
+    problem_type: str
+    names: Mapping[str, str]
+
+    @classmethod
+    def infer(
+        cls, labels: Collection[tuple], columns: tuple[str, ...], do_regression: bool | None, source: str
+    ) -> "LabelFormat":
+        """
+        Returns the format for the values `labels` in the label columns.
+
+        A single column contains one label, a list of labels, or a score for each text. Several columns contain either
+        0 or 1 for each label, or scores. By default, floats are scores, as in transformers' run_glue.py.
+
+        Raises:
+            InputError: If the values are ambiguous. The message contains the name of the `source`.
+        """
+        values = [value for row in labels for value in row if not is_missing(value)]
+        strings = {str(value) for value in values if not isinstance(value, list)}
+        scores = do_regression or (do_regression is None and are_floats(strings))
+        if len(columns) > 1:
+            names = {column: column for column in columns}
+            if do_regression is not True and all(as_float(value) in (0, 1) for value in values):
+                return cls(MULTI, names)
+            if scores or do_regression is False:
+                return cls(REGRESSION if scores else MULTI, names)
+            raise InputError(
+                f"{source}: the columns {', '.join(columns)} contain values other than 0 and 1; set `do_regression` "
+                "if they are scores."
+            )
+        lists = [value for value in values if isinstance(value, list)]
+        if lists and do_regression:
+            return cls(REGRESSION, {name: name for name in (f"{columns[0]}_{n}" for n in range(len(lists[0])))})
+        items = [*chain(*lists)]
+        if any(isinstance(item, float) for item in items):
+            raise InputError(f"{source}: the labels are lists of floats; set `do_regression` if they are scores.")
+        if scores:
+            return cls(REGRESSION, {})
+        names = label_names_in(items if lists else strings - {*MISSING})
+        check_label_names([*names], len(values), source)
+        return cls(MULTI if lists else SINGLE, names)
+
+    def parse(self, values: Sequence) -> str | float | list:
+        """
+        Returns the label, label names, score or scores for the values in the label columns of a row.
+
+        Raises:
+            ValueError: If a value is invalid.
+        """
+        if any(is_missing(value) for value in values):
+            raise ValueError("the label is missing")
+        is_list = isinstance(values[0], list)
+        if self.problem_type == REGRESSION:
+            scores = [as_float(value) for value in (values[0] if is_list else values)]
+            if not all(map(math.isfinite, scores)):
+                raise ValueError(f"the label {', '.join(map(str, values))!r} is not a finite number")
+            if len(scores) != max(1, len(self.names)):
+                raise ValueError(f"{len(scores)} scores instead of {len(self.names)}")
+            return scores if self.names else scores[0]
+        if self.problem_type == SINGLE:
+            return self.name_of(values[0])
+        if is_list:
+            names = [self.name_of(value) for value in values[0]]
+            if len({*names}) < len(names):
+                raise ValueError("a label occurs twice in the list; for flags of 0 and 1, use a column for each label")
+            return names
+        flags = [as_float(value) for value in values]
+        if len(values) != len(self.names) or not {*flags} <= {0, 1}:
+            raise ValueError(f"the labels {', '.join(map(str, values))!r} are not 0 or 1")
+        return [name for name, flag in zip(self.names, flags, strict=True) if flag]
+
+    def name_of(self, value: object) -> str:
+        if is_missing(value):
+            raise ValueError("the label is missing")
+        if not isinstance(value, str | int | float):
+            raise ValueError("the label is neither a string nor a number")
+        if problem := text_problem(str(value), "the label"):
+            raise ValueError(problem)
+        name = normalized(value)
+        if name in self.names:
+            return self.names[name]
+        if name in MISSING:
+            raise ValueError(f"the label {name} stands for a missing label; if it is a class, rename it")
+        raise ValueError(f"unknown label {value!r}; available labels: {shorten(self.names)}")
+
+    def report(self, source: str, labels: Sequence, split: str):
+        """
+        Prints the number of rows with each label.
+
+        Raises:
+            InputError: If `split` is "train" and all rows have the same label.
+        """
+        if self.problem_type == REGRESSION:
+            return PartialState().print(f"{source}: {len(labels):,} rows with scores (a regression)")
+        counts = Counter(chain(*labels) if self.problem_type == MULTI else labels)
+        if self.problem_type == SINGLE and len(counts) == 1:
+            if split == "train":
+                raise InputError(
+                    f"{source}: training needs at least two different labels; all {len(labels):,} are {labels[0]!r}."
+                )
+            PartialState().print(f"{source}: all rows have the same label, so the metrics say little about the model")
+        names = dict.fromkeys(self.names.values())
+        PartialState().print(f"{source}: labels {shorten(f'{name!r} ({counts[name]:,})' for name in names)}")
+
+
+def check_label_names(names: list[str], rows: int, source: str):
+    """Raises InputError if the strings in a label column are not the names of classes, or are spelled differently."""
+    forms: dict[object, str] = {}
+    for name in names:
+        form = " ".join("".join(c for c in unicodedata.normalize("NFKC", name) if c.isprintable()).casefold().split())
+        same = forms.setdefault(form if math.isnan(as_float(form)) else as_float(form), name)
+        if same != name:
+            raise InputError(
+                f"{source}: the labels {same!r} and {name!r} differ only in spaces, case or form; write them in the "
+                "same way, or rename one of them if they are two classes."
+            )
+        parts = [part.strip() for part in re.split(r"[;|,/]", name)]
+        if name.startswith("[") and name.endswith("]") or (len(parts) > 1 and {*parts} <= {*names}):
+            raise InputError(
+                f"{source}: the label {name!r} consists of several labels; use a column of 0 and 1 for each label "
+                "(`label_column_name` a,b,c), or a .jsonl file with lists."
+            )
+    if (rows >= 5 and len(names) == rows) or (rows >= 20 and len(names) > 0.9 * rows):
+        raise InputError(
+            f"{source}: {rows:,} rows have {len(names):,} different labels, such as {shorten(names[:1])}; set "
+            "`label_column_name`, or `do_regression` if they are scores."
+        )
+
+
+def is_missing(value: object) -> bool:
+    return value is None or value != value or (isinstance(value, str) and not value.strip())
+
+
+def normalized(value: object) -> str:
+    """Returns a label as a string in which equal characters have equal code points (NFC)."""
+    return unicodedata.normalize("NFC", str(value))
+
+
+def label_names_in(values: Collection) -> dict[str, str]:
+    """Returns the sorted label names as the `names` of a LabelFormat."""
+    return {name: name for name in sorted({normalized(value) for value in values}, key=label_sort_key)}
+
+
+def are_floats(labels: Collection[str]) -> bool:
+    """Returns True if pandas would parse these labels as floats instead of integers or strings."""
+    return all(math.isfinite(as_float(label)) for label in labels) and any(set(".eE") & {*label} for label in labels)
+
+
+def as_float(label: object) -> float:
+    """Returns the label as a float, or NaN if it is not a number."""
+    try:
+        return float(label)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return math.nan
+
+
+def label_sort_key(label: str) -> tuple:
+    """Sort key that orders numbers by value, followed by all other labels in alphabetical order."""
+    number = as_float(label)
+    return (True, 0.0, label) if math.isnan(number) else (False, number, label)
+
+
+def encode_labels(labels: Sequence, label_ids: Mapping[str, int], config: PreTrainedConfig) -> np.ndarray:
+    """
+    Returns the labels for the outputs of a model, whose ids for the label names are `label_ids`.
+
+    The array has the shape (rows,) with label ids or scores, or (rows, outputs) with flags of 0 and 1 or scores.
+    """
+    problem_type = problem_type_of(config)
+    if problem_type == SINGLE:
+        return np.array([label_ids[name] for name in labels])
+    if problem_type == MULTI:
+        flags = np.zeros((len(labels), len(config.id2label or {})), dtype=np.float32)
+        for row, names in enumerate(labels):
+            flags[row, [label_ids[name] for name in names]] = 1
+        return flags
+    scores = np.array(labels, dtype=np.float64)
+    return scores if scores.ndim == 1 else scores[:, np.argsort([*label_ids.values()])]

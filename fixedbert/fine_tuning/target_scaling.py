@@ -1,0 +1,40 @@
+"""Standardization of regression targets. The configuration of a model stores the mean and the standard deviation."""
+
+import numpy as np
+import torch
+from accelerate import PartialState
+from transformers import PreTrainedConfig
+
+# Targets are scaled if their standard deviation is outside the first range, or a mean exceeds the last value.
+UNSCALED_STD, UNSCALED_MEAN = (0.1, 10.0), 10.0
+
+
+def choose_scaling(targets: np.ndarray, config: PreTrainedConfig):
+    """
+    Stores the mean and standard deviation of `targets` (rows, outputs) in `config` as the lists `target_mean` and
+    `target_std`, and prints them, if a target is far from unit scale. Constant targets keep a standard deviation of 1.
+    """
+    mean, std = targets.mean(axis=0), targets.std(axis=0)
+    std = np.where(std > 0, std, 1.0)
+    if np.all((std >= UNSCALED_STD[0]) & (std <= UNSCALED_STD[1]) & (abs(mean) <= UNSCALED_MEAN)):
+        return
+    config.target_mean, config.target_std = mean.tolist(), std.tolist()
+    scales = ", ".join(f"{m:.4g} ± {s:.4g}" for m, s in zip(mean, std, strict=True))
+    PartialState().print(f"the targets are standardized for training (mean ± standard deviation: {scales})")
+
+
+def scale(targets: np.ndarray, config: PreTrainedConfig) -> np.ndarray:
+    """Returns the targets (..., outputs) on the scale of the model's logits."""
+    if getattr(config, "target_std", None) is None:
+        return targets
+    return (targets - np.array(config.target_mean)) / np.array(config.target_std)
+
+
+def unscale(logits: np.ndarray | torch.Tensor, config: PreTrainedConfig):
+    """Returns the predictions (..., outputs) in the units of the targets, for the logits of a regression model."""
+    if getattr(config, "target_std", None) is None:
+        return logits
+    mean, std = config.target_mean, config.target_std
+    if isinstance(logits, np.ndarray):
+        return logits * np.array(std) + np.array(mean)
+    return logits * logits.new_tensor(std) + logits.new_tensor(mean)
