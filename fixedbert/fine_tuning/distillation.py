@@ -25,7 +25,8 @@ from ..training.arguments import CommonArguments, ModelArguments
 from ..training.loading import check_length, load_config, load_model
 from ..training.speed import enable_unpadding, has_bf16
 from ..training.trainer import CommonTrainer
-from .labels import default_names, match_names
+from .labels import MULTI, REGRESSION, SINGLE, default_names, match_names, problem_type_of
+from .target_scaling import scale, unscale
 
 Batch = dict[str, Tensor]
 TEMPERATURE = 2.0  # for distillation without labels
@@ -86,28 +87,30 @@ class Teacher:
 
     Args:
         input_names: names of the inputs to pass to the model.
-        labels: the teacher's label id for each label id of the student. [0] for regression, and None for question
-            answering.
+        labels: index of the teacher's output for each output of the student, or None for question answering.
+        student: configuration of the student.
     """
 
     model: PreTrainedModel
     input_names: tuple[str, ...]
     labels: list[int] | None
+    student: PreTrainedConfig
 
     def loss(self, inputs: Batch, outputs: ModelOutput, temperature: float) -> Tensor:
         """
-        Returns the distillation loss for the inputs and outputs of a student. For regression, the loss is the mean
-        squared error.
+        Returns the distillation loss for the inputs and outputs of a student.
+
+        For regression, the loss is the mean squared error. For several labels per text, it is averaged over the labels.
         """
         with torch.no_grad():
             targets = self.model(**{name: inputs[name] for name in self.input_names})
         if self.labels is None:
             teacher, student = (span_predictions(x, inputs["attention_mask"]) for x in (targets, outputs))
             return distillation_loss(teacher, student, temperature)
-        kind = "numbers" if len(self.labels) == 1 else "classes"
-        targets_for_labels = Predictions(targets["logits"][:, self.labels], kind)
-        loss = distillation_loss([targets_for_labels], [Predictions(outputs["logits"], kind)], temperature)
-        return 2 * loss if kind == "numbers" else loss
+        kind = {SINGLE: "classes", MULTI: "labels", REGRESSION: "numbers"}[problem_type_of(self.student)]
+        logits = scale(unscale(targets["logits"], self.model.config)[:, self.labels], self.student)
+        loss = distillation_loss([Predictions(logits, kind)], [Predictions(outputs["logits"], kind)], temperature)
+        return loss * {"classes": 1, "labels": 1 / len(self.labels), "numbers": 2 / len(self.labels)}[kind]
 
     def fingerprint(self) -> str:
         """Returns a SHA-256 digest of the weights and the label ids."""
@@ -155,7 +158,7 @@ def load_teacher(
     except InputError as error:
         raise InputError(f"`teacher_model`: {error}") from error
     enable_unpadding(model)
-    return Teacher(model.eval(), tuple(expected), labels)
+    return Teacher(model.eval(), tuple(expected), labels, student)
 
 
 def match_labels(name: str, teacher: PreTrainedConfig, student: PreTrainedConfig) -> list[int]:
@@ -166,8 +169,8 @@ def match_labels(name: str, teacher: PreTrainedConfig, student: PreTrainedConfig
         InputError: If the label names differ.
     """
     theirs, ours = default_names(teacher), default_names(student)
-    if teacher.problem_type in (None, student.problem_type):
-        if student.problem_type == "regression" and len(theirs) == 1:
+    if problem_type_of(teacher) == problem_type_of(student):
+        if problem_type_of(student) == REGRESSION and len(theirs) == len(ours) == 1:
             return [0]
         matched = match_names(ours, theirs)
         if matched is not None and sorted(matched) == [*range(len(theirs))]:

@@ -23,18 +23,23 @@ def choose_scaling(targets: np.ndarray, config: PreTrainedConfig):
     PartialState().print(f"the targets are standardized for training (mean ± standard deviation: {scales})")
 
 
-def scale(targets: np.ndarray, config: PreTrainedConfig) -> np.ndarray:
+def scale(targets, config: PreTrainedConfig):
     """Returns the targets (..., outputs) on the scale of the model's logits."""
     if getattr(config, "target_std", None) is None:
         return targets
-    return (targets - np.array(config.target_mean)) / np.array(config.target_std)
+    mean, std = mean_and_std(targets, config)
+    return (targets - mean) / std
 
 
-def unscale(logits: np.ndarray | torch.Tensor, config: PreTrainedConfig):
+def unscale(logits, config: PreTrainedConfig):
     """Returns the predictions (..., outputs) in the units of the targets, for the logits of a regression model."""
     if getattr(config, "target_std", None) is None:
         return logits
-    mean, std = config.target_mean, config.target_std
-    if isinstance(logits, np.ndarray):
-        return logits * np.array(std) + np.array(mean)
-    return logits * logits.new_tensor(std) + logits.new_tensor(mean)
+    mean, std = mean_and_std(logits, config)
+    return logits * std + mean
+
+
+def mean_and_std(values, config: PreTrainedConfig) -> tuple:
+    """Returns the means and standard deviations (outputs,) as tensors or arrays of the same kind as `values`."""
+    convert = values.new_tensor if isinstance(values, torch.Tensor) else np.array
+    return convert(config.target_mean), convert(config.target_std)

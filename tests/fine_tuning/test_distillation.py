@@ -56,19 +56,35 @@ def test_loss_for_classes(temperature):
     student, other = (model_of("ForSequenceClassification", num_labels=3, initializer_range=r) for r in (0.3, 0.5))
     inputs, labels = inputs_of("ForSequenceClassification"), [2, 0, 1]
     outputs = student.eval()(**inputs)
-    loss = Teacher(other.eval(), INPUTS, labels).loss(inputs, outputs, temperature)
+    loss = Teacher(other.eval(), INPUTS, labels, student.config).loss(inputs, outputs, temperature)
     targets = other(**inputs).logits.double()[:, labels]
     assert loss.item() == pytest.approx(naive_divergence(outputs.logits.double(), targets, temperature), rel=1e-5)
     assert loss.item() > 1e-3
 
 
-def test_loss_for_scores():
-    """The distillation loss for regression is the mean squared error at any temperature."""
-    student, other = (model_of("ForSequenceClassification", num_labels=1, initializer_range=r) for r in (0.3, 0.5))
+@pytest.mark.parametrize("outputs", [1, 3])
+def test_loss_for_scores(outputs):
+    """The distillation loss for regression is the mean squared error in the student's scale, at any temperature."""
+    fields = {"num_labels": outputs, "problem_type": "regression"}
+    student, other = (model_of("ForSequenceClassification", initializer_range=r, **fields) for r in (0.3, 0.5))
+    student.config.target_mean, student.config.target_std = [5.0] * outputs, [2.0] * outputs
+    inputs, labels = inputs_of("ForSequenceClassification"), [2, 0, 1][-outputs:] if outputs > 1 else [0]
+    ours, theirs = student.eval()(**inputs), other.eval()(**inputs)
+    expected = (ours.logits - (theirs.logits[:, labels] - 5) / 2).square().mean().item()
+    teacher = Teacher(other, INPUTS, labels, student.config)
+    assert teacher.loss(inputs, ours, 3.0).item() == pytest.approx(expected, rel=1e-5)
+
+
+def test_loss_for_several_labels_per_text():
+    """The distillation loss for sets of labels is the KL divergence of Bernoulli distributions, averaged over labels."""
+    fields = {"num_labels": 3, "problem_type": "multi_label_classification"}
+    student, other = (model_of("ForSequenceClassification", initializer_range=r, **fields) for r in (0.3, 0.5))
     inputs = inputs_of("ForSequenceClassification")
     outputs, targets = student.eval()(**inputs), other.eval()(**inputs)
-    expected = (outputs.logits - targets.logits).square().mean().item()
-    assert Teacher(other, INPUTS, [0]).loss(inputs, outputs, 3.0).item() == pytest.approx(expected, rel=1e-5)
+    loss = Teacher(other, INPUTS, [2, 0, 1], student.config).loss(inputs, outputs, 2.0)
+    pairs = zip(targets.logits[:, [2, 0, 1]].flatten().tolist(), outputs.logits.flatten().tolist(), strict=True)
+    both = [naive_divergence(torch.tensor([[q, 0.0]]), torch.tensor([[p, 0.0]]), 2.0) for p, q in pairs]
+    assert loss.item() == pytest.approx(sum(both) / len(both), rel=1e-4)
 
 
 @pytest.mark.parametrize("temperature", [0.3, 2.0])
@@ -81,7 +97,7 @@ def test_loss_for_question_answering(temperature):
     other = BertForQuestionAnswering(BertConfig(**shape, intermediate_size=37, initializer_range=0.5))
     inputs = inputs_of("ForQuestionAnswering")
     outputs, targets = student.eval()(**inputs), other.eval()(**inputs)
-    loss = Teacher(other, INPUTS, None).loss(inputs, outputs, temperature)
+    loss = Teacher(other, INPUTS, None, student.config).loss(inputs, outputs, temperature)
     expected = [
         naive_divergence(outputs[name].double(), targets[name].double(), temperature, inputs["attention_mask"])
         for name in ("start_logits", "end_logits")

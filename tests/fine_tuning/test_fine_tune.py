@@ -143,7 +143,7 @@ def test_different_labels_need_a_new_head(model, download, tmp_path, capsys):
     glue(str(tmp_path / "mnli"), download, tmp_path / "rte", *unchanged, task="rte")
     glue(str(tmp_path / "mnli"), download, tmp_path / "again", *unchanged, task="mnli")
     glue(str(tmp_path / "rte"), download, tmp_path / "mrpc", *unchanged, task="mrpc")  # also has two labels
-    assert "with a new head (entailment, not_entailment)" in capsys.readouterr().out
+    assert "with a new head for one label per text (entailment, not_entailment)" in capsys.readouterr().out
     weights = {name: load_file(tmp_path / name / "model.safetensors") for name in ("mnli", "rte", "again", "mrpc")}
     query = "bert.encoder.layer.1.attention.self.query.weight"
     assert all(torch.equal(weights["mnli"][query], weights[name][query]) for name in weights)

@@ -1,0 +1,124 @@
+"""Tests for the interpretation of label columns: labels, sets of labels, and scores."""
+
+import datasets
+import numpy as np
+import pytest
+from transformers import BertConfig
+
+from fixedbert.fine_tuning.label_columns import LabelFormat, encode_labels
+from fixedbert.fine_tuning.labels import MULTI, REGRESSION, SINGLE, align_labels
+from fixedbert.fine_tuning.texts import RowSource, dataset_rows, read_splits
+from fixedbert.support.errors import InputError
+
+FINE_TUNED = {"architectures": ["BertForSequenceClassification"]}
+
+
+def infer(labels, columns=("label",), do_regression=None):
+    return LabelFormat.infer(labels, columns, do_regression, "a.csv")
+
+
+@pytest.mark.parametrize(
+    "rows, columns, problem_type, names, parsed",
+    [
+        ([(["b", "a"],), ([],), (["a"],)], 1, MULTI, ["a", "b"], [["b", "a"], [], ["a"]]),
+        ([("1", "0", "1"), ("0", "0", "0")], 3, MULTI, ["c0", "c1", "c2"], [["c0", "c2"], []]),
+        ([(1, 0), (True, 0.0)], 2, MULTI, ["c0", "c1"], [["c0"], ["c0"]]),
+        ([("0.5", "3"), ("2", "-1")], 2, REGRESSION, ["c0", "c1"], [[0.5, 3.0], [2.0, -1.0]]),
+        ([("0.5",), ("3",)], 1, REGRESSION, [], [0.5, 3.0]),
+        ([("deu",), ("nan",), ("eng",)], 1, SINGLE, ["deu", "eng", "nan"], ["deu", "nan", "eng"]),
+        ([("cafe\u0301",), ("tea",)], 1, SINGLE, ["caf\u00e9", "tea"], ["caf\u00e9", "tea"]),
+    ],
+)
+def test_formats(rows, columns, problem_type, names, parsed):
+    """Lists and columns of 0 and 1 are sets of labels, floats are scores, and all other values are labels."""
+    labels = infer(rows, tuple(f"c{n}" for n in range(columns)))
+    assert (labels.problem_type, [*labels.names]) == (problem_type, names)
+    assert [labels.parse(row) for row in rows] == parsed
+
+
+@pytest.mark.parametrize(
+    "rows, columns, do_regression, sentence",
+    [
+        ([("1", "2"), ("0", "1")], ("a", "b"), None, "the columns a, b contain values other than 0 and 1"),
+        ([("1", "yes"), ("0", "0.5")], ("a", "b"), None, "set `do_regression` if they are scores"),
+        ([([0.5, 1.5],)], ("label",), None, "the labels are lists of floats"),
+        ([("pos",), ("Pos",)], ("label",), None, "'Pos' and 'pos' differ only in spaces, case or form"),
+        ([("1",), ("1.0",), ("x",)], ("label",), None, "'1' and '1.0' differ only"),
+        ([("a",), ("b",), ("a; b",)], ("label",), None, "'a; b' consists of several labels"),
+        ([("['a', 'b']",), ("x",)], ("label",), None, "consists of several labels"),
+        ([(f"word {n}",) for n in range(7)], ("label",), None, "7 rows have 7 different labels, such as word 0"),
+    ],
+)
+def test_ambiguous_labels_are_refused(rows, columns, do_regression, sentence):
+    """Values that are probably not class names, or spelled in two ways, are refused instead of becoming classes."""
+    with pytest.raises(InputError, match=sentence):
+        infer(rows, columns, do_regression)
+
+
+@pytest.mark.parametrize(
+    "row, labels, sentence",
+    [
+        (("-1",), infer([("a",), ("b",)]), "the label -1 stands for a missing label"),
+        ((-100,), infer([(0,), (1,), (-100,)]), "the label -100 stands for a missing label"),
+        ((float("nan"),), infer([(0,), (1,)]), "the label is missing"),
+        (("",), infer([(["a"],)]), "the label is missing"),
+        ((["a", None],), infer([(["a"],)]), "the label is missing"),
+        (([1, 0, 0],), infer([([1, 0, 0],)]), "a label occurs twice in the list"),
+        (("1", "2"), infer([("1", "0")], ("a", "b")), "the labels '1, 2' are not 0 or 1"),
+        (("1", "inf"), infer([("1", "0.5")], ("a", "b")), "the label '1, inf' is not a finite number"),
+        (([1.0],), infer([([1.0, 2.0],)], do_regression=True), "1 scores instead of 2"),
+        (("c",), infer([("a",), ("b",)]), "unknown label 'c'; available labels: a, b"),
+    ],
+)
+def test_invalid_labels(row, labels, sentence):
+    """Missing, unknown and malformed labels raise an error with one sentence."""
+    with pytest.raises(ValueError, match=sentence):
+        labels.parse(row)
+
+
+def test_label_ids_in_lists_on_the_hub():
+    """Lists of label ids in a dataset become lists of label names."""
+    kind = datasets.List(datasets.ClassLabel(names=["joy", "fear", "anger"]))
+    features = datasets.Features({"text": datasets.Value("string"), "label": kind})
+    rows = datasets.Dataset.from_dict({"text": ["x", "y", "z"], "label": [[2, 0], [], [1]]}, features=features)
+    data = read_splits({"train": RowSource("me/mine, train", dataset_rows(rows))})
+    assert (data.labels, data.problem_type) == (["anger", "fear", "joy"], MULTI)
+    assert data.splits["train"]["label"][:] == [["anger", "joy"], [], ["fear"]]
+
+
+def test_labels_follow_the_outputs_of_the_model():
+    """Flags and scores are in the order of the model's outputs, also if the data has a different order."""
+    config = BertConfig(id2label={0: "b", 1: "c", 2: "a"}, label2id={"b": 0, "c": 1, "a": 2}, **FINE_TUNED)
+    config.problem_type = MULTI
+    label_ids, new_head = align_labels(["a", "b"], config, False, MULTI)
+    assert not new_head and config.problem_type == MULTI
+    assert encode_labels([["a"], ["b", "a"], []], label_ids, config).tolist() == [[0, 0, 1], [1, 0, 1], [0, 0, 0]]
+    config.problem_type = REGRESSION
+    label_ids, _ = align_labels(["a", "b", "c"], config, False, REGRESSION)
+    assert encode_labels([[1.0, 2.0, 3.0]], label_ids, config).tolist() == [[2.0, 3.0, 1.0]]
+    with pytest.raises(InputError, match="predicts scores .b, c, a., but the data contain scores .a, b."):
+        align_labels(["a", "b"], config, False, REGRESSION)
+
+
+def test_problem_types_are_not_overwritten(capsys):
+    """Data of a different problem type needs a new head, which is printed, or is refused without training."""
+    names = {0: "a", 1: "b"}
+    config = BertConfig(id2label=names, problem_type=MULTI, **FINE_TUNED)
+    with pytest.raises(
+        InputError, match="the model predicts several labels per text .a, b., but the data contain one"
+    ):
+        align_labels(["a", "b"], config, False, SINGLE)
+    assert config.problem_type == MULTI
+    assert align_labels(None, config, False) == ({"a": 0, "b": 1}, False) and config.problem_type == MULTI
+    assert align_labels(["a", "b"], config, True, SINGLE)[1] and config.problem_type == SINGLE
+    assert "head for several labels per text (a, b) with a new head for one label per text" in capsys.readouterr().out
+    config = BertConfig(id2label=names, label2id={"a": 1, "b": 0}, **FINE_TUNED)
+    with pytest.raises(InputError, match="id2label and label2id in the model's config.json give a, b different ids"):
+        align_labels(["a", "b"], config, True)
+
+
+def test_labels_are_strings_in_nfc():
+    """Labels with composed and decomposed accents in different files are the same label."""
+    labels = infer([("caf\u00e9",), ("tea",)])
+    assert labels.parse(["cafe\u0301"]) == "caf\u00e9"
+    assert np.array_equal(encode_labels(["tea"], {"caf\u00e9": 0, "tea": 1}, BertConfig(num_labels=2)), [1])
