@@ -76,7 +76,7 @@ def test_loss_for_scores(outputs):
 
 
 def test_loss_for_several_labels_per_text():
-    """The distillation loss for sets of labels is the KL divergence of Bernoulli distributions, averaged over labels."""
+    """The distillation loss for sets of labels is the KL divergence per label, averaged over the labels."""
     fields = {"num_labels": 3, "problem_type": "multi_label_classification"}
     student, other = (model_of("ForSequenceClassification", initializer_range=r, **fields) for r in (0.3, 0.5))
     inputs = inputs_of("ForSequenceClassification")
