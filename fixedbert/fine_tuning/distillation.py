@@ -100,7 +100,7 @@ class Teacher:
         """
         Returns the distillation loss for the inputs and outputs of a student.
 
-        For regression, the loss is the mean squared error. For several labels per text, it is averaged over the labels.
+        For regression, the loss is the mean squared error. For several labels per text, it is the average over labels.
         """
         with torch.no_grad():
             targets = self.model(**{name: inputs[name] for name in self.input_names})

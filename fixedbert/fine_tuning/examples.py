@@ -12,7 +12,7 @@ from datasets.fingerprint import Hasher
 
 from ..support.errors import InputError
 
-FORMAT = 6  # part of the cache key; increase it when the same rows produce different features
+FORMAT = 7  # part of the cache key; increase it when the same rows produce different features
 MAX_LISTED, MAX_CHARACTERS = 20, 300  # maximum number of skipped rows in a message, and of characters for each
 SAMPLE_SEED = 42  # for `max_*_samples` and `validation_split_percentage`, unless `data_seed` is set
 ROWS_PER_PROCESS = 10_000  # with fewer rows, starting a process takes longer than it saves
@@ -64,15 +64,14 @@ def make_features(
 
 
 def sampled_indices(total: int, count: int | None, seed: int) -> list[int]:
-    """Returns `count` of the indices below `total`, drawn at random and sorted, or all of them if it is None."""
-    return (
-        [*range(total)] if count is None or count >= total else sorted(random.Random(seed).sample(range(total), count))
-    )
+    """Returns `count` of the indices below `total`, drawn at random and sorted, or all of them if `count` is None."""
+    count = total if count is None else min(count, total)
+    return sorted(random.Random(seed).sample(range(total), count))
 
 
 def sample_rows(rows: datasets.Dataset, count: int | None, seed: int) -> datasets.Dataset:
     """Returns `count` rows drawn at random, in the order of the dataset, or all rows if `count` is None."""
-    return rows if count is None or count >= len(rows) else rows.select(sampled_indices(len(rows), count, seed))
+    return rows if count is None else rows.select(sampled_indices(len(rows), count, seed))
 
 
 def longest_first(features: datasets.Dataset) -> tuple[datasets.Dataset, np.ndarray]:

@@ -55,7 +55,7 @@ class GlueDataArguments(FineTuningDataArguments):
         },
     )
     id_column_name: str | None = field(
-        default=None, metadata={"help": "A column that identifies the rows, for predictions.csv."}
+        default=None, metadata={"help": "Columns of the test file that identify the rows, for predictions.csv."}
     )
     do_regression: bool | None = field(
         default=None, metadata={"help": "Whether the labels are scores. By default, floats are scores."}
@@ -125,7 +125,7 @@ def load_texts(
     limits = {kind: arguments.max_samples(kind) for kind in kinds}
     if task:
         return load_task(task, arguments.data_dir, kinds, arguments.skip_bad_rows, limits, seed, **hub_options)
-    texts = tuple(arguments.text_column_names.split(",")) if arguments.text_column_names else None
+    texts = split_names(arguments.text_column_names) or None
     if texts and len(texts) > 2:
         raise InputError("accepts at most two columns.", "text_column_names")
     options: dict[str, Any] = {
@@ -133,8 +133,8 @@ def load_texts(
         "skip_bad_rows": arguments.skip_bad_rows,
         "text_columns": texts,
         "expected_columns": expected_columns,
-        "label_columns": tuple(arguments.label_column_name.split(",")),
-        "id_column": arguments.id_column_name,
+        "label_columns": split_names(arguments.label_column_name),
+        "id_columns": split_names(arguments.id_column_name),
         "max_samples": limits,
         "seed": seed,
         "validation_percentage": arguments.validation_split_percentage if "validation" in kinds else None,
@@ -256,7 +256,12 @@ class TextClassification(FineTuningTask):
                 continue
             columns = prediction_columns(self.evaluation.problem_type, names, predictions, probabilities)
             skipped = self.data.skipped.get(split, [])
-            write_predictions(directory, rows, skipped, self.data_args.id_column_name, columns)
+            write_predictions(directory, rows, skipped, split_names(self.data_args.id_column_name), columns)
+
+
+def split_names(names: str | None) -> tuple[str, ...]:
+    """Returns column names that are separated by commas."""
+    return tuple(names.split(",")) if names else ()
 
 
 def check_text_columns(columns: tuple[str, ...], trained_on: tuple[str, ...], train: bool):

@@ -60,24 +60,27 @@ def prediction_columns(
 
 
 def write_predictions(
-    directory: Path, rows: datasets.Dataset, skipped: list[dict], id_column: str | None, columns: dict[str, list[str]]
+    directory: Path,
+    rows: datasets.Dataset,
+    skipped: list[dict],
+    id_columns: tuple[str, ...],
+    columns: dict[str, list[str]],
 ):
     """
     Writes predictions.csv, with a line for each row of the test file that was read.
 
-    Its columns are `row`, which is the position of the row in the file and starts at 0, the id column, and `columns`.
+    Its columns are `row`, which is the position of the row in the file and starts at 0, the id columns, and `columns`.
     The predictions for rows that were skipped because they are invalid are empty.
 
     Args:
-        skipped: the values of `row` and `id` for the invalid rows.
+        skipped: the values of `row` and `ids` for the invalid rows.
         columns: predictions and probabilities for `rows`.
     """
-    keys = {"row": "row"} | ({id_column: "id"} if id_column else {})
-    lines = [{title: row[key] for title, key in keys.items()} for row in skipped]
-    complete = {title: rows[key][:] for title, key in keys.items()} | columns
-    lines += [dict(zip(complete, values, strict=True)) for values in zip(*complete.values(), strict=True)]
+    header = ["row", *id_columns, *columns]
+    ids = rows["ids"][:] if id_columns else [[]] * len(rows)
+    lines = [[row["row"], *row.get("ids", []), *[""] * len(columns)] for row in skipped]
+    for row, keys, values in zip(rows["row"][:], ids, zip(*columns.values(), strict=True), strict=True):
+        lines.append([row, *keys, *values])
     buffer = StringIO()
-    writer = csv.DictWriter(buffer, [*complete], lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(sorted(lines, key=lambda line: line["row"]))
+    csv.writer(buffer, lineterminator="\n").writerows([header, *sorted(lines)])
     write_atomically(directory / PREDICTIONS, buffer.getvalue())

@@ -30,8 +30,8 @@ class TextData:
     Data for text classification or regression.
 
     Each split has the columns `sentence1`, `sentence2` (only for text pairs), `label` (not in test splits; a name, a
-    list of names, a score or a list of scores), `row` (the position in the file, from 0), and `id` or, for GLUE,
-    `index`.
+    list of names, a score or a list of scores), `row` (the position in the file, from 0), and `ids` (in test splits)
+    or, for GLUE, `index`.
 
     Attributes:
         labels: label names. For regression, the names of the targets, or an empty list for a single one. None if no
@@ -39,7 +39,7 @@ class TextData:
         splits: a dataset for each split, such as "train" or "validation_mismatched".
         problem_type: the `problem_type` of a model for this data. None if no split has labels.
         text_columns: names of the text columns in the file or dataset.
-        skipped: for each split, the columns `row` and `id` of the invalid rows.
+        skipped: for each split, the columns `row` and `ids` of the invalid rows.
     """
 
     labels: list[str] | None
@@ -61,18 +61,18 @@ class Columns:
     Args:
         texts: one or two text columns.
         labels: the label columns. Empty to read no labels.
-        id: column that identifies the rows, or None.
+        ids: columns that identify the rows.
     """
 
     texts: tuple[str, ...]
     labels: tuple[str, ...] = ()
-    id: str | None = None
+    ids: tuple[str, ...] = ()
 
     def check(self, source: str, available: list[str]):
         """Raises InputError if a column does not exist."""
-        options = {"text_column_names": self.texts, "label_column_name": self.labels, "id_column_name": (self.id,)}
+        options = {"text_column_names": self.texts, "label_column_name": self.labels, "id_column_name": self.ids}
         for option, names in options.items():
-            if absent := [name for name in names if name is not None and name not in available]:
+            if absent := [name for name in names if name not in available]:
                 raise InputError(
                     f"{source} has no column {absent[0]!r} (`{option}`); available columns: {', '.join(available)}."
                 )
@@ -86,7 +86,7 @@ class RowSource:
         if first is None:
             raise InputError(f"{name} contains no rows.")
         self.name, self.columns, self.rows, self.unit = name, [*first.values], chain([first], rows), unit
-        self.skipped: list[dict] = []  # the columns `row` and `id` of invalid rows
+        self.skipped: list[dict] = []  # the columns `row` and `ids` of invalid rows
 
     @classmethod
     def from_file(cls, path: Path, header: tuple[str, ...] | None = None) -> "RowSource":
@@ -140,8 +140,8 @@ class RowSource:
             rows.__getitem__, sampled_indices(len(rows), max_samples, seed)
         ):
             entry: dict[str, Any] = {"row": position}
-            if columns.id:
-                entry["id"] = "" if values.get(columns.id) is None else str(values[columns.id])
+            if columns.ids:
+                entry["ids"] = ["" if values.get(name) is None else str(values[name]) for name in columns.ids]
             try:
                 check_row(values, problem, columns.texts, official)
                 texts = {f"sentence{n}": values[column] for n, column in enumerate(columns.texts, start=1)}
@@ -279,7 +279,7 @@ def read_splits(  # noqa: PLR0913  the options of run_glue.py
     text_columns: tuple[str, ...] | None = None,
     expected_columns: tuple[str, ...] = (),
     label_columns: tuple[str, ...] = ("label",),
-    id_column: str | None = None,
+    id_columns: tuple[str, ...] = (),
     max_samples: Mapping[str, int | None] | None = None,
     seed: int = SAMPLE_SEED,
     validation_percentage: int | None = None,
@@ -293,7 +293,7 @@ def read_splits(  # noqa: PLR0913  the options of run_glue.py
         text_columns: names of one or two columns. By default, names used by GLUE are recognized.
         expected_columns: the text columns on which the model was trained, which are used if they exist.
         label_columns: names of the label columns, which are ignored in the test split.
-        id_column: name of the column that identifies the rows.
+        id_columns: names of the columns that identify the rows of the test split.
         max_samples: number of rows to draw for each split. By default, all rows are used.
         seed: seed for drawing rows and for the validation split.
         validation_percentage: percentage of the training rows that become the validation split.
@@ -303,7 +303,7 @@ def read_splits(  # noqa: PLR0913  the options of run_glue.py
     data = TextData(None, {}, None, texts)
     labels: LabelFormat | None = None
     for split, source in sources.items():
-        columns = Columns(texts, () if split == "test" else label_columns, id_column)
+        columns = Columns(texts, ids=id_columns) if split == "test" else Columns(texts, label_columns)
         divided = split == "train" and validation_percentage is not None
         known, limit = None if split == "test" else labels, None if divided else limits.get(split)
         rows, inferred = source.read(columns, known, do_regression, skip_bad_rows, limit, seed)

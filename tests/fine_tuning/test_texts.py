@@ -296,12 +296,12 @@ def test_labels_are_counted(tmp_path, capsys):
 def test_test_files_need_no_labels(tmp_path):
     """Test files need no labels. Rows keep their position in the file and their id, also when rows are skipped."""
     file = own_file(tmp_path, "id\ttext\nc\tx\na\t\nb\ty\n")
-    data = load_files({"test": file}, id_column="id", skip_bad_rows=True)
+    data = load_files({"test": file}, id_columns=("id",), skip_bad_rows=True)
     assert data.labels is None and data.problem_type is None
-    assert data.splits["test"][:] == {"sentence1": ["x", "y"], "row": [0, 2], "id": ["c", "b"]}
-    assert data.skipped["test"] == [{"row": 1, "id": "a"}]
+    assert data.splits["test"][:] == {"sentence1": ["x", "y"], "row": [0, 2], "ids": [["c"], ["b"]]}
+    assert data.skipped["test"] == [{"row": 1, "ids": ["a"]}]
     with pytest.raises(InputError, match=r"no column 'key' .`id_column_name`.; available columns: id, text"):
-        load_files({"test": file}, id_column="key")
+        load_files({"test": file}, id_columns=("key",))
 
 
 def test_samples_are_drawn_at_random(tmp_path, capsys):

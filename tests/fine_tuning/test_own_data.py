@@ -1,0 +1,251 @@
+"""Tests of fine-tuning on the user's own files: predictions, sets of labels, targets, class weights and long texts."""
+
+import csv
+import json
+import random
+
+import numpy as np
+import pytest
+import torch
+from helpers.tiny_tasks import QUICK, WORDS
+from torch.nn.functional import cross_entropy
+from transformers import AutoModelForSequenceClassification, BertConfig, BertTokenizer
+
+from fixedbert.fine_tuning.class_weights import read_class_weights, weighted_cross_entropy
+from fixedbert.fine_tuning.document_windows import pool_windows
+from fixedbert.fine_tuning.glue import GlueDataArguments
+from fixedbert.fine_tuning.glue import main as run_glue
+from fixedbert.fine_tuning.target_scaling import choose_scaling, scale, unscale
+from fixedbert.fine_tuning.trainer import ExampleSampler, FineTuningArguments
+from fixedbert.support.errors import InputError
+
+
+def write_csv(file, header, rows):
+    with file.open("w", newline="") as opened:
+        csv.writer(opened).writerows([header, *rows])
+    return str(file)
+
+
+def texts(count, words=5, seed=0):
+    rng = random.Random(seed)
+    return [" ".join(rng.choices(WORDS, k=words)) for _ in range(count)]
+
+
+def train(model, output, *more):
+    """Fine-tunes for two steps and returns the metrics, the trained model and a function that computes its logits."""
+    run_glue(["--model_name_or_path", model, *QUICK, "--max_steps", "2", "--output_dir", str(output), *more])
+    trained = AutoModelForSequenceClassification.from_pretrained(output).eval()
+    tokenizer = BertTokenizer.from_pretrained(output)
+
+    def logits(batch, **options):
+        with torch.no_grad():
+            return trained(**tokenizer(batch, padding=True, return_tensors="pt", **options)).logits.double().numpy()
+
+    file = output / "all_results.json"
+    return json.loads(file.read_text()) if file.exists() else {}, trained, logits
+
+
+def predictions_in(output):
+    with (output / "predictions.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
+def test_predictions_can_be_joined_with_the_file(model, tmp_path):
+    """predictions.csv has each row's number and ids, and empty predictions for rows that cannot be used."""
+    rows = texts(13)
+    labelled = write_csv(tmp_path / "train.csv", ("text", "label"), zip(rows, ["no", "yes"] * 7, strict=False))
+    rows[3] = rows[8] = ""
+    test = write_csv(tmp_path / "test.csv", ("key", "part", "text"), ((f"k{n}", n % 2, t) for n, t in enumerate(rows)))
+    files = ("--train_file", labelled, "--test_file", test, "--id_column_name", "key,part", "--skip_bad_rows")
+    _, _, logits = train(model, tmp_path / "out", *files, "--do_train", "--do_predict")
+    lines = predictions_in(tmp_path / "out")
+    assert [line["row"] for line in lines] == [str(n) for n in range(13)]
+    assert [(line["key"], line["part"]) for line in lines] == [(f"k{n}", str(n % 2)) for n in range(13)]
+    for line, text in zip(lines, rows, strict=True):
+        if not text:
+            assert {line[name] for name in ("prediction", "probability", "probability_no", "probability_yes")} == {""}
+            continue
+        no, yes = torch.tensor(logits([text])[0]).softmax(0).tolist()
+        assert float(line["probability_no"]) == pytest.approx(no, abs=2e-6)
+        assert line["prediction"] == ("yes" if yes > no else "no")
+        assert float(line["probability"]) == pytest.approx(max(no, yes), abs=2e-6)
+
+
+def test_several_labels_per_text(model, tmp_path):
+    """Columns of 0 and 1 train a model with several labels per text, whose probabilities are thresholded."""
+    rows = [(text, n % 2, int(n % 3 == 0), int(n % 5 < 2)) for n, text in enumerate(texts(29))]
+    file = write_csv(tmp_path / "a.csv", ("text", "a", "b", "c"), rows)
+    files = ("--train_file", file, "--test_file", file, "--label_column_name", "a,b,c")
+    options = ("--validation_split_percentage", "20", "--threshold", "0.4", "--do_train", "--do_eval", "--do_predict")
+    results, trained, logits = train(model, tmp_path / "out", *files, *options)
+    assert trained.config.problem_type == "multi_label_classification" and trained.config.num_labels == 3
+    assert {"eval_micro_f1", "eval_macro_f1", "eval_exact_match", "eval_average_precision"} <= results.keys()
+    assert results["eval_samples"] == 6
+    for line, (text, *_) in zip(predictions_in(tmp_path / "out"), rows, strict=True):
+        for name, probability in zip("abc", torch.tensor(logits([text])[0]).sigmoid().tolist(), strict=True):
+            assert float(line[f"probability_{name}"]) == pytest.approx(probability, abs=2e-6)
+            assert line[f"prediction_{name}"] == str(int(probability >= 0.4))
+    again = ["--model_name_or_path", str(tmp_path / "out"), *QUICK, "--output_dir", str(tmp_path / "again")]
+    single = write_csv(tmp_path / "b.csv", ("text", "label"), [("one", "a"), ("two", "b")])
+    with pytest.raises(InputError, match="the model predicts several labels per text"):
+        run_glue([*again, "--validation_file", single, "--do_eval"])
+
+
+def test_several_targets_in_their_units(model, tmp_path):
+    """Targets far from unit scale are standardized, and predictions and metrics are in the original units."""
+    rows = [(text, 50_000.0 + 1000.5 * n, 0.0001 * n) for n, text in enumerate(texts(23))]
+    file = write_csv(tmp_path / "a.csv", ("text", "price", "rate"), rows)
+    files = ("--train_file", file, "--validation_file", file, "--test_file", file)
+    more = ("--label_column_name", "price,rate", "--do_train", "--do_eval", "--do_predict")
+    results, trained, logits = train(model, tmp_path / "out", *files, *more)
+    prices = np.array([price for _, price, _ in rows])
+    assert trained.config.target_mean[0] == pytest.approx(prices.mean())
+    assert trained.config.target_std[0] == pytest.approx(prices.std())
+    scores = logits([text for text, *_ in rows]) * trained.config.target_std + trained.config.target_mean
+    predicted = [float(line["prediction_price"]) for line in predictions_in(tmp_path / "out")]
+    assert predicted == pytest.approx(scores[:, 0].tolist(), rel=1e-5)
+    errors = abs(scores - np.array([row[1:] for row in rows]))
+    assert results["eval_mae"] == pytest.approx(errors.mean(), rel=1e-4)
+    assert {"eval_pearson_price", "eval_pearson_rate"} <= results.keys()
+    assert "logit * target_std + target_mean" in (tmp_path / "out/README.md").read_text()
+
+
+def test_scaling_depends_on_the_targets(capsys):
+    """Targets near unit scale, such as STS-B's, are not scaled. Constant targets keep their scale."""
+    config = BertConfig(num_labels=1)
+    choose_scaling(np.linspace(0, 5, 13)[:, None], config)
+    assert not hasattr(config, "target_std") and scale(np.array([3.0]), config) == 3.0
+    targets = np.array([[1.0, 7.0], [1.0, 5007.0]])
+    choose_scaling(targets, config)
+    assert (config.target_mean, config.target_std) == ([1.0, 2507.0], [1.0, 2500.0])
+    assert "1 ± 1, 2507 ± 2500" in capsys.readouterr().out
+    for same in (targets, torch.tensor(targets)):
+        assert unscale(scale(same, config), config).tolist() == targets.tolist()
+
+
+def test_class_weights(model, tmp_path, capsys):
+    """Class weights change the training loss only. Balanced weights have an average of 1 over the rows."""
+    config = BertConfig(id2label={0: "a", 1: "b"}, problem_type="single_label_classification")
+    weights = read_class_weights("balanced", np.array([0] * 9 + [1]), config)
+    assert (
+        weights == {"a": pytest.approx(10 / 18), "b": 5.0}
+        and "class weights: a 0.5556, b 5" in capsys.readouterr().out
+    )
+    logits, labels = torch.randn(7, 2), torch.tensor([0, 1, 1, 0, 0, 1, 0])
+    expected = cross_entropy(logits, labels, reduction="none") * torch.tensor([2.0, 3.0])[labels]
+    assert weighted_cross_entropy(logits, labels, [2.0, 3.0]).item() == pytest.approx(expected.mean().item())
+    for text in ("1", "1,2,3", "1,-2", "a,b"):
+        with pytest.raises(
+            InputError, match=f"`class_weights` '{text}': must be balanced, or 2 positive numbers for a"
+        ):
+            read_class_weights(text, labels.numpy(), config)
+    file = write_csv(tmp_path / "a.csv", ("text", "label"), zip(texts(13), "aaaaaaaaaaabb", strict=True))
+    files = ("--train_file", file, "--validation_file", file, "--do_train", "--do_eval", "--learning_rate", "0")
+    weighted, plain = (
+        train(model, tmp_path / f"out{len(more)}", *files, *more)[0] for more in ((), ("--class_weights", "2,4"))
+    )
+    assert weighted["eval_loss"] == plain["eval_loss"]
+    assert plain["train_loss"] != weighted["train_loss"]
+    assert "Class weights in the training loss: a 2, b 4" in (tmp_path / "out2/README.md").read_text()
+
+
+@pytest.mark.parametrize("pool", ["mean", "max"])
+def test_windows_of_long_texts(model, tmp_path, pool, capsys):
+    """With a stride, the logits of a long text are combined over its overlapping windows."""
+    rows = texts(6, words=3) + texts(5, words=30)
+    file = write_csv(tmp_path / "a.csv", ("text", "label"), zip(rows, "abababababa", strict=True))
+    files = ("--train_file", file, "--test_file", file, "--max_seq_length", "13", "--do_train", "--do_predict")
+    _, _, logits = train(model, tmp_path / "out", *files, "--stride", "4", "--pool", pool)
+    assert "11 rows are split into" in capsys.readouterr().out
+    tokenizer = BertTokenizer.from_pretrained(tmp_path / "out")
+    for line, text in zip(predictions_in(tmp_path / "out"), rows, strict=True):
+        ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+        starts = range(0, max(1, len(ids) - 4), 11 - 4)
+        each = np.concatenate([logits([tokenizer.decode(ids[start : start + 11])]) for start in starts])
+        pooled = torch.tensor(each.mean(axis=0) if pool == "mean" else each.max(axis=0)).softmax(0)
+        assert float(line["probability_a"]) == pytest.approx(pooled[0].item(), abs=1e-5)
+    train(model, tmp_path / "truncated", *files)
+    assert "train: 5 of 11 rows are truncated to 13 tokens" in capsys.readouterr().out
+
+
+def test_one_window_of_each_text_per_epoch():
+    """Each epoch draws one window of each text, and different epochs draw different windows."""
+    examples = [0] * 5 + [1] + [2] * 7
+    for grouped in (True, False):
+        sampler = ExampleSampler([4 + n for n in range(13)], 2, 3, examples, grouped)
+        epochs = []
+        for epoch in range(9):
+            sampler.set_epoch(epoch)
+            epochs.append(list(sampler))
+            assert sorted(examples[window] for window in epochs[-1]) == [0, 1, 2] and len(sampler) == 3
+        assert len({window for epoch in epochs for window in epoch}) > 6
+    outputs, order = np.array([[1.0], [5.0], [2.0], [4.0]]), np.array([1, 0, 1, 0])
+    assert pool_windows(outputs, order).tolist() == [[4.5], [1.5]]
+    assert pool_windows(outputs, order, "max").tolist() == [[5.0], [2.0]]
+
+
+def test_metric_for_the_best_model(model, tmp_path):
+    """Unknown metrics are refused before training, and errors are better if they are lower."""
+    arguments = {"output_dir": str(tmp_path), "metric_for_best_model": "eval_mse", "use_cpu": True}
+    assert FineTuningArguments(**arguments).greater_is_better is False
+    assert FineTuningArguments(**arguments | {"metric_for_best_model": "macro_f1"}).greater_is_better is True
+    with pytest.raises(InputError, match="`greater_is_better` eval_mse is better if it is lower"):
+        FineTuningArguments(**arguments, greater_is_better=True)
+    file = write_csv(tmp_path / "a.csv", ("text", "label"), zip(texts(4), "abab", strict=True))
+    files = ("--train_file", file, "--validation_file", file, "--do_train", "--do_eval")
+    with pytest.raises(InputError, match="unknown metric 'f1'; available metrics: loss, accuracy, macro_f1, balanced"):
+        train(model, tmp_path / "out", *files, "--metric_for_best_model", "f1")
+    assert not (tmp_path / "out").exists()
+
+
+def test_text_columns_of_the_model(model, tmp_path, capsys):
+    """A model for text pairs uses the columns on which it was trained, and refuses single texts."""
+    pairs = zip(texts(4), texts(4, seed=1), "abab", strict=True)
+    file = write_csv(tmp_path / "a.csv", ("answer", "question", "label"), pairs)
+    files = ("--train_file", file, "--text_column_names", "question,answer", "--do_train")
+    _, trained, _ = train(model, tmp_path / "out", *files)
+    assert trained.config.text_column_names == ["question", "answer"]
+    predict = ["--model_name_or_path", str(tmp_path / "out"), *QUICK, "--do_predict", "--output_dir"]
+    run_glue([*predict, str(tmp_path / "same"), "--test_file", file])
+    swapped = ("--text_column_names", "answer,question")
+    run_glue([*predict, str(tmp_path / "swapped"), "--test_file", file, *swapped])
+    assert "the texts are answer, question, but the model was trained on question, answer" in capsys.readouterr().out
+    assert predictions_in(tmp_path / "same") != predictions_in(tmp_path / "swapped")
+    with pytest.raises(InputError, match="the model was trained on question, answer"):
+        run_glue([*predict, str(tmp_path / "one"), "--test_file", file, "--text_column_names", "answer"])
+
+
+@pytest.mark.parametrize(
+    "more, sentence",
+    [
+        ({"stride": 5, "train_file": "pairs"}, "`stride` text pairs cannot be split into windows"),
+        ({"stride": 11, "max_seq_length": 13, "train_file": "single"}, "`stride` 11: must be between 0 and 10 tokens"),
+        (
+            {"class_weights": "balanced", "train_file": "scores"},
+            "`class_weights` requires data with one label per text",
+        ),
+    ],
+)
+def test_options_that_do_not_fit_the_data(model, tmp_path, more, sentence):
+    """Options that a task does not support are refused in one sentence."""
+    files = {
+        "pairs": write_csv(
+            tmp_path / "p.csv", ("sentence1", "sentence2", "label"), [("a", "b", "x"), ("c", "d", "y")]
+        ),
+        "single": write_csv(tmp_path / "s.csv", ("text", "label"), [("a", "x"), ("c", "y")]),
+        "scores": write_csv(tmp_path / "r.csv", ("text", "label"), [("a", "0.5"), ("c", "1.5")]),
+    }
+    given = {name: files.get(value, str(value)) for name, value in more.items()}
+    flags = [part for name, value in given.items() for part in (f"--{name}", value)]
+    with pytest.raises(InputError, match=sentence):
+        train(model, tmp_path / "out", "--do_train", *flags)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"threshold": 1.5}, {"pool": "sum"}, {"validation_split_percentage": 0}, {"validation_split_percentage": 100}],
+)
+def test_invalid_options(given):
+    """Values out of range are refused with the name of the option."""
+    with pytest.raises(InputError, match=f"`{next(iter(given))}`.*must be"):
+        GlueDataArguments(**given)
