@@ -36,25 +36,25 @@ LAYER_OF = {name: number for number, names in enumerate(LAYERS) for name in name
 
 # Maximum number of lines of Python in each directory or file.
 BUDGETS = {
-    "fixedbert_cli.py": 240,
+    "fixedbert_cli.py": 234,
     "fixedbert": 460,  # files at the top of the package, without subpackages
-    "fixedbert/model": 1320,
-    "fixedbert/conversion": 1173,
+    "fixedbert/model": 1321,
+    "fixedbert/conversion": 1175,
     "fixedbert/data": 2182,
-    "fixedbert/fine_tuning": 2323,
-    "fixedbert/pretraining": 860,
-    "fixedbert/training": 1324,
+    "fixedbert/fine_tuning": 3158,
+    "fixedbert/pretraining": 850,
+    "fixedbert/training": 1335,
     "fixedbert/shrinking": 1926,
-    "fixedbert/comparison": 382,
+    "fixedbert/comparison": 383,
     "fixedbert/inspection": 737,
-    "fixedbert/publishing": 684,
+    "fixedbert/publishing": 689,
     "fixedbert/support": 445,
     "experiments": 4000,
     "benchmarks": 2139,
     "soak": 561,
-    "tests": 14627,
+    "tests": 15069,
 }
-INSTALLED_BUDGET = 14033  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
+INSTALLED_BUDGET = 14891  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
 
 
 def module_of(file: Path) -> str:
