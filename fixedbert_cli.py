@@ -194,7 +194,7 @@ def parse(argv: list[str]) -> Callable[[], None]:
     if argv and argv[0] in TASKS:
         name, *options = argv
         return lambda: import_module(f"fixedbert.{TASKS[name][0]}").main(options, prog=f"fixedbert {name}")
-    parser = ArgumentParser(prog="fixedbert", description="BERT with a free attention head size.", allow_abbrev=False)
+    parser = ArgumentParser(prog="fixedbert", description="BERT with a configurable head size.", allow_abbrev=False)
     packages = ("fixedbert", "torch", "transformers", "accelerate", "datasets")
     versions = ", ".join(f"{package} {version(package)}" for package in packages)
     parser.add_argument("--version", action="version", version=f"{versions}; Python {sys.version.split()[0]}")

@@ -1,5 +1,5 @@
 """
-Pretrains a BERT: masked LM with next-sentence prediction (as in BERT and the paper), masked LM only, or causal LM.
+Pretrains a BERT: masked LM with next-sentence prediction (as in BERT), masked LM only, or causal LM.
 
     python run_pretraining.py recipes/sample.yaml
     python run_pretraining.py --config_name mini --train_file corpus/ --do_train --do_eval --output_dir runs/mini

@@ -1,5 +1,5 @@
 """
-BERT with a free attention head size, as a plugin for Hugging Face transformers.
+BERT with a configurable attention head size, as a plugin for Hugging Face transformers.
 
 Importing this package registers the model with transformers' Auto classes. Each `fixedbert` command is also a function
 that takes the command's options as keyword arguments: `fixedbert.shrink("runs/reviews", "lighter", speedup=2)`.

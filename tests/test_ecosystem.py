@@ -84,7 +84,7 @@ def test_lora(tmp_path):
 
 
 def test_prefix_tuning():
-    """Prefix tuning works with a free head size if token_dim is heads * head size."""
+    """Prefix tuning works with a configurable head size if token_dim is heads * head size."""
     peft = pytest.importorskip("peft")
     model = model_of("ForSequenceClassification", attention_head_size=7, **SHAPE)
     config = peft.PrefixTuningConfig(task_type="SEQ_CLS", num_virtual_tokens=3, token_dim=H * 7)

@@ -38,7 +38,7 @@ LAYER_OF = {name: number for number, names in enumerate(LAYERS) for name in name
 BUDGETS = {
     "fixedbert_cli.py": 234,
     "fixedbert": 460,  # files at the top of the package, without subpackages
-    "fixedbert/model": 1321,
+    "fixedbert/model": 1333,
     "fixedbert/conversion": 1175,
     "fixedbert/data": 2182,
     "fixedbert/fine_tuning": 3158,
@@ -47,14 +47,14 @@ BUDGETS = {
     "fixedbert/shrinking": 1926,
     "fixedbert/comparison": 383,
     "fixedbert/inspection": 737,
-    "fixedbert/publishing": 689,
+    "fixedbert/publishing": 690,
     "fixedbert/support": 445,
     "experiments": 4000,
     "benchmarks": 2139,
     "soak": 561,
     "tests": 15069,
 }
-INSTALLED_BUDGET = 14891  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
+INSTALLED_BUDGET = 14904  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
 
 
 def module_of(file: Path) -> str:

@@ -56,7 +56,7 @@ def mask_tokens(
 
 
 def choose_words(lengths: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
-    """Returns a mask (words,) of random words with at most `count` tokens in total, or else of the shortest word."""
+    """Returns a mask (words,) of random words with up to `count` tokens in total, or the shortest if none fits."""
     chosen = np.zeros(len(lengths), dtype=bool)
     room = count
     for word in rng.permutation(len(lengths)).tolist():
@@ -71,7 +71,7 @@ def choose_words(lengths: np.ndarray, count: int, rng: np.random.Generator) -> n
 
 
 def tokens_inside_words(tokenizer: PreTrainedTokenizerBase) -> np.ndarray | None:
-    """Returns a mask (vocab_size,) of tokens that continue a word ("##..." in WordPiece), or None without any."""
+    """Returns a mask (vocab_size,) of tokens that continue a word ("##..." in WordPiece), or None if none does."""
     tokens = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
     inside = np.array([token is not None and token.startswith("##") for token in tokens])
     return inside if inside.any() else None

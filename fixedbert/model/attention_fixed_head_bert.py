@@ -1,6 +1,6 @@
 # Copyright 2026 The fixedbert authors. Licensed under the Apache License, Version 2.0.
 """
-Multi-head attention with a free head size, the only part of BERT that this model changes.
+Multi-head attention with a configurable head size, the main difference between FixedHeadBert and BERT.
 
 "Low-Rank Bottleneck in Multi-head Attention Models" (Bhojanapalli et al., 2020, arXiv 2002.07028), section 3, defines
 attention for h heads of a fixed size d_p, with W_q, W_k, W_v: d -> h d_p and W_o: h d_p -> d, as
@@ -70,11 +70,12 @@ class FixedHeadBertSelfAttention(BertSelfAttention):
         Args:
             hidden_states: Tensor (B, Lq, D) that is projected to queries.
             encoder_hidden_states: Tensor (B, Lk, D) that is projected to keys and values. Defaults to `hidden_states`.
-            cu_seq_lens_q, cu_seq_lens_k, max_length_q, max_length_k: Lengths of the sequences packed in one row
+            cu_seq_lens_q, cu_seq_lens_k, max_length_q, max_length_k: Lengths of the sequences packed into one row
                 (1, L), as in transformers' `FlashAttentionKwargs`. Ignored if an attention mask is passed.
 
         Returns:
-            The concatenated heads (B, Lq, H V), and the attention probabilities (B, H, Lq, Lk) or None.
+            The concatenated heads (B, Lq, H V), and the attention probabilities (B, H, Lq, Lk), or None if the
+            attention implementation does not return them.
         """
         attend = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention_forward)
         is_flash = "flash" in (self.config._attn_implementation or "")
@@ -126,7 +127,8 @@ class FixedHeadBertVariantSelfAttention(FixedHeadBertSelfAttention):
 
     - Adding e_i^K shifts all scores of a query by the same amount, which does not change the softmax. Adding e_i^V
       shifts the output by e_i^V, because probabilities sum to one (with attention dropout, only in expectation).
-    - Multiplying by 1 + e_i^K can be applied to the queries instead, and 1 + e_i^V to the output.
+    - The factor 1 + e_i^K can be applied to the queries instead of the keys, and the factor 1 + e_i^V to the output
+      instead of the values.
 
     The embeddings are drawn from a normal distribution with standard deviation `initializer_range`. The paper does not
     specify their initialization.
@@ -198,7 +200,7 @@ def eager_attention_forward(module, query, key, value, attention_mask, scaling: 
 
 
 def expand_and_pad_heads(query, key, value) -> tuple[torch.Tensor, ...]:
-    """Expands shared heads and zero-pads to a common head size, as transformers' attention functions require."""
+    """Expands shared keys and values, and pads heads to one size, as transformers' attention functions require."""
     size = max(query.shape[-1], value.shape[-1])
     key, value = (x.expand(-1, query.shape[1], -1, -1) for x in (key, value))  # views
     if query.shape[-1] != value.shape[-1]:
@@ -207,7 +209,7 @@ def expand_and_pad_heads(query, key, value) -> tuple[torch.Tensor, ...]:
 
 
 class BiasOnly(nn.Module):
-    """Returns its bias, broadcast to (B, L, D). Replaces a projection whose inputs were all pruned."""
+    """Module that returns its bias, broadcast to (B, L, D). Replaces a projection whose inputs were all pruned."""
 
     def __init__(self, size: int):
         super().__init__()
@@ -229,7 +231,7 @@ class FixedHeadBertSelfOutput(BertSelfOutput):
 
 
 class FixedHeadBertAttention(BertAttention):
-    """Attention block: equation (9) including W_o, dropout, residual and LayerNorm. The forward pass is BERT's."""
+    """Attention block: equation (9), dropout, residual connection and LayerNorm. The forward pass is BERT's."""
 
     def __init__(self, config: FixedHeadBertConfig, is_causal=False, layer_idx=None):
         nn.Module.__init__(self)

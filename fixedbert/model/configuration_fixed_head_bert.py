@@ -1,5 +1,5 @@
 # Copyright 2026 The fixedbert authors. Licensed under the Apache License, Version 2.0.
-"""Configuration of FixedHeadBert: BERT's configuration with a head size that does not depend on the width."""
+"""Configuration for FixedHeadBert: BERT's configuration with a head size that does not depend on the width."""
 
 import copy
 from difflib import get_close_matches
@@ -49,22 +49,22 @@ AUTO_MAP = {"AutoConfig": "configuration_fixed_head_bert.FixedHeadBertConfig"} |
 @strict
 class FixedHeadBertConfig(transformers.BertConfig):
     r"""
-    BERT's configuration with a free attention head size instead of hidden_size / num_attention_heads. Source:
-    "Low-Rank Bottleneck in Multi-head Attention Models" (Bhojanapalli et al., 2020, section 3).
+    BERT's configuration with a configurable attention head size, which need not be hidden_size / num_attention_heads.
+    Source: "Low-Rank Bottleneck in Multi-head Attention Models" (Bhojanapalli et al., 2020, section 3).
 
     Args:
         attention_head_size (`int` or `list[int]`, *optional*, defaults to 128):
             Size of each query, key and value head (d_p in the paper), or a list with one size per layer. `None` means
             `hidden_size // num_attention_heads`, as in BERT; only in this case must `num_attention_heads` divide
-            `hidden_size`. `head_size` and `head_dim` are aliases that can also be read. They return the largest head
-            size of any layer.
+            `hidden_size`. `head_size` and `head_dim` are aliases. Reading them returns the largest head size of any
+            layer.
         value_head_size (`int` or `list[int]`, *optional*):
             Size of each value head, or a list with one size per layer. Defaults to `attention_head_size`.
         layer_attention_heads (`list[int]`, *optional*):
             Number of attention heads in each layer, if layers differ. The largest must equal `num_attention_heads`.
-            A layer may have 0 heads; its attention output is then a bias.
+            A layer may have 0 heads. Its attention then only adds a bias.
         intermediate_size (`int` or `list[int]`, *optional*, defaults to 3072):
-            Number of feed-forward neurons, or a list with one number per layer, which may be 0.
+            Number of feed-forward neurons, or a list with one number per layer. It may be 0.
         head_embedding (`"add"` or `"mul"`, *optional*):
             Share one projection among all heads and learn an embedding for each head ("Pit One Against Many", Xue and
             Aletras, 2023, arXiv 2310.07911). Queries, keys and values are either shifted by the embedding (`"add"`)
@@ -76,8 +76,8 @@ class FixedHeadBertConfig(transformers.BertConfig):
             Activation function of the pooler. BERT uses tanh, DistilBERT ReLU and ELECTRA GELU.
         unpad_inputs (`bool`, *optional*, defaults to `False`):
             Skip padding tokens, and in the last layer also tokens that the task head does not read. Outputs keep
-            their shape and are zero at skipped tokens, except start and end logits, which are set to the lowest
-            number. To change this in an existing model, set `model.base_model.unpad_inputs`.
+            their shape and are zero at skipped tokens, except start and end logits, which are set to the dtype's
+            minimum. To change this in an existing model, set `model.base_model.unpad_inputs`.
         sparse_prediction (`bool`, *optional*, defaults to `False`):
             Apply the masked-LM head only to labeled tokens if labels are passed. Logits then have the shape
             (labeled tokens, vocab_size), which Trainer's evaluation does not support. To change this in an existing
@@ -85,9 +85,10 @@ class FixedHeadBertConfig(transformers.BertConfig):
 
     Raises:
         StrictDataclassError: If a size is too small, a value has the wrong type, or fields contradict each other.
-        ValueError: If two aliases have different values, or `model_type` is that of a different model.
+        ValueError: If two aliases have different values, or if `model_type` belongs to a different model.
 
-    Unknown arguments are stored, as in transformers, and cause a warning. In config.json only likely typos do.
+    Unknown arguments are stored, as in transformers, and cause a warning. Unknown keys in config.json cause a warning
+    only if they look like typos.
 
     Example:
 
@@ -158,9 +159,9 @@ class FixedHeadBertConfig(transformers.BertConfig):
     @classmethod
     def from_dict(cls, config_dict, **kwargs):
         """
-        Warns about unknown keyword arguments to `from_pretrained`, which transformers drops silently. An attention
-        kernel from the Hub named in config.json is ignored, because loading it would run its code. Callers can still
-        pass one explicitly.
+        Creates a configuration, and warns about unknown keyword arguments, which transformers drops silently. If
+        config.json names an attention kernel on the Hub, the kernel is ignored, because loading it would run its
+        code. Callers can still pass a kernel explicitly as `attn_implementation`.
         """
         attention = ("attn_implementation", "_attn_implementation")
         config_dict = {key: x for key, x in config_dict.items() if not (key in attention and "/" in str(x))}
@@ -191,7 +192,7 @@ class FixedHeadBertConfig(transformers.BertConfig):
         return self.by_layer("intermediate_size", 0)
 
     def by_layer(self, field: str, default: int) -> list[int]:
-        """Returns a list with the value of `field` for each layer. Repeats single numbers, and `default` for None."""
+        """Returns the values of `field`, one per layer. A single number is repeated, and None selects `default`."""
         value = getattr(self, field)
         if not isinstance(value, list):
             return [default if value is None else value] * self.num_hidden_layers
@@ -212,12 +213,12 @@ class FixedHeadBertConfig(transformers.BertConfig):
 
     @property
     def num_key_value_heads(self) -> int:
-        """Number of key and value heads to compute and cache: 1 if all heads share a projection."""
+        """Number of key and value heads to compute and cache. It is 1 if all heads share one projection."""
         return self.num_attention_heads if self.head_embedding is None else 1
 
     @property  # type: ignore[misc]  # read-only, derived from the other fields
     def per_layer_config(self) -> list["FixedHeadBertConfig"]:  # type: ignore[override]
-        """Configuration of each layer. Transformers derives the shapes of cached keys and values from it."""
+        """One configuration per layer, from which transformers derives the shapes of cached keys and values."""
         layers = []
         for heads, size, value_size in zip(self.head_counts, self.head_sizes, self.value_head_sizes, strict=True):
             layer = copy.copy(self)

@@ -1,10 +1,10 @@
 # Copyright 2026 The fixedbert authors. Licensed under the Apache License, Version 2.0.
 """
-The fast path, which skips padding tokens, and in the last layer also tokens that the task head does not read. Outputs
-at the remaining tokens, and all gradients, equal those of the padded path.
+The fast path, which skips padding tokens and, in the last layer, also tokens that the task head does not read. Outputs
+at the remaining tokens and all gradients are equal to those of the padded path.
 
-With `unpad_inputs` the non-padding tokens of a batch (B, L) are packed in one row (1, T), and each attends only within
-its sequence. The attention receives the sequence lengths as transformers' keyword arguments
+With `unpad_inputs`, the non-padding tokens in a batch (B, L) are packed into one row (1, T), and each token attends
+only within its sequence. The attention receives the sequence lengths as transformers' keyword arguments
 `cu_seq_lens_q`, `cu_seq_lens_k`, `max_length_q` and `max_length_k`. Calls that need padded rows use BERT's forward.
 
 Shapes are those of attention_fixed_head_bert.py, with T non-padding tokens, S sequences, and N tokens that the task
@@ -29,7 +29,7 @@ from transformers.utils.import_utils import is_tracing
 class SequenceLengths(NamedTuple):
     """Lengths of the S sequences in a packed row. Field names are those of transformers' `FlashAttentionKwargs`."""
 
-    cu_seq_lens_q: torch.Tensor  # (S + 1,), cumulative numbers of queries, starting at 0
+    cu_seq_lens_q: torch.Tensor  # (S + 1,), cumulative query counts of the sequences, starting at 0
     cu_seq_lens_k: torch.Tensor  # (S + 1,), the same for keys and values
     max_length_q: int
     max_length_k: int
@@ -37,19 +37,19 @@ class SequenceLengths(NamedTuple):
 
 @dataclass
 class PackedBatch:
-    """Non-padding tokens of a batch (B, L), packed in one row (1, T), and the ones that the task head reads."""
+    """The T non-padding tokens in a batch (B, L), packed into one row (1, T), and the N that the task head reads."""
 
     indices: torch.Tensor  # (T,), indices of the non-padding tokens in the flattened batch
     cu_seqlens: torch.Tensor  # (S + 1,), cumulative sequence lengths, starting at 0
     max_seqlen: int
-    query_indices: torch.Tensor | None = None  # (N,), indices in the row that the last layer computes; None for all
-    query_cu_seqlens: torch.Tensor | None = None  # (S + 1,), cumulative numbers of these tokens
+    query_indices: torch.Tensor | None = None  # (N,), indices in the row of the tokens to read; None: all tokens
+    query_cu_seqlens: torch.Tensor | None = None  # (S + 1,), cumulative counts of these tokens, starting at 0
     query_max_seqlen: int = 0
     is_pooled: bool = False  # True if `query_indices` include the first token in each row
 
     @classmethod
     def from_mask(cls, mask: torch.Tensor, sequence_ids: torch.Tensor | None = None) -> "PackedBatch":
-        """Packs the tokens where `mask` (B, L) is True. `sequence_ids` (B, L) separate sequences in a row."""
+        """Packs the tokens where `mask` (B, L) is True. `sequence_ids` (B, L) separate the sequences in a row."""
         indices = mask.flatten().nonzero().squeeze(-1)  # (T,)
         row = indices // mask.shape[1]  # (T,)
         sequence = row if sequence_ids is None else row * mask.shape[1] + sequence_ids.flatten()[indices]
@@ -57,8 +57,8 @@ class PackedBatch:
 
     def select_queries(self, output_mask: torch.Tensor | bool, shape: torch.Size, pooled: bool) -> "PackedBatch":
         """
-        Restricts the last layer to the tokens selected by `output_mask` (B, L), or False to select no tokens. If
-        `pooled`, also includes the first non-padding token in each row.
+        Returns a batch for which the last layer computes only the tokens where `output_mask` (B, L) is True. The mask
+        can also be False to select no tokens. If `pooled`, the first non-padding token in each row is also computed.
         """
         row = self.indices // shape[1]
         selected = torch.zeros_like(row, dtype=torch.bool)
@@ -79,7 +79,7 @@ class PackedBatch:
         return replace(self, **{name: x.to(device, non_blocking=non_blocking) for name, x in tensors.items()})
 
     def pack(self, x: torch.Tensor, shape: torch.Size) -> torch.Tensor:
-        """Packs a tensor (B, L, ...) or (1, L, ...) in a row (1, T, ...). `shape` is (B, L)."""
+        """Packs a tensor (B, L, ...) or (1, L, ...) into one row (1, T, ...). `shape` is (B, L)."""
         return x.expand(*shape, *x.shape[2:]).flatten(0, 1)[self.indices.to(x.device)][None]
 
     def unpack(self, x: torch.Tensor, shape: torch.Size) -> torch.Tensor:
@@ -96,9 +96,10 @@ def cumulative(lengths: torch.Tensor) -> tuple[torch.Tensor, int]:
 
 def pack_batch(shape: torch.Size, attention_mask, sequence_ids, output_mask, pooled: bool, device=None):
     """
-    Returns a PackedBatch for a batch of `shape` (B, L), or None if every token of every row is needed. Uses
-    `sequence_ids` (B, L) only if there is no mask. `output_mask` (B, L) selects the tokens that the head reads: None
-    for all tokens, False for none. If `pooled`, the head also reads the first non-padding token in each row.
+    Returns a PackedBatch for a batch of `shape` (B, L), or None if there is nothing to skip or separate, or if all
+    tokens are padding. `sequence_ids` (B, L) are ignored if there is an attention mask. `output_mask` (B, L) is True
+    for the tokens that the task head reads. None selects all tokens, and False selects none. If `pooled`, the head
+    also reads the first non-padding token in each row.
     """
     if attention_mask is not None:
         mask = attention_mask.bool()
@@ -113,7 +114,7 @@ def pack_batch(shape: torch.Size, attention_mask, sequence_ids, output_mask, poo
 
 
 def fast_forward(model, ids_or_embeddings, attention_mask, output_mask, batch: PackedBatch | None, inputs: dict):
-    """Runs the forward pass of FixedHeadBertModel without padding. Outputs are zero at skipped tokens."""
+    """Runs FixedHeadBertModel without padding if possible, or BERT's forward. Outputs are zero at skipped tokens."""
     shape, pooled = ids_or_embeddings.shape[:2], model.pooler is not None
     positions = inputs.get("position_ids")
     sequence_ids = sequence_ids_from(positions, shape) if attention_mask is None and batch is None else None
@@ -143,7 +144,7 @@ def fast_forward(model, ids_or_embeddings, attention_mask, output_mask, batch: P
 
 
 def requires_padding(model, ids_or_embeddings, attention_mask, sequence_ids, batch, inputs: dict) -> bool:
-    """Returns True if a call cannot skip padding and must use BERT's forward, as with a cache or in a traced graph."""
+    """Returns True if padding cannot be skipped, for example with a cache, or if the model should not skip it."""
     config, name = model.config, model.config._attn_implementation
 
     def requested(field: str):
@@ -176,7 +177,7 @@ def padded_forward(model, attention_mask, inputs: dict) -> ModelOutput:
 
 
 def apply_to_non_padding(head: nn.Module, hidden_states: torch.Tensor, padding: torch.Tensor | None) -> torch.Tensor:
-    """Applies `head`, (B, L, D) -> (B, L, V), to non-padding tokens. Outputs at `padding` (B, L) are zero."""
+    """Applies `head` to non-padding tokens, (B, L, D) -> (B, L, V). Outputs are zero if `padding` (B, L) is True."""
     if padding is None or padding.shape != hidden_states.shape[:2]:
         return head(hidden_states)
     if is_symbolic(hidden_states):
@@ -186,12 +187,12 @@ def apply_to_non_padding(head: nn.Module, hidden_states: torch.Tensor, padding: 
 
 
 def find_label_indices(labels: torch.Tensor) -> torch.Tensor:
-    """Returns the indices (N,) in the flattened `labels` (B, L) of labels other than -100."""
+    """Flattens `labels` (B, L), and returns the indices (N,) of all labels other than -100."""
     return labels.flatten().ne(-100).nonzero().squeeze(-1)
 
 
 def padding_mask(attention_mask, outputs: torch.Tensor) -> torch.Tensor | None:
-    """Returns a mask (B, L) that is True at padding in `outputs` (B, L, ...), or None without a 2D attention mask."""
+    """Returns a mask (B, L), True where `outputs` (B, L, ...) are padding, or None if no 2D attention mask exists."""
     if isinstance(attention_mask, torch.Tensor) and attention_mask.ndim == 2:
         return ~attention_mask[:, -outputs.shape[1] :].to(outputs.device).bool()  # a mask may include cached tokens
     return None
@@ -203,7 +204,7 @@ def is_symbolic(x: torch.Tensor) -> bool:
 
 
 def sequence_ids_from(position_ids: torch.Tensor | None, shape: torch.Size) -> torch.Tensor | None:
-    """Returns each token's sequence index (B, L) in its row, or None if `position_ids` (B, L) restart in no row."""
+    """Returns each token's sequence index (B, L) in its row, or None if no row of `position_ids` (B, L) restarts."""
     if position_ids is None:
         return None
     position_ids = position_ids.expand(shape)
@@ -213,8 +214,9 @@ def sequence_ids_from(position_ids: torch.Tensor | None, shape: torch.Size) -> t
 
 def packed_attention_forward(attend: Callable, module, query, key, value, attention_mask=None, **kwargs):
     """
-    Computes attention within each sequence of a packed row, using an attention function `attend` for batches: queries
-    (1, H, T, P), keys (1, G, T, P) and values (1, G, T, V) -> (1, T, H, V). `kwargs` contain SequenceLengths' fields.
+    Computes attention within each sequence of a packed row: queries (1, H, T, P), keys (1, G, T, P) and values
+    (1, G, T, V) -> outputs (1, T, H, V). `attend` is an attention function for batches, and `kwargs` must contain the
+    fields of SequenceLengths.
     """
     lengths = SequenceLengths(*(kwargs.pop(name) for name in SequenceLengths._fields))
     function = select_packed_attention(attend, query, key, value, lengths, kwargs["dropout"])
@@ -267,14 +269,14 @@ def looped_attention(attend, module, query, key, value, lengths: SequenceLengths
 
 
 def varlen_attention(attend, module, query, key, value, lengths: SequenceLengths, scaling: float, **kwargs):
-    """Calls torch's attention for sequences of different lengths instead of `attend`."""
+    """Calls torch's `varlen_attn`, which supports sequences of different lengths, instead of `attend`."""
     query, key, value = (x[0].transpose(0, 1) for x in (query, key, value))  # (T, H, P)
     window = (-1, 0) if module.is_causal else (-1, -1)
     return varlen_attn(query, key, value, *lengths, scale=scaling, window_size=window)
 
 
 def padded_attention(attend, module, query, key, value, lengths: SequenceLengths, **kwargs) -> torch.Tensor:
-    """Pads the sequences to a batch for `attend`. Used on devices where looping over sequences is slow."""
+    """Pads the sequences to equal length for `attend`. Used on devices where looping over sequences is slow."""
     S = len(lengths.cu_seq_lens_q) - 1
     lengths_k, longest = lengths.cu_seq_lens_k.diff(), lengths.max_length_k
 

@@ -1,10 +1,10 @@
 # Copyright 2026 The fixedbert authors. Licensed under the Apache License, Version 2.0.
 """
-FixedHeadBert, BERT with a free attention head size: layers, base model and task heads.
+FixedHeadBert, BERT with a configurable attention head size: layers, base model and task heads.
 
 - Modules and parameter names come from transformers' BERT, so BERT checkpoints load by name.
-- Constructors replace BERT's attention by that in attention_fixed_head_bert.py. Forward passes are BERT's.
-- Several sequences can be packed in one row, marked by restarting `position_ids`. Each attends only to itself.
+- Constructors replace BERT's attention with the one in attention_fixed_head_bert.py. Forward passes are BERT's.
+- A row can contain several sequences if its `position_ids` restart in each. A sequence attends only to itself.
 - Padding tokens affect neither the loss nor the pooled output, which is computed from the first non-padding token.
 - Losses are averaged over labels, and are zero if a batch has no labels (`mean_loss`).
 - `unpad_inputs` skips padding tokens, and `sparse_prediction` skips tokens without labels.
@@ -59,7 +59,7 @@ PREDICTION_TP_PLAN = {"cls.predictions.decoder": "colwise_gather_output", "cls.p
 
 
 def forward_like(stock: type[PreTrainedModel]) -> Callable:
-    """Decorator that gives a forward method with keyword arguments the signature of the `stock` BERT class."""
+    """Returns a decorator that gives a forward method the positional arguments of the BERT class `stock`."""
     stock_signature = signature(stock.forward)
 
     def decorate(forward: Callable) -> Callable:
@@ -92,7 +92,7 @@ class FixedHeadBertLayer(bert.BertLayer):
         self.output = FixedHeadBertOutput(config, layer.intermediate_size)
 
     def forward(self, hidden_states: torch.Tensor, attention_mask=None, *args, query_indices=None, **kwargs):
-        """Maps (B, L, D) -> (B, L, D), or with `query_indices` (N,) a packed row (1, T, D) -> (1, N, D)."""
+        """Maps (B, L, D) to (B, L, D). With `query_indices` (N,), maps a packed row (1, T, D) to (1, N, D)."""
         if query_indices is None:
             return super().forward(hidden_states, attention_mask, *args, **kwargs)
         # In the fast path, the last layer computes only the tokens that the task head reads.
@@ -136,7 +136,7 @@ class FixedHeadBertPreTrainedModel(bert.BertPreTrainedModel):
             cls._auto_class = None
 
     def build(self, config: FixedHeadBertConfig, pooled: bool = True, **modules: Callable):
-        """Adds the base model, with a pooler if `pooled`, and then `modules`, which are created from the config."""
+        """Adds the base model, with a pooler if `pooled`, and the `modules`, which are called with the config."""
         FixedHeadBertPreTrainedModel.__init__(self, config)
         self.num_labels = config.num_labels
         self.add_module("bert", FixedHeadBertModel(config, add_pooling_layer=pooled))
@@ -161,7 +161,7 @@ class FixedHeadBertPreTrainedModel(bert.BertPreTrainedModel):
                 init.normal_(embedding, mean=0.0, std=self.config.initializer_range)
 
     def get_expanded_tied_weights_keys(self, all_submodels: bool = False) -> dict:
-        """Ties BERT's two output biases even if embeddings are not tied. Otherwise one of them has no gradient."""
+        """Returns the tied weights. BERT's two output biases are always tied; otherwise one would have no gradient."""
         tied = super().get_expanded_tied_weights_keys(all_submodels)
         biases = {key: source for key, source in (self._tied_weights_keys or {}).items() if key.endswith("bias")}
         return tied | biases
@@ -169,8 +169,8 @@ class FixedHeadBertPreTrainedModel(bert.BertPreTrainedModel):
     def predict(self, head: nn.Module, hidden_states: torch.Tensor, labels, attention_mask, sparse: bool, indices):
         """
         Returns the logits (B, L, V) of the masked-LM `head`, and the labels (B, L) with -100 at padding. If `sparse`,
-        returns logits (N, V) and labels (N,) for labeled tokens only, whose indices in the flattened batch are
-        `indices` (N,), computed by default. In BERT's recipe, this skips the 85% of tokens without a label.
+        returns logits (N, V) and labels (N,) for labeled tokens only, which skips 85% of the tokens in BERT's recipe.
+        `indices` (N,) are the indices of the labeled tokens in the flattened batch. None: computed from the labels.
         """
         if labels is not None:
             labels = mask_padding_labels(labels, hidden_states, attention_mask)
@@ -180,7 +180,7 @@ class FixedHeadBertPreTrainedModel(bert.BertPreTrainedModel):
         return apply_to_non_padding(head, hidden_states, self.skipped_padding(attention_mask, hidden_states)), labels
 
     def skipped_padding(self, attention_mask, outputs: torch.Tensor) -> torch.Tensor | None:
-        """Returns a mask (B, L) that is True at skipped `outputs` (B, L, ...), or None without `unpad_inputs`."""
+        """Returns a mask (B, L), True where `outputs` (B, L, ...) are skipped, or None if padding is not skipped."""
         return padding_mask(attention_mask, outputs) if self.base_model.unpad_inputs else None
 
     @classmethod
@@ -196,7 +196,7 @@ class FixedHeadBertPreTrainedModel(bert.BertPreTrainedModel):
 
 
 class FixedHeadBertModel(FixedHeadBertPreTrainedModel, bert.BertModel):
-    """Encoder, or decoder with `is_decoder=True`: ids (B, L) -> hidden states (B, L, D) and pooled output (B, D)."""
+    """Encoder, or decoder if `is_decoder=True`: ids (B, L) -> hidden states (B, L, D) and pooled output (B, D)."""
 
     _no_split_modules = ["BertEmbeddings", "FixedHeadBertLayer"]
 
@@ -214,17 +214,17 @@ class FixedHeadBertModel(FixedHeadBertPreTrainedModel, bert.BertModel):
         self, attention_mask=None, output_mask=None, packed_batch: PackedBatch | None = None, **inputs
     ) -> ModelOutput:
         """
-        Accepts BERT's arguments and those below. Without `attention_mask`, a row contains several sequences if its
-        `position_ids` (B, L) restart. The pooled output is computed from the first non-padding token.
+        Runs the model. Accepts all arguments of BERT. If no `attention_mask` is passed, a row whose `position_ids`
+        (B, L) restart contains several sequences. The pooled output is computed from the first non-padding token.
 
         Args:
-            output_mask: Mask (B, L), True where the task head reads the last hidden states (the pooler not included),
-                or False to select no tokens. Used only with `unpad_inputs`.
-            packed_batch: The tokens to compute. By default they are derived from the mask, for which the host has to
+            output_mask: Mask (B, L), True for the tokens that the task head reads, or False to select no tokens. The
+                token for the pooler is always computed. Used only with `unpad_inputs`.
+            packed_batch: The tokens to compute. By default they are derived from the attention mask, so the CPU has to
                 wait for the GPU. Used only with `unpad_inputs`.
 
         Raises:
-            ValueError: If the mask has an invalid shape, or unless exactly one of ids and embeddings is passed.
+            ValueError: If the mask has an invalid shape, or if both or neither of ids and embeddings are passed.
         """
         ids_or_embeddings = single_input(inputs)
         check_mask(attention_mask, ids_or_embeddings, inputs.get("past_key_values"))
@@ -260,7 +260,7 @@ class FixedHeadBertModel(FixedHeadBertPreTrainedModel, bert.BertModel):
         return outputs
 
     def pool(self, hidden_states: torch.Tensor, attention_mask) -> torch.Tensor | None:
-        """Pools the first non-padding token in each row: (B, L, D) -> (B, D). Returns None without a pooler."""
+        """Pools the first non-padding token in each row: (B, L, D) -> (B, D). Returns None if there is no pooler."""
         padding = padding_mask(attention_mask, hidden_states)
         if padding is not None and self.pooler is not None:
             index = (~padding).int().argmax(dim=-1)[:, None, None]  # (B, 1, 1)
@@ -299,7 +299,10 @@ def mask_padding_labels(labels: torch.Tensor, outputs: torch.Tensor, attention_m
 
 
 def token_loss(logits: torch.Tensor, labels: torch.Tensor, num_items_in_batch=None) -> torch.Tensor:
-    """Returns `mean_loss`, or the summed loss divided by `num_items_in_batch`, Trainer's label count per step."""
+    """
+    Returns the average loss, or if `num_items_in_batch` is passed, the summed loss divided by this number. Trainer
+    passes the number of labels in a training step.
+    """
     logits, labels = logits.flatten(0, -2), labels.flatten()
     if num_items_in_batch is None:
         return mean_loss(logits, labels)
@@ -309,8 +312,8 @@ def token_loss(logits: torch.Tensor, labels: torch.Tensor, num_items_in_batch=No
 
 def mean_loss(logits: torch.Tensor, labels: torch.Tensor, ignore_index: int = -100) -> torch.Tensor:
     """
-    Returns the cross-entropy of logits (N, V), averaged over the labels (N,) other than `ignore_index`, or zero if
-    there are none. In that case dummy labels, whose loss is masked, prevent a division by zero in loss and gradient.
+    Returns the cross-entropy of logits (N, V), averaged over the labels (N,) other than `ignore_index`. Returns zero
+    if there are no such labels. Masked losses for dummy labels then prevent a division by zero in loss and gradient.
     """
     is_empty = labels.eq(ignore_index).all()
     loss = cross_entropy(logits, labels.masked_fill(is_empty, 0), ignore_index=ignore_index)
@@ -318,7 +321,7 @@ def mean_loss(logits: torch.Tensor, labels: torch.Tensor, ignore_index: int = -1
 
 
 def span_loss(logits: torch.Tensor, positions: torch.Tensor, padding: torch.Tensor | None) -> torch.Tensor:
-    """Returns `mean_loss` for `positions` (B,) and logits (B, L). Ignores positions at `padding` or outside rows."""
+    """Returns the average loss for `positions` (B,) and logits (B, L). Ignores positions in padding or after rows."""
     L = logits.shape[1]
     positions = positions.view(-1).clamp(0, L)
     if padding is not None:
@@ -337,9 +340,10 @@ class FixedHeadBertForPreTrainingOutput(bert.BertForPreTrainingOutput):
 
 class FixedHeadBertForPreTraining(FixedHeadBertPreTrainedModel, bert.BertForPreTraining):
     """
-    Pretraining model. `labels` (B, L) are the ids of masked tokens, and -100 elsewhere. `label_indices` (N,) are their
-    indices in the flattened batch, computed from the labels by default. `next_sentence_label` (B,) is 0 if the second
-    segment continues the first, and 1 if it is random. Losses are returned only if both kinds of labels are passed.
+    Pretraining model. `labels` (B, L) are the ids of masked tokens, and -100 elsewhere. `label_indices` (N,) are the
+    indices of the masked tokens in the flattened batch. By default they are computed from the labels.
+    `next_sentence_label` (B,) is 0 if the second segment continues the first, and 1 if it is random. Losses are
+    returned only if both kinds of labels are passed.
     """
 
     _tp_plan = PREDICTION_TP_PLAN
@@ -367,8 +371,8 @@ class FixedHeadBertForPreTraining(FixedHeadBertPreTrainedModel, bert.BertForPreT
 
 class FixedHeadBertForMaskedLM(FixedHeadBertPreTrainedModel, bert.BertForMaskedLM):
     """
-    Masked language model. `labels` and `label_indices` are those of FixedHeadBertForPreTraining. The loss is averaged
-    over the labels in the batch, or in the whole training step if Trainer passes `num_items_in_batch`.
+    Masked language model. For `labels` and `label_indices`, see FixedHeadBertForPreTraining. The loss is averaged over
+    the labels in the batch, or over all labels in the training step if Trainer passes `num_items_in_batch`.
     """
 
     _tp_plan = PREDICTION_TP_PLAN
@@ -395,7 +399,7 @@ class FixedHeadBertForMaskedLM(FixedHeadBertPreTrainedModel, bert.BertForMaskedL
 class FixedHeadBertLMHeadModel(FixedHeadBertPreTrainedModel, bert.BertLMHeadModel, GenerationMixin):
     """
     Causal language model, a BERT decoder (`is_decoder=True`) as in the paper's LM1B experiments. `labels` (B, L) are
-    token ids, and -100 for tokens that are not predicted. `shift_labels` (B, L) are labels already shifted by one.
+    token ids, and -100 for tokens that are not predicted. `shift_labels` (B, L) are labels that are already shifted.
     """
 
     _tp_plan = PREDICTION_TP_PLAN
@@ -446,7 +450,7 @@ def classifier_dropout(config: FixedHeadBertConfig) -> nn.Dropout:
 
 
 class FixedHeadBertForSequenceClassification(FixedHeadBertPreTrainedModel, bert.BertForSequenceClassification):
-    """Text classifier. `labels` are class ids (B,), or -100 for none. `config.problem_type` selects other problems."""
+    """Text classifier. `labels` (B,) are class ids, or -100 to ignore a text. For regression, see `problem_type`."""
 
     def __init__(self, config: FixedHeadBertConfig):
         self.build(config, dropout=classifier_dropout, classifier=classifier)
@@ -468,7 +472,10 @@ class FixedHeadBertForMultipleChoice(FixedHeadBertPreTrainedModel, bert.BertForM
 
 
 class FixedHeadBertForTokenClassification(FixedHeadBertPreTrainedModel, bert.BertForTokenClassification):
-    """Token classifier. `labels` (B, L) are class ids, or -100 for none. Averages like FixedHeadBertForMaskedLM."""
+    """
+    Token classifier. `labels` (B, L) are class ids, or -100 for tokens to ignore. The loss is averaged as in
+    FixedHeadBertForMaskedLM.
+    """
 
     accepts_loss_kwargs = True
 
@@ -490,8 +497,8 @@ class FixedHeadBertForTokenClassification(FixedHeadBertPreTrainedModel, bert.Ber
 class FixedHeadBertForQuestionAnswering(FixedHeadBertPreTrainedModel, bert.BertForQuestionAnswering):
     """
     Question answering model. `start_positions` and `end_positions` (B,) are the token indices of answers. With
-    `unpad_inputs`, the loss ignores padding, and logits at padding are set to the lowest number, so that no answer
-    includes it.
+    `unpad_inputs`, the loss ignores padding, and logits at padding are set to the dtype's minimum, so that no answer
+    includes padding.
     """
 
     def __init__(self, config: FixedHeadBertConfig):

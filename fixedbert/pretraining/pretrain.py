@@ -1,4 +1,4 @@
-"""Pretraining: masked LM with next-sentence prediction (as in BERT and the paper), masked LM only, or causal LM."""
+"""Pretraining: masked LM with next-sentence prediction (as in BERT), masked LM only, or causal LM."""
 
 import gc
 import json

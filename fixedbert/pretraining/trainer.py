@@ -136,7 +136,7 @@ class PretrainingTrainer(CommonTrainer):
 
 
 def separate_losses(outputs: ModelOutput, inputs: dict[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Returns the average loss over labeled tokens, and over segment pairs or None without next-sentence labels."""
+    """Returns the average losses over labeled tokens and segment pairs. The latter is None if pairs have no labels."""
     if "next_sentence_label" not in inputs:
         return outputs["loss"], None
     if "masked_lm_loss" in outputs:

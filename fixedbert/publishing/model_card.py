@@ -38,8 +38,9 @@ TEMPLATE = """---
 
 # {{ title }}
 
-`{{ architecture }}`{% if fixed %}: BERT with a free attention head size, as in [Low-Rank Bottleneck in Multi-head
-Attention Models](https://arxiv.org/abs/2002.07028) (Bhojanapalli et al., 2020){% endif %}. Made with fixedbert.
+`{{ architecture }}`{% if fixed %}: BERT with a configurable attention head size, as in [Low-Rank Bottleneck in
+Multi-head Attention Models](https://arxiv.org/abs/2002.07028) (Bhojanapalli et al., 2020){% endif %}. Made with
+fixedbert.
 
 ## Shape
 

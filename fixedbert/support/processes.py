@@ -27,7 +27,7 @@ def process_pool(num_proc: int, function: Callable[..., Any], *arguments: object
 
 
 def call_task(*others: object) -> Any:
-    """Calls the pool's function in a worker process."""
+    """Calls the function that was passed to `process_pool`. Runs in a worker process."""
     return task(*others)
 
 
@@ -40,7 +40,7 @@ def start_worker(parent: int, function: Callable[..., Any]):
 
 
 def exit_with_parent(parent: int):
-    """Makes this process ignore Ctrl-C, which the parent handles, and on Linux end when its parent is killed."""
+    """Makes this process ignore Ctrl-C, which the parent handles. On Linux, it also ends if the parent is killed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if sys.platform == "linux":

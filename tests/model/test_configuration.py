@@ -1,4 +1,4 @@
-"""Configuration: free head sizes, warnings about unknown fields, and errors for invalid values."""
+"""Configuration: configurable head sizes, warnings about unknown fields, and errors for invalid values."""
 
 import importlib.metadata
 import json
