@@ -18,6 +18,7 @@ DOCUMENT_BOUNDARIES = {
     "row": "the end of a row (jsonl, csv, parquet, Hub) or of a text file",
     "line": "the end of a line in a text file",
     "blank_line": "a blank line or an empty row",
+    "sentence_lines": "a blank line, and each line is a sentence, as in BERT's own files",
     "column": "a change in the document column",
 }
 MAX_DOCUMENT_SIZE = 2**28  # characters; a larger document indicates that the wrong boundary was chosen
@@ -31,8 +32,8 @@ class Corpus:
     """
     A text source and the rule for dividing it into documents.
 
-    The end of a file always ends a document. With the document boundary "column", each row must contain one sentence.
-    With the other boundaries, `prepare_store` splits the text into sentences.
+    The end of a file always ends a document. With the document boundary "column" or "sentence_lines", each row or line
+    must contain one sentence. With the other boundaries, `prepare_store` splits the text into sentences.
     """
 
     source: str  # a path or glob pattern, or with `on_hub` a dataset id or "sample" for the built-in text
@@ -204,17 +205,18 @@ def split_into_documents(rows: Iterable[Row], boundary: str, source: str) -> Ite
     """
     texts: list[str] = []
     size, previous = 0, None
+    is_split = boundary in ("column", "sentence_lines")
     for text, value in rows:
         if boundary in ("row", "line"):
             yield text
             continue
         is_blank = not text.strip()
-        if texts and (is_blank if boundary == "blank_line" else value != previous):
-            yield texts if boundary == "column" else join_lines(texts)
+        if texts and (is_blank if boundary in ("blank_line", "sentence_lines") else value != previous):
+            yield texts if is_split else join_lines(texts)
             texts, size = [], 0
         previous = value
         if not is_blank or boundary == "file":
-            texts.append(text)
+            texts.append(text.removesuffix("\n") if is_split else text)
             size += len(text)
         if size > MAX_DOCUMENT_SIZE:
             raise InputError(
@@ -222,7 +224,7 @@ def split_into_documents(rows: Iterable[Row], boundary: str, source: str) -> Ite
                 "blank_line or column."
             )
     if texts:
-        yield texts if boundary == "column" else join_lines(texts)
+        yield texts if is_split else join_lines(texts)
 
 
 def join_lines(lines: list[str]) -> str:

@@ -8,6 +8,7 @@ takes a DataFile, updates its `position` and yields its rows. It raises InputErr
 import csv
 import io
 import json
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -24,6 +25,8 @@ from ..support.errors import InputError
 from ..support.files import error_reason, reading
 
 COMPRESSIONS = (".gz", ".bz2", ".xz", ".zst")
+MAX_DIGITS = 1000  # in a JSON integer; Python refuses to parse more than 4300
+QUOTED = re.compile(r'"(?:[^"]|"")*"', re.DOTALL)  # a quoted field, in which quotation marks are doubled
 MAX_FIELD_SIZE = 2**28  # characters in a csv field
 REDOWNLOAD = "correct it or download it again"
 TOO_FEW = "fewer fields than the header has columns"
@@ -45,6 +48,7 @@ class DataFile:
     path: Path
     columns: list[str] | None = None  # required columns; rows may contain others; None reads all
     header: tuple[str, ...] | None = None  # column names if a csv or tsv file has no header line
+    raw: bool = False  # True if quotation marks in a tsv file are part of the text, as in GLUE's files
     unit: str = "line"  # "line" or "row", for error messages
     position: int = 0  # number of bytes read
 
@@ -110,7 +114,11 @@ def read_text(file: DataFile) -> Iterator[FileRow]:
 
 
 def read_separated(file: DataFile) -> Iterator[FileRow]:
-    """Reads csv with standard quoting, or tsv without quoting as GLUE uses it. Missing trailing fields become None."""
+    """
+    Reads csv with standard quoting, or tsv. Missing trailing fields become None.
+
+    A tsv field that begins and ends with a quotation mark is unquoted, unless the file is `raw`.
+    """
     csv.field_size_limit(MAX_FIELD_SIZE)
     if file_format(file.path) == ".tsv":
         reader = csv.reader(file.lines(), delimiter="\t", quoting=csv.QUOTE_NONE)
@@ -119,6 +127,8 @@ def read_separated(file: DataFile) -> Iterator[FileRow]:
     header, line = file.header, 1
     try:
         for fields in reader:
+            if file_format(file.path) == ".tsv" and not file.raw:
+                fields = [field[1:-1].replace('""', '"') if QUOTED.fullmatch(field) else field for field in fields]
             if fields and header is None:
                 header = tuple(fields)
                 check_unique(header, file.location(line))
@@ -165,9 +175,16 @@ def check_object(row: object, location: str) -> dict:
 
 def parse_json(text: str, location: str) -> Any:
     try:
-        return json.loads(text)
+        return json.loads(text, parse_int=parse_int)
     except (ValueError, RecursionError) as error:
         raise InputError(f"{location}: not valid JSON ({error_reason(error)}); {REDOWNLOAD}.") from error
+
+
+def parse_int(digits: str) -> int:
+    """Parses an integer in JSON. Raises ValueError if it has more than MAX_DIGITS digits."""
+    if len(digits) > MAX_DIGITS:
+        raise ValueError(f"an integer has {len(digits):,} digits")
+    return int(digits)
 
 
 def read_parquet(file: DataFile) -> Iterator[FileRow]:

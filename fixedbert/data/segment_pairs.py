@@ -34,7 +34,7 @@ def check_documents(documents: Documents, document_ids: np.ndarray):
     if 2 * single > len(document_ids):
         raise InputError(
             f"{single} of {len(document_ids)} documents contain only one sentence, but next-sentence prediction needs "
-            f"two or more; {remedy}."
+            f"two or more; {remedy}. If each line is a sentence, set `document_boundary` to sentence_lines."
         )
 
 

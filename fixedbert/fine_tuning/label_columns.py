@@ -151,6 +151,10 @@ def check_label_names(names: list[str], rows: int, source: str):
                 f"{source}: the label {name!r} consists of several labels; use a column of 0 and 1 for each label "
                 "(`label_column_name` a,b,c), or a .jsonl file with lists."
             )
+    words = [name for name in names if math.isnan(as_float(name))]
+    unusual = [name for name in names if name.lower().strip("+-") in ("nan", "inf", "infinity")]
+    if unusual and len(names) > len(unusual) and {*words} <= {*unusual}:
+        raise InputError(f"{source}: the label {unusual[0]!r} is not a finite number; leave missing labels empty.")
     if (rows >= 5 and len(names) == rows) or (rows >= 20 and len(names) > 0.9 * rows):
         raise InputError(
             f"{source}: {rows:,} rows have {len(names):,} different labels, such as {shorten(names[:1])}; set "

@@ -89,9 +89,9 @@ class RowSource:
         self.skipped: list[dict] = []  # the columns `row` and `ids` of invalid rows
 
     @classmethod
-    def from_file(cls, path: Path, header: tuple[str, ...] | None = None) -> "RowSource":
-        """Opens a file. `header` names the columns of a .csv or .tsv file without a header line."""
-        file = DataFile(path, header=header)
+    def from_file(cls, path: Path, **options) -> "RowSource":
+        """Opens a file. `options` are fields of DataFile."""
+        file = DataFile(path, **options)
         return cls(str(path), file.rows(), file.unit)
 
     def text_columns(self, expected: tuple[str, ...] = ()) -> tuple[str, ...]:
@@ -234,7 +234,10 @@ def load_task(
         directories = (Path(data_dir, task.folder), Path(data_dir, "diagnostic"))
         directory = next((path for path in directories if path.is_dir()), Path(data_dir))
         headers = {split: None if split == "test" else task.header for split in files}
-        sources = {split: RowSource.from_file(directory / file, headers[split]) for split, file in files.items()}
+        sources = {
+            split: RowSource.from_file(directory / file, header=headers[split], raw=True)
+            for split, file in files.items()
+        }
         columns = Columns(task.file_texts, (task.label,))
         if task.numbered:
             label_names = {str(number): label for number, label in enumerate(task.labels)}

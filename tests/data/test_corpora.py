@@ -28,6 +28,13 @@ def test_text_files(tmp_path):
     assert documents(tmp_path, document_boundary="line") == ["One.\n", "\n", "Two – é.\n", "Three.\n"]
 
 
+def test_one_sentence_per_line(tmp_path):
+    """With sentence_lines, as in BERT's own files, each line is a sentence, also without a full stop."""
+    (tmp_path / "a.txt").write_text("the first line\nthe second one\n\nnext document\n \n\nlast\nend")
+    found = documents(tmp_path / "a.txt", document_boundary="sentence_lines")
+    assert found == [["the first line", "the second one"], ["next document"], ["last", "end"]]
+
+
 def test_end_of_a_file_ends_a_document(tmp_path):
     """The end of a file ends a document, whatever the document boundary."""
     for name in "ab":

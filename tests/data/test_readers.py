@@ -104,3 +104,23 @@ def test_zstandard_needs_its_package(tmp_path, monkeypatch):
     monkeypatch.setattr("fsspec.compression.compr", {})
     with pytest.raises(InputError, match="install zstandard"):
         list(DataFile(tmp_path / "a.txt.zst").rows())
+
+
+def test_quoted_tsv(tmp_path):
+    """Quoted fields, as pandas writes them, are unquoted. Other quotation marks are part of the text, as in GLUE."""
+    file = tmp_path / "a.tsv"
+    file.write_text('"text"\tlabel\n"He said ""hi"""\t"neg"\nplain "mid" quote\tpos\n"Yes," he said.\t"\n""\t"""\n')
+    rows = [tuple(row.values.values()) for row in DataFile(file).rows()]
+    assert rows == [('He said "hi"', "neg"), ('plain "mid" quote', "pos"), ('"Yes," he said.', '"'), ("", '"""')]
+    assert [row.values for row in DataFile(file, raw=True).rows()][0] == {
+        '"text"': '"He said ""hi"""',
+        "label": '"neg"',
+    }
+
+
+def test_integers_with_many_digits(tmp_path):
+    """Integers with too many digits are refused with their line, also in nested values."""
+    file = tmp_path / "a.jsonl"
+    file.write_text('{"text": "x", "n": 12}\n{"text": "x", "n": [{"m": ' + "7" * 300_000 + "}]}\n")
+    with pytest.raises(InputError, match=r"a\.jsonl, line 2: not valid JSON .an integer has 300,000 digits"):
+        list(DataFile(file).rows())

@@ -44,6 +44,8 @@ def test_formats(rows, columns, problem_type, names, parsed):
         ([([0.5, 1.5],)], ("label",), None, "the labels are lists of floats"),
         ([("pos",), ("Pos",)], ("label",), None, "'Pos' and 'pos' differ only in spaces, case or form"),
         ([("1",), ("1.0",), ("x",)], ("label",), None, "'1' and '1.0' differ only"),
+        ([(2.5,), (float("inf"),)], ("label",), None, "the label 'inf' is not a finite number"),
+        ([("1",), ("2",), ("nan",)], ("label",), None, "the label 'nan' is not a finite number"),
         ([("a",), ("b",), ("a; b",)], ("label",), None, "'a; b' consists of several labels"),
         ([("['a', 'b']",), ("x",)], ("label",), None, "consists of several labels"),
         ([(f"word {n}",) for n in range(7)], ("label",), None, "7 rows have 7 different labels, such as word 0"),
