@@ -40,8 +40,8 @@ BUDGETS = {
     "fixedbert": 460,  # files at the top of the package, without subpackages
     "fixedbert/model": 1333,
     "fixedbert/conversion": 1175,
-    "fixedbert/data": 2182,
-    "fixedbert/fine_tuning": 3158,
+    "fixedbert/data": 2201,
+    "fixedbert/fine_tuning": 3165,
     "fixedbert/pretraining": 850,
     "fixedbert/training": 1335,
     "fixedbert/shrinking": 1926,
@@ -52,9 +52,9 @@ BUDGETS = {
     "experiments": 4000,
     "benchmarks": 2139,
     "soak": 561,
-    "tests": 15069,
+    "tests": 15098,
 }
-INSTALLED_BUDGET = 14904  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
+INSTALLED_BUDGET = 14930  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
 
 
 def module_of(file: Path) -> str:
