@@ -57,7 +57,8 @@ def add_new_model_arguments(parser: ArgumentParser):
 
 def add_row_arguments(parser: ArgumentParser, max_samples: int):
     add = parser.add_argument
-    add("--text_column_names", help="name of the text column, or two names separated by a comma")
+    add("--text_column_names", help="text column, or two columns separated by a comma; for words: tokens by default")
+    add("--skip_bad_rows", action="store_true", help="skip and print invalid rows")
     add("--max_seq_length", type=int, help="maximum number of tokens per row; default: the model's, at most 512")
     add("--max_samples", type=int, default=max_samples, help="maximum number of rows; default: %(default)s")
     add("--batch_size", type=int, default=32, help="rows per batch, also for measuring speed; default: 32")
@@ -106,8 +107,13 @@ def shrink_arguments(parser: ArgumentParser):
 def compare_arguments(parser: ArgumentParser):
     add = parser.add_argument
     add("models", nargs="+", help="directories (models or ONNX exports) or Hub ids; the first is the reference")
-    add("--validation_file", required=True, help="rows with or without labels (.csv, .tsv, .jsonl, .txt)")
-    add("--label_column_name", help="name of the label column; default: label, if it exists")
+    add(
+        "--validation_file",
+        required=True,
+        help="texts, words or questions (.csv, .tsv, .jsonl, .json, .parquet, .txt)",
+    )
+    add("--label_column_name", help="label column, or columns separated by commas; default: label, if it exists")
+    add("--id_column_name", help="column that identifies the rows, for the file with different predictions")
     add("--output_dir", help="new directory for the measurements and the rows with different predictions")
     add_row_arguments(parser, max_samples=1000)
     add_hub_arguments(parser)

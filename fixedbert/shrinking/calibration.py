@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import torch
 from accelerate import PartialState
@@ -20,6 +21,7 @@ from ..fine_tuning.distillation import Batch
 from ..fine_tuning.squad_questions import load_squad
 from ..fine_tuning.squad_windows import squad_windows
 from ..fine_tuning.texts import load_files, load_task
+from ..fine_tuning.words import WORDS, has_words, load_words
 from ..support.errors import InputError
 from .predictions import MASKED_LM, MASKED_POSITIONS, LoadedModel, head_name
 
@@ -34,14 +36,15 @@ class CalibrationData:
     """
     The source of the calibration rows: a GLUE task or files. The fields are arguments of `shrink`. Labels are ignored.
 
-    Files contain texts or text pairs (.csv, .tsv, .jsonl, .parquet, or .txt with one text per line), questions in
-    SQuAD format, or running text for a masked LM or an encoder without pooling.
+    Files contain texts or text pairs (.csv, .tsv, .jsonl, .parquet, or .txt with one text per line), lists of words
+    for token classification, questions in SQuAD format, or running text for a masked LM or an encoder without pooling.
     """
 
     task_name: str | None = None
     data_dir: str | None = None
     train_file: list[str] | None = None
     text_column_names: tuple[str, ...] | None = None
+    skip_bad_rows: bool = False
     max_seq_length: int | None = None
     max_samples: int = 1500
     batch_size: int = 32
@@ -81,6 +84,8 @@ class CalibrationData:
             features = self.questions(tokenizer, length)
         elif self.train_file and (head in MASKED_LM or not (head or loaded.pooling)):
             features = running_text(self.train_file, tokenizer, length, self.batch_size, 4 * count)
+        elif head == "TokenClassification" and self.train_file:
+            features = (row for file in self.train_file for row in self.tokens(file, tokenizer, length))
         else:
             separate = bool(loaded.pooling) or head in MASKED_LM or not head  # each text of a pair is a row
             rows = self.texts(split)
@@ -96,17 +101,32 @@ class CalibrationData:
             for dataset in load_task(self.task_name.lower(), self.data_dir, (split,)).splits.values():
                 yield from texts_of(dataset)
         for file in self.train_file or ():
-            if file_format(Path(file)) != ".txt":
-                yield from texts_of(load_files({"test": file}, text_columns=self.text_column_names).splits["test"])
-            else:
-                yield from lines_of(file)
+            yield from self.texts_in(file)
+
+    def texts_in(self, file: str) -> list[tuple[str, ...]]:
+        """Returns the texts or text pairs in a file."""
+        if file_format(Path(file)) == ".txt":
+            return [*lines_of(file)]
+        options = {"text_columns": self.text_column_names, "skip_bad_rows": self.skip_bad_rows}
+        return texts_of(load_files({"test": file}, **options).splits["test"])
+
+    def tokens(self, file: str, tokenizer: PreTrainedTokenizerBase, length: int) -> Iterator[dict]:
+        """Yields the tokenized rows of a file with texts or lists of words."""
+        options: dict[str, Any] = {"max_length": length, "truncation": True}
+        column = WORDS if self.text_column_names is None else self.text_column_names[0]
+        if has_words(file, column):
+            for words in load_words(file, column, skip_bad_rows=self.skip_bad_rows)["words"]:
+                yield dict(encode(tokenizer, words, is_split_into_words=True, **options))
+        else:
+            yield from (dict(encode(tokenizer, *texts, **options)) for texts in self.texts_in(file))
 
     def questions(self, tokenizer: PreTrainedTokenizerBase, length: int) -> Iterator[dict]:
         """Yields tokenized questions, each with one window of its paragraph."""
         if self.train_file is None:
             raise InputError("a question answering model needs a `train_file` in SQuAD format.", "task_name")
         for file in self.train_file:
-            examples = load_squad(file, version_2_with_negative=True, answered=False)
+            options = {"version_2_with_negative": True, "answered": False, "skip_bad_rows": self.skip_bad_rows}
+            examples = load_squad(file, **options)
             windows = squad_windows(examples, tokenizer, length, min(DOC_STRIDE, length // 2), for_training=False)
             names = [name for name in tokenizer.model_input_names if name in windows.column_names]
             yield from windows.select_columns(names)

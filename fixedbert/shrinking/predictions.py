@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from math import isnan
 from pathlib import Path
 
 import torch
@@ -110,6 +111,7 @@ class Fidelity:
     Args:
         divergence: KL(original || model) in nats per row. For numbers, this is half the squared difference. For
             embeddings, it is 1 - cosine similarity. For hidden states, it is 1 - cosine similarity summed over tokens.
+            NaN for question answering models with different tokenizers.
         agreement: fraction of identical predictions; None for numbers, embeddings and states.
         kind: the `kind` of the predictions, as defined in `Predictions`.
         spread: standard deviation of the numbers that the original predicts; None for other kinds.
@@ -128,7 +130,9 @@ class Fidelity:
         if self.agreement is not None:
             warning = ", but the original predicts the same label for all rows" if self.distinct == 1 else ""
             agreement = f"{self.agreement:.1%} agree with the original{warning}"
-            return f"{agreement}, KL divergence {self.divergence:.2g} nats per row"
+            return agreement + (
+                "" if isnan(self.divergence) else f", KL divergence {self.divergence:.2g} nats per row"
+            )
         if self.kind == "numbers":
             spread = f" (standard deviation of the original: {self.spread:.2g})" if self.spread else ""
             return f"root mean square difference from the original {(2 * self.divergence) ** 0.5:.2g}{spread}"

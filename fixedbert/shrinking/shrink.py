@@ -199,6 +199,7 @@ def shrink(  # noqa: PLR0913  the options of the command
     data_dir: str | Path | None = None,
     train_file: str | Path | list[str] | list[Path] | None = None,
     text_column_names: str | None = None,
+    skip_bad_rows: bool = False,
     latency_table: str | Path | None = None,
     max_seq_length: int | None = None,
     max_samples: int = 1500,
@@ -229,7 +230,9 @@ def shrink(  # noqa: PLR0913  the options of the command
             list with one number per layer.
         task_name, data_dir: a GLUE task, and the directory with its files. The default is to load them from the Hub.
         train_file: one or more files with calibration rows.
-        text_column_names: names of the text columns, such as "premise,hypothesis".
+        text_column_names: names of the text columns, such as "premise,hypothesis". For token classification, the
+            column with lists of words, "tokens" by default.
+        skip_bad_rows: skip and print invalid rows.
         latency_table: a file with measured latencies. If it does not exist, latencies are measured and written to it.
         max_seq_length, max_samples, batch_size: maximum tokens per row, maximum number of rows, and rows per batch.
         distil_steps: number of distillation steps after pruning. 600 steps take about ten minutes on two cores.
@@ -259,6 +262,7 @@ def shrink(  # noqa: PLR0913  the options of the command
         data_dir=None if data_dir is None else str(data_dir),
         train_file=None if files is None else [str(file) for file in files],
         text_column_names=None if text_column_names is None else tuple(text_column_names.split(",")),
+        skip_bad_rows=skip_bad_rows,
         max_seq_length=max_seq_length,
         max_samples=max_samples,
         batch_size=batch_size,

@@ -26,11 +26,16 @@ def inputs_of(directory, length=17):
     return AutoTokenizer.from_pretrained(directory)(*map(list, zip(*PAIRS, strict=True)), **options)
 
 
+def changed_rows(directory):
+    with (directory / "changed.csv").open(newline="", encoding="utf-8") as file:
+        return [*csv.DictReader(file)]
+
+
 @pytest.fixture(scope="module")
 def models(tmp_path_factory):
     """
     A directory with a classifier, a copy with two classes swapped, and ONNX graphs of the classifier. Also returns the
-    predictions of the classifier and its copy.
+    probabilities from the classifier, and the predictions of the classifier and its copy.
     """
     directory = tmp_path_factory.mktemp("models")
     torch.manual_seed(0)
@@ -39,19 +44,20 @@ def models(tmp_path_factory):
     with torch.no_grad():
         model.classifier.bias.sub_(model(**inputs_of(directory / "one")).logits.mean(0))
         save(model, directory / "one")
-        classes = [model(**inputs_of(directory / "one")).logits.argmax(-1)]
+        logits = model(**inputs_of(directory / "one")).logits
+        classes = [logits.argmax(-1)]
         for part in (model.classifier.weight, model.classifier.bias):
             part.copy_(part[[1, 0, 2]])
         classes.append(model(**inputs_of(directory / "one")).logits.argmax(-1))
     save(model, directory / "two")
     pytest.importorskip("onnxruntime")
     export(directory / "one", directory / "graphs", int8=True)
-    return directory, *classes
+    return directory, logits.softmax(-1), *classes
 
 
 def test_labelled_rows(models, tmp_path, capsys):
     """Accuracies, lost and gained rows, agreement, and the file with different predictions are correct."""
-    directory, one, two = models
+    directory, probabilities, one, two = models
     labels = torch.where(torch.arange(len(PAIRS)) % 3 == 0, two, one)  # only the second model gets some rows right
     with (tmp_path / "rows.csv").open("w", newline="") as file:
         rows = [(*pair, NAMES[label]) for pair, label in zip(PAIRS, labels.tolist(), strict=True)]
@@ -65,7 +71,7 @@ def test_labelled_rows(models, tmp_path, capsys):
     assert written["rows"] == len(PAIRS) and [exact["name"], int8["name"]] == ["graphs, float32", "graphs, int8"]
     assert 0 < (one != two).sum() < len(PAIRS)
     for model, classes in ((first, one), (other, two)):
-        assert model["scores"] == {"accuracy": pytest.approx(float((classes == labels).float().mean()))}
+        assert model["scores"]["accuracy"] == pytest.approx(float((classes == labels).float().mean()))
     assert other["lost"] == int(((one == labels) & (two != labels)).sum())
     assert other["gained"] == int(((one != labels) & (two == labels)).sum())
     assert other["fidelity"]["agreement"] == pytest.approx(float((one == two).float().mean()))
@@ -73,13 +79,23 @@ def test_labelled_rows(models, tmp_path, capsys):
     assert exact["fidelity"]["agreement"] == 1
     assert exact["fidelity"]["divergence"] < 1e-6 < int8["fidelity"]["divergence"]
     assert first["speedup"] == [1, 1] and min(int8["rows_per_second"]) > 0 and first["fidelity"] is None
-    header, *changed = csv.reader((tmp_path / "out" / "changed.tsv").open(newline=""), delimiter="\t")
-    assert header == ["text 1", "text 2", "label", "one", "two", "graphs, float32", "graphs, int8"]
-    table = {tuple(line[:2]): line for line in changed}
-    for pair, label, mine, others in zip(PAIRS, labels.tolist(), one.tolist(), two.tolist(), strict=True):
+    changed = changed_rows(tmp_path / "out")
+    names = ["one", "two", "graphs, float32", "graphs, int8"]
+    with_probabilities = [column for name in names for column in (name, f"{name} probability")]
+    assert [*changed[0]] == ["row", "premise", "hypothesis", "label", *with_probabilities]
+    table = {int(line["row"]): line for line in changed}
+    assert [*table] == sorted(table)
+    for row, (pair, label, mine, others) in enumerate(
+        zip(PAIRS, labels.tolist(), one.tolist(), two.tolist(), strict=True)
+    ):
         if mine != others:
-            assert table.pop(pair)[2:5] == [NAMES[label], NAMES[mine], NAMES[others]]
-    assert all(line[3] == line[4] == line[5] != line[6] for line in table.values())  # only int8 differs
+            line = table.pop(row)
+            assert (line["premise"], line["hypothesis"]) == pair and line["label"] == NAMES[label]
+            assert (line["one"], line["two"]) == (NAMES[mine], NAMES[others])
+            assert float(line["one probability"]) == pytest.approx(float(probabilities[row, mine]), abs=1e-5)
+    assert all(
+        len({line[name] for name in names[:3]}) == 1 and line["one"] != line[names[3]] for line in table.values()
+    )
     printed = capsys.readouterr().out
     assert f"{len(PAIRS)} rows from" in printed and "rows with different predictions: " in printed
 
@@ -93,10 +109,11 @@ def test_unlabelled_rows(models, tmp_path):
     result = compare(sources, tmp_path / "rows.csv", max_samples=13, output_dir=tmp_path / "out")
     assert result.rows == 13 and result.models[1].scores == {} and result.models[1].lost is None
     assert "accuracy" not in str(result)
-    _, *changed = csv.reader((tmp_path / "out" / "changed.tsv").open(newline=""), delimiter="\t")
+    changed = changed_rows(tmp_path / "out")
     assert len(changed) == round(13 * (1 - result.models[1].fidelity.agreement))
     chosen = {PAIRS[index] for index in random.Random(0).sample(range(len(PAIRS)), 13)}
-    assert {tuple(line[:2]) for line in changed} <= chosen and all(line[2] == "" for line in changed)
+    assert {(line["sentence1"], line["sentence2"]) for line in changed} <= chosen
+    assert all(line["label"] == "" for line in changed)
     with pytest.raises(InputError, match="no column 'verdict' .*sentence1, sentence2"):
         compare([directory / "one"], tmp_path / "rows.csv", label_column_name="verdict")
     twice = compare([directory / "one", directory / "one"], tmp_path / "rows.csv")
@@ -158,7 +175,7 @@ def test_unsuitable_models(models, tmp_path):
     save(model_of("ForSequenceClassification", **SHAPE, **LABELS, **multi_label), tmp_path / "labels")
     for name, message in (
         ("other", "other predicts classes LABEL_0, LABEL_1, LABEL_2, but .*one predicts classes odd, bad, good"),
-        ("masked", "only classification, regression and sentence-transformers models"),
+        ("masked", "masked: only models for classification, .* token classification, question answering"),
         ("labels", "labels predicts labels odd, bad, good, but"),
     ):
         with pytest.raises(InputError, match=message):

@@ -1,0 +1,291 @@
+"""The rows on which models are compared: texts, texts split into words, or questions."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import datasets
+import numpy as np
+from transformers import PreTrainedConfig
+
+from ..data.readers import DataFile, file_format
+from ..data.tokenizers import encode
+from ..fine_tuning import words
+from ..fine_tuning.distillation import Predictions
+from ..fine_tuning.glue import GlueEvaluation, check_text_columns
+from ..fine_tuning.glue_metrics import glue_scores
+from ..fine_tuning.label_columns import encode_labels
+from ..fine_tuning.labels import MULTI, REGRESSION, align_labels, default_names, problem_type_of
+from ..fine_tuning.squad_metrics import SquadEvaluation, best_score, exact_match, squad_scores, squad_v2_scores
+from ..fine_tuning.squad_questions import load_squad, questions_in, questions_that_fit
+from ..fine_tuning.squad_windows import squad_windows
+from ..fine_tuning.target_scaling import unscale
+from ..fine_tuning.texts import RowSource, load_files
+from ..shrinking.calibration import DOC_STRIDE, texts_of
+from ..support.errors import InputError
+from .candidates import TEXTS, Candidate, Features
+
+Columns = list[tuple[str, Sequence]]  # name and values
+
+
+@dataclass(frozen=True)
+class RowOptions:
+    """The options of `compare` that describe the file: its columns, and whether to skip invalid rows."""
+
+    text_column_names: str | None = None
+    label_column_name: str | None = None
+    id_column_name: str | None = None
+    skip_bad_rows: bool = False
+
+
+@dataclass(frozen=True)
+class Answers:
+    """
+    The predictions of a model for n items: rows, words or questions.
+
+    Args:
+        outputs: the predictions that measure the fidelity. Empty if those of the first model differ in shape.
+        scores: metrics by name. Empty without labels.
+        texts: a label name, several label names, or an answer for each item. Empty for scores and embeddings.
+        probabilities: the probability of each text, (n,).
+        correct: True for each item that is predicted correctly, (n,). None without labels, and for scores.
+    """
+
+    outputs: list[Predictions]
+    scores: dict[str, float]
+    texts: Sequence[str] = ()
+    probabilities: Sequence[float] = ()
+    correct: np.ndarray | None = None
+
+
+class Rows(ABC):
+    """
+    Rows of a file, with or without labels.
+
+    Args:
+        data: a dataset with the column `row` (the position in the file, from 0), and `id` if there is an `id_column`.
+        config: configuration of the first model, with its label names.
+    """
+
+    item = "row"  # the unit that has a prediction
+
+    def __init__(self, data: datasets.Dataset, config: PreTrainedConfig, id_column: str | None = None):
+        self.data, self.config, self.id_column = data, config, id_column
+
+    def keys(self) -> Columns:
+        """Returns the columns that identify the rows in the file."""
+        ids = [(self.id_column, self.data["id"][:])] if self.id_column else []
+        return [("row", self.data["row"][:]), *ids]
+
+    @abstractmethod
+    def features(self, model: Candidate, length: int) -> tuple[list[Features], int]:
+        """Returns the tokens for each row, at most `length`, and the number of rows that are truncated."""
+
+    @abstractmethod
+    def answers(self, model: Candidate, models: list[Candidate]) -> Answers:
+        """Returns the answers of one of the `models`, which have predicted all rows."""
+
+    @abstractmethod
+    def columns(self, models: list[Candidate]) -> Columns:
+        """Returns the columns that describe the items: position in the file, id, text and label."""
+
+
+class TextRows(Rows):
+    """
+    Texts or text pairs, for classification, regression or embeddings.
+
+    Args:
+        text_columns: names of the text columns.
+        label_ids: the model's label id for each label name. None if the rows have no labels.
+    """
+
+    def __init__(self, *args, text_columns: tuple[str, ...], label_ids: dict[str, int] | None = None):
+        super().__init__(*args)
+        self.text_columns, self.label_ids = text_columns, label_ids
+
+    @classmethod
+    def read(cls, file: Path, models: list[Candidate], options: RowOptions) -> "TextRows":
+        """Reads a file. By default, the label column is "label", if the file has such a column."""
+        config, is_classifier, names = models[0].config, models[0].head == TEXTS, options.text_column_names
+        if file_format(file) == ".txt":
+            texts = [(row.number - 1, row.values["text"].strip()) for row in DataFile(file).rows()]
+            lines = [{"row": position, "sentence1": text} for position, text in texts if text]
+            if not lines:
+                raise InputError(f"{file} contains no text.")
+            return cls(datasets.Dataset.from_list(lines), config, text_columns=("text",))
+        labels = tuple((options.label_column_name or "label").split(","))
+        has_labels = options.label_column_name is not None or "label" in RowSource.from_file(file).columns
+        split = "validation" if is_classifier and has_labels else "test"
+        expected = [tuple(getattr(model.config, "text_column_names", None) or ()) for model in models]
+        loaded = load_files(
+            {split: str(file)},
+            do_regression=problem_type_of(config) == REGRESSION,
+            skip_bad_rows=options.skip_bad_rows,
+            text_columns=None if names is None else tuple(names.split(",")),
+            expected_columns=expected[0],
+            label_columns=labels,
+            id_column=options.id_column_name,
+        )
+        for trained_on in dict.fromkeys(expected):
+            check_text_columns(loaded.text_columns, trained_on, train=False)
+        data, label_ids = loaded.splits[split], None
+        if split == "validation":
+            label_ids, _ = align_labels(loaded.labels, config, False, loaded.problem_type)
+        if not is_classifier:  # each text of a pair is a row
+            data = datasets.Dataset.from_list([{"sentence1": text} for row in texts_of(data) for text in row])
+        columns, id_column = loaded.text_columns, options.id_column_name
+        return cls(data, config, id_column, text_columns=columns, label_ids=label_ids)
+
+    def features(self, model, length):
+        columns = ([model.prompt + text for text in column] for column in zip(*texts_of(self.data), strict=True))
+        encoded = encode(model.tokenizer, *columns, truncation=True, max_length=length)
+        features = [[dict(zip(encoded, values, strict=True))] for values in zip(*encoded.values(), strict=True)]
+        return features, sum(bool(row.overflowing) for row in encoded.encodings or ())
+
+    def answers(self, model, models):
+        (outputs,) = model.outputs
+        if outputs.kind == "embeddings":
+            return Answers([outputs], {})
+        evaluation = GlueEvaluation(None, model.config)
+        kind, names = evaluation.problem_type, evaluation.class_names
+        predictions, probabilities = evaluation.predict(outputs.values.numpy())
+        scores, correct = {}, None
+        if self.label_ids is not None:
+            labels = encode_labels(self.data["label"][:], self.label_ids, self.config)
+            each = probabilities if kind == MULTI else None
+            scores = glue_scores(kind, predictions, labels, targets=names, probabilities=each)
+            correct = (predictions == labels).reshape(len(labels), -1).all(axis=1)
+        if probabilities is None:
+            numbers = Predictions(unscale(outputs.values, model.config), outputs.kind)
+            return Answers([numbers], scores)
+        if kind == MULTI:  # the labels are independent, so the probability of a set of labels is a product
+            sets = ([name for name, flag in zip(names, row, strict=True) if flag] for row in predictions)
+            chosen = np.where(predictions, probabilities, 1 - probabilities).prod(axis=1)
+            return Answers([outputs], scores, [", ".join(labels) for labels in sets], chosen, correct)
+        return Answers([outputs], scores, [names[label] for label in predictions], probabilities.max(axis=1), correct)
+
+    def columns(self, models):
+        labels = self.data["label"][:] if self.label_ids is not None else [""] * len(self.data)
+        labels = [", ".join(label) if isinstance(label, list) else label for label in labels]
+        texts = zip(self.text_columns, zip(*texts_of(self.data), strict=True), strict=True)
+        return [*self.keys(), *texts, ("label", labels)]
+
+
+class WordRows(Rows):
+    """
+    Texts split into words, with or without labels, for token classification.
+
+    The items are the words that all models read, so without the words at the end of truncated rows. Words without a
+    label do not count for the accuracy.
+    """
+
+    item = "word"
+
+    @classmethod
+    def read(cls, file: Path, models: list[Candidate], options: RowOptions) -> "WordRows":
+        column = options.text_column_names or words.WORDS
+        columns = (column, options.label_column_name, options.id_column_name)
+        data = words.load_words(str(file), *columns, skip_bad_rows=options.skip_bad_rows)
+        return cls(
+            words.align_word_labels(data, models[0].config, str(file)), models[0].config, options.id_column_name
+        )
+
+    def features(self, model, length):
+        encoded = [words.encode_words(model.tokenizer, row, length) for row in self.data["words"]]
+        return [[row] for row in encoded], sum(row["truncated"] for row in encoded)
+
+    def first_tokens(self, model: Candidate) -> np.ndarray:
+        """Returns for each word the index of its first token, among the tokens of all rows, or -1 (words,)."""
+        indices, begin = [], 0
+        for (row,) in model.features:
+            indices += [begin + token if token >= 0 else -1 for token in row["first_tokens"]]
+            begin += len(row["input_ids"])
+        return np.array(indices)
+
+    def read_by_all(self, models: list[Candidate]) -> np.ndarray:
+        """Returns True for each word that has a token in all models (words,)."""
+        return np.logical_and.reduce([self.first_tokens(model) >= 0 for model in models])
+
+    def answers(self, model, models):
+        read, names = self.read_by_all(models), default_names(self.config)
+        (outputs,) = model.outputs
+        logits = outputs.values[self.first_tokens(model)[read]]
+        probabilities, predicted = (x.numpy() for x in logits.softmax(-1).max(-1))
+        scores, correct = {}, None
+        if "labels" in self.data.column_names:
+            labels = np.concatenate(self.data["labels"][:])[read]
+            correct = predicted == labels  # never true without a label, which is -1
+            scores = {"accuracy": float(correct[labels >= 0].mean()) if (labels >= 0).any() else 0.0}
+        texts = [names[label] for label in predicted]
+        return Answers([Predictions(logits, "classes")], scores, texts, probabilities, correct)
+
+    def columns(self, models):
+        counts, read, names = [len(row) for row in self.data["words"]], self.read_by_all(models), None
+        columns = [(name, np.repeat(np.array(values), counts)) for name, values in self.keys()]
+        columns += [("word", np.concatenate([np.arange(count) for count in counts]))]
+        columns += [("text", np.concatenate(self.data["words"][:]))]
+        if "labels" in self.data.column_names:
+            names = np.array([*default_names(self.config), ""])
+            columns += [("label", names[np.concatenate(self.data["labels"][:])])]
+        return [(name, values[read].tolist()) for name, values in columns]
+
+
+class QuestionRows(Rows):
+    """
+    Questions, with or without answers, for question answering.
+
+    If some of the questions have no answer, as in SQuAD 2.0, the predicted answers can be empty, too.
+    """
+
+    item = "question"
+
+    def __init__(self, data: datasets.Dataset, config: PreTrainedConfig, file: Path):
+        super().__init__(data, config, "id")
+        self.file = file
+        has_answers = [bool(answers["text"]) for answers in data["answers"]]
+        self.labeled, self.version_2 = any(has_answers), any(has_answers) and not all(has_answers)
+
+    @classmethod
+    def read(cls, file: Path, models: list[Candidate], options: RowOptions) -> "QuestionRows":
+        for name in ("text_column_names", "label_column_name", "id_column_name"):
+            if getattr(options, name) is not None:
+                raise InputError("is not used for questions, which have the columns of SQuAD.", name)
+        data = load_squad(str(file), version_2_with_negative=True, answered=False, skip_bad_rows=options.skip_bad_rows)
+        positions: dict[str, int] = {}
+        for position, question in enumerate(questions_in(file)):
+            positions.setdefault(str(question["id"]), position)
+        return cls(data.add_column("row", [positions[name] for name in data["id"]]), models[0].config, file)
+
+    def features(self, model, length):
+        stride = min(DOC_STRIDE, length // 2)
+        questions_that_fit(self.data, str(self.file), model.tokenizer, length, stride)
+        features: list[Features] = [[] for _ in self.data]
+        for window in squad_windows(self.data, model.tokenizer, length, stride, for_training=False):
+            features[window["question"]].append(window)
+        return features, 0
+
+    def answers(self, model, models):
+        outputs, windows = model.outputs, [window for row in model.features for window in row]
+        evaluation = SquadEvaluation(
+            self.data, datasets.Dataset.from_list(windows), version_2_with_negative=self.version_2
+        )
+        evaluation.predict(*(output.values.numpy() for output in outputs))
+        texts, references = evaluation.predictions, evaluation.answers
+        n_best = [(answer, evaluation.n_best[name]) for name, answer in texts.items()]
+        probabilities = [next((x["probability"] for x in best if x["text"] == text), 0.0) for text, best in n_best]
+        first = [window["input_ids"] for row in models[0].features for window in row]
+        if [window["input_ids"] for window in windows] != first:  # the tokens are not the same
+            outputs = []
+        scores, correct = {}, None
+        if self.labeled:
+            scores = squad_v2_scores(texts, references) if self.version_2 else squad_scores(texts, references)
+            scores = {"exact_match": scores.get("exact", scores.get("exact_match", 0.0)), "f1": scores["f1"]}
+            correct = np.array(
+                [best_score(exact_match, texts, name, answers or [""]) == 1.0 for name, answers in references.items()]
+            )
+        return Answers(outputs, scores, [*texts.values()], probabilities, correct)
+
+    def columns(self, models):
+        answers = [" | ".join(dict.fromkeys(answers["text"])) for answers in self.data["answers"]]
+        return [*self.keys(), ("question", self.data["question"][:]), ("answers", answers)]
