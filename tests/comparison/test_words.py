@@ -1,0 +1,193 @@
+"""Token classification: training with transformers' Trainer, comparison and shrinking on texts split into words."""
+
+import csv
+import json
+import random
+
+import numpy as np
+import pytest
+import torch
+from helpers.tiny_checkpoints import SHAPE, save
+from helpers.tiny_models import UNEQUAL, model_of
+from helpers.tiny_tasks import WORDS
+from transformers import (
+    AutoModelForTokenClassification,
+    AutoTokenizer,
+    DataCollatorForTokenClassification,
+    Trainer,
+    TrainingArguments,
+)
+
+import fixedbert
+from fixedbert.fine_tuning.words import encode_words, load_words
+from fixedbert.publishing.export import export
+from fixedbert.support.errors import InputError
+
+NAMES = ["O", "B-PET", "I-PET"]
+LABELS = {"id2label": dict(enumerate(NAMES)), "label2id": {name: number for number, name in enumerate(NAMES)}}
+
+
+def write_rows(file, rows, **columns):
+    names = ("tokens", "ner_tags", *columns)
+    file.write_text(
+        "\n".join(json.dumps(dict(zip(names, row, strict=True))) for row in zip(*rows, *columns.values(), strict=True))
+    )
+    return file
+
+
+def rows_of(words, count, longest=9):
+    """Returns lists of words that become several tokens, and a label for each word."""
+    draw = random.Random(0)
+    texts = [
+        [draw.choice(words) + draw.choice(["", "xy"]) for _ in range(draw.randint(1, longest))] for _ in range(count)
+    ]
+    return texts, [[draw.choice([*NAMES, -100]) for _ in text] for text in texts]
+
+
+@torch.no_grad()
+def predictions_of(model, tokenizer, words, length):
+    """Returns the probabilities for each word, or None for words without a token."""
+    encoded = tokenizer([words], is_split_into_words=True, truncation=True, max_length=length, return_tensors="pt")
+    probabilities, ids = model(**encoded).logits[0].softmax(-1), encoded.word_ids()
+    return [probabilities[ids.index(number)] if number in ids else None for number in range(len(words))]
+
+
+def test_words_are_compared(tmp_path):
+    """Accuracy, agreement and changed words refer to the first token of each word that is not truncated."""
+    model = model_of("ForTokenClassification", **SHAPE, **UNEQUAL, **LABELS).eval()
+    save(model, tmp_path / "one")
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "one")
+    texts, labels = rows_of(["cat", "sat", "dog", "where"], 19)
+    texts[3], labels[3] = ["\u200b", "cat"], ["O", "O"]  # the tokenizer drops the first word
+    file = write_rows(tmp_path / "rows.jsonl", (texts, labels), number=[f"n{n}" for n in range(19)])
+    before = [predictions_of(model, tokenizer, words, 13) for words in texts]
+    with torch.no_grad():
+        model.classifier.bias[1] += 1.0
+    save(model, tmp_path / "two")
+    after = [predictions_of(model, tokenizer, words, 13) for words in texts]
+    export(tmp_path / "one", tmp_path / "graphs")
+    sources = [tmp_path / name for name in ("one", "two", "graphs")]
+    options = {"max_seq_length": 13, "batch_size": 4, "id_column_name": "number", "output_dir": tmp_path / "out"}
+    first, second, graph = (result := fixedbert.compare(sources, file, **options)).models
+    lines, right, count = [], [], 0
+    for row, (words, names) in enumerate(zip(texts, labels, strict=True)):
+        for number, (word, name, *pair) in enumerate(zip(words, names, before[row], after[row], strict=True)):
+            if pair[0] is None:
+                continue
+            classes = [NAMES[int(x.argmax())] for x in pair]
+            count += 1
+            if name != -100:
+                right.append([label == name for label in classes])
+            if classes[0] != classes[1]:
+                label = "" if name == -100 else name
+                lines.append(
+                    [str(row), f"n{row}", str(number), word, label, classes[0], float(pair[0].max()), classes[1]]
+                )
+    one, two = np.array(right).T
+    assert [x.scores for x in (first, second)] == [{"accuracy": pytest.approx(x.mean())} for x in (one, two)]
+    assert (second.lost, second.gained) == ((one & ~two).sum(), (two & ~one).sum()) and second.gained > 0
+    assert 0 < len(lines) and second.fidelity.agreement == pytest.approx(1 - len(lines) / count)
+    assert graph.fidelity.agreement == 1 and abs(graph.fidelity.divergence) < 1e-5
+    assert first.truncated == sum(None in row for row in before) - 1 > 0
+    assert result.item == "word" and "truncated: rows with more than 13 tokens" in str(result)
+    with (tmp_path / "out/changed.csv").open(newline="", encoding="utf-8") as written:
+        header, *changed = csv.reader(written)
+    assert header[:8] == ["row", "number", "word", "text", "label", "one", "one probability", "two"]
+    changed = [[*line[:6], pytest.approx(float(line[6]), abs=1e-4), line[7]] for line in changed]
+    assert lines == changed
+
+
+def test_fine_tuning_with_trainer(model, tmp_path):
+    """A model fine-tuned for token classification as in run_ner.py can be reloaded, compared and shrunk."""
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    names = ["O", *(f"B-{word}" for word in ("one", "two", "three"))]
+    draw = random.Random(0)
+    texts = [draw.choices([*WORDS, "readers"], k=draw.randint(3, 12)) for _ in range(200)]
+    tags = [[names.index(f"B-{word}") if f"B-{word}" in names else 0 for word in words] for words in texts]
+
+    def features(words, labels):
+        encoded = tokenizer(words, is_split_into_words=True, truncation=True, max_length=32)
+        ids, previous = [], None
+        for word in encoded.word_ids():
+            ids.append(-100 if word is None or word == previous else labels[word])
+            previous = word
+        return {**encoded, "labels": ids}
+
+    examples = [features(*row) for row in zip(texts, tags, strict=True)]
+    labels = {"id2label": dict(enumerate(names)), "label2id": {name: number for number, name in enumerate(names)}}
+    ner = AutoModelForTokenClassification.from_pretrained(model, **labels)
+    assert type(ner) is fixedbert.FixedHeadBertForTokenClassification
+    arguments = TrainingArguments(
+        str(tmp_path / "run"), max_steps=60, learning_rate=1e-2, use_cpu=True, report_to=[], save_strategy="no",
+        per_device_train_batch_size=16, disable_tqdm=True,
+    )  # fmt: skip
+    collator = DataCollatorForTokenClassification(tokenizer)
+    trainer = Trainer(ner, arguments, collator, examples[20:], examples[:20], processing_class=tokenizer)
+    trainer.train()
+    trainer.save_model(str(tmp_path / "ner"))
+    output = trainer.predict(examples[:20])
+    reloaded = AutoModelForTokenClassification.from_pretrained(tmp_path / "ner").eval()
+    assert torch.equal(reloaded.classifier.weight, ner.classifier.weight)
+    file = write_rows(tmp_path / "test.jsonl", (texts[:20], [[names[tag] for tag in row] for row in tags[:20]]))
+    (measured,) = fixedbert.compare([tmp_path / "ner"], file).models
+    labeled = output.label_ids != -100
+    accuracy = float((output.predictions.argmax(-1) == output.label_ids)[labeled].mean())
+    assert measured.scores["accuracy"] == pytest.approx(accuracy) and accuracy > 0.9
+    train = write_rows(tmp_path / "train.jsonl", (texts, tags))
+    result = fixedbert.shrink(tmp_path / "ner", tmp_path / "lighter", intermediate_size=19, train_file=train)
+    assert result.rows == 200 - 200 // 6 and result.fidelity.kind == "classes"
+    both = fixedbert.compare([tmp_path / "ner", tmp_path / "lighter"], file)
+    assert both.models[1].fidelity.agreement > 0.8
+
+
+def test_columns_and_labels(tmp_path):
+    """Columns can be named, ids stand for the labels of a model without names, and ambiguous columns are refused."""
+    model = model_of("ForTokenClassification", **SHAPE, num_labels=3).eval()
+    save(model, tmp_path / "model")
+    row = {"words": ["cat", "sat"], "tags": [2, 0], "ner_tags": [0, 0], "labels": [0, 0]}
+    (tmp_path / "rows.jsonl").write_text(json.dumps(row))
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "model")
+    (classes,) = ([int(x.argmax()) for x in predictions_of(model, tokenizer, words, 9)] for words in [row["words"]])
+    names = {"text_column_names": "words", "label_column_name": "tags"}
+    scores = fixedbert.compare([tmp_path / "model"], tmp_path / "rows.jsonl", **names).models[0].scores
+    assert scores == {"accuracy": ((classes[0] == 2) + (classes[1] == 0)) / 2}
+    with pytest.raises(InputError, match="`label_column_name` must be set for .*: ner_tags, labels"):
+        fixedbert.compare([tmp_path / "model"], tmp_path / "rows.jsonl", text_column_names="words")
+    with pytest.raises(InputError, match="rows.jsonl has no column 'tokens' .*available columns: words, tags"):
+        fixedbert.compare([tmp_path / "model"], tmp_path / "rows.jsonl", label_column_name="tags")
+    (tmp_path / "rows.jsonl").write_text(json.dumps({"tokens": ["cat"], "ner_tags": ["B-TOWN"]}))
+    save(model_of("ForTokenClassification", **SHAPE, **LABELS), tmp_path / "named")
+    with pytest.raises(InputError, match="the labels are B-TOWN, but the model predicts O, B-PET, I-PET"):
+        fixedbert.compare([tmp_path / "named"], tmp_path / "rows.jsonl")
+
+
+@pytest.mark.parametrize(
+    "change, problem",
+    [
+        ({"tokens": "the cat"}, "'tokens' is not a list of words"),
+        ({"tokens": []}, "'tokens' is not a list of words"),
+        ({"tokens": ["cat", None]}, "a word in 'tokens' is missing"),
+        ({"tokens": ["cat", 7]}, "'tokens' must be text, not int"),
+        ({"ner_tags": [1]}, "'ner_tags' is not a list with a label for each of the 2 words"),
+        ({"ner_tags": None}, "'ner_tags' is not a list"),
+    ],
+)
+def test_invalid_rows(tmp_path, change, problem):
+    """Invalid rows are refused or skipped, and the other rows keep their position in the file."""
+    row = {"tokens": ["the", "cat"], "ner_tags": ["O", None]}
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, [row, row | change, row])))
+    with pytest.raises(InputError, match=f"a.jsonl, line 2: {problem}"):
+        load_words(str(tmp_path / "a.jsonl"))
+    rows = load_words(str(tmp_path / "a.jsonl"), skip_bad_rows=True)
+    assert rows["row"][:] == [0, 2] and rows["labels"][0] == ["O", ""]
+    (tmp_path / "a.jsonl").write_text(json.dumps(row | change))
+    with pytest.raises(InputError, match="contains no valid rows"):
+        load_words(str(tmp_path / "a.jsonl"), skip_bad_rows=True)
+
+
+def test_special_tokens_in_words(tokenizer):
+    """A word such as [SEP] is tokenized as text, and words keep their positions."""
+    encoded = encode_words(tokenizer, ["one", "[SEP]", "two"], 32)
+    assert encoded["input_ids"].count(tokenizer.sep_token_id) == 1
+    ids = [encoded["input_ids"][index] for index in encoded["first_tokens"]]
+    assert tokenizer.convert_ids_to_tokens(ids)[::2] == ["one", "two"]
