@@ -88,7 +88,7 @@ def shrink_arguments(parser: ArgumentParser):
         "--train_file",
         nargs="+",
         help="calibration data instead of a GLUE task: texts or text pairs (.csv, .tsv, .jsonl, .parquet, .txt), "
-        "questions (.json), or any text for a masked LM; labels are ignored",
+        "lists of words (.jsonl), questions (.json), or any text for a masked LM; labels are ignored",
     )
     add_row_arguments(parser, max_samples=1500)
     add("--latency_table", help="file with measured latencies; created if it does not exist")

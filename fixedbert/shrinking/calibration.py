@@ -5,7 +5,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import torch
 from accelerate import PartialState
@@ -84,41 +83,30 @@ class CalibrationData:
             features = self.questions(tokenizer, length)
         elif self.train_file and (head in MASKED_LM or not (head or loaded.pooling)):
             features = running_text(self.train_file, tokenizer, length, self.batch_size, 4 * count)
-        elif head == "TokenClassification" and self.train_file:
-            features = (row for file in self.train_file for row in self.tokens(file, tokenizer, length))
         else:
             separate = bool(loaded.pooling) or head in MASKED_LM or not head  # each text of a pair is a row
-            rows = self.texts(split)
+            rows = self.texts(split, head == "TokenClassification")
             texts = ((loaded.prompt + text,) for row in rows for text in row) if separate else rows
             features = tokenize_rows(texts, tokenizer, length)
         tokenized = list(features)
         random.Random(self.seed).shuffle(tokenized)
         return tokenized[:count]
 
-    def texts(self, split: str = "train") -> Iterator[tuple[str, ...]]:
-        """Yields the texts or text pairs from the GLUE task or the files."""
+    def texts(self, split: str = "train", can_be_words: bool = False) -> Iterator[tuple]:
+        """Yields the texts or text pairs from the GLUE task or the files. With `can_be_words`, also lists of words."""
+        options = {"skip_bad_rows": self.skip_bad_rows}
         if self.task_name is not None:
-            for dataset in load_task(self.task_name.lower(), self.data_dir, (split,)).splits.values():
+            for dataset in load_task(self.task_name.lower(), self.data_dir, (split,), **options).splits.values():
                 yield from texts_of(dataset)
         for file in self.train_file or ():
-            yield from self.texts_in(file)
-
-    def texts_in(self, file: str) -> list[tuple[str, ...]]:
-        """Returns the texts or text pairs in a file."""
-        if file_format(Path(file)) == ".txt":
-            return [*lines_of(file)]
-        options = {"text_columns": self.text_column_names, "skip_bad_rows": self.skip_bad_rows}
-        return texts_of(load_files({"test": file}, **options).splits["test"])
-
-    def tokens(self, file: str, tokenizer: PreTrainedTokenizerBase, length: int) -> Iterator[dict]:
-        """Yields the tokenized rows of a file with texts or lists of words."""
-        options: dict[str, Any] = {"max_length": length, "truncation": True}
-        column = WORDS if self.text_column_names is None else self.text_column_names[0]
-        if has_words(file, column):
-            for words in load_words(file, column, skip_bad_rows=self.skip_bad_rows)["words"]:
-                yield dict(encode(tokenizer, words, is_split_into_words=True, **options))
-        else:
-            yield from (dict(encode(tokenizer, *texts, **options)) for texts in self.texts_in(file))
+            column = WORDS if self.text_column_names is None else self.text_column_names[0]
+            if file_format(Path(file)) == ".txt":
+                yield from lines_of(file)
+            elif can_be_words and has_words(file, column):
+                yield from ((words,) for words in load_words(file, column, **options)["words"])
+            else:
+                data = load_files({"test": file}, text_columns=self.text_column_names, **options)
+                yield from texts_of(data.splits["test"])
 
     def questions(self, tokenizer: PreTrainedTokenizerBase, length: int) -> Iterator[dict]:
         """Yields tokenized questions, each with one window of its paragraph."""
@@ -161,11 +149,15 @@ def row_length(max_seq_length: int | None, models: Iterable[tuple[PreTrainedConf
     return length
 
 
-def tokenize_rows(texts: Iterable[tuple[str, ...]], tokenizer: PreTrainedTokenizerBase, length: int) -> Iterator[dict]:
-    """Yields tokenized texts or text pairs with at most `length` tokens. Prints how many of them are truncated."""
+def tokenize_rows(texts: Iterable[tuple], tokenizer: PreTrainedTokenizerBase, length: int) -> Iterator[dict]:
+    """
+    Yields tokenized texts, text pairs or lists of words with at most `length` tokens. Prints how many of them are
+    truncated.
+    """
     count = truncated = 0
     for row in texts:
-        encoded = encode(tokenizer, *row, max_length=length, truncation=True)
+        are_words = isinstance(row[0], list)
+        encoded = encode(tokenizer, *row, max_length=length, truncation=True, is_split_into_words=are_words)
         count, truncated = count + 1, truncated + bool(encoded[0].overflowing)
         yield dict(encoded)
     if truncated:

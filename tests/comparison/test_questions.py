@@ -1,0 +1,104 @@
+"""Comparison of question answering models."""
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from helpers.tiny_tasks import squad
+from transformers import AutoModelForQuestionAnswering, AutoTokenizer, BertTokenizer
+
+import fixedbert
+from fixedbert.fine_tuning.squad_metrics import squad_scores, squad_v2_scores
+from fixedbert.publishing.export import export
+from fixedbert.support.errors import InputError
+
+
+@pytest.fixture(scope="module")
+def models(model, questions, tmp_path_factory):
+    """Returns a directory with a fine-tuned model, a changed copy, a copy with another vocabulary, and an ONNX graph."""
+    directory = tmp_path_factory.mktemp("models")
+    squad(model, questions, directory / "one", "--do_train", "--max_steps", "12", "--learning_rate", "1e-2")
+    copy, tokenizer = (
+        auto.from_pretrained(directory / "one") for auto in (AutoModelForQuestionAnswering, AutoTokenizer)
+    )
+    with torch.no_grad():
+        copy.qa_outputs.weight.add_(
+            0.3 * torch.randn(copy.qa_outputs.weight.shape, generator=torch.Generator().manual_seed(0))
+        )
+    for name, vocabulary in (("two", tokenizer), ("words", without_letters(tokenizer))):
+        copy.save_pretrained(directory / name)
+        vocabulary.save_pretrained(directory / name)
+    export(directory / "one", directory / "graphs")
+    return directory
+
+
+def without_letters(tokenizer):
+    """Returns a tokenizer that splits the word "list" into different tokens."""
+    vocabulary = {"lis##" if token == "list" else token: number for token, number in tokenizer.get_vocab().items()}
+    return BertTokenizer(vocab=vocabulary)
+
+
+@pytest.mark.parametrize("version_2", [False, True])
+def test_questions_are_compared(models, model, questions, tmp_path, version_2):
+    """Answers and scores equal those of fine_tune_squad, and answers that differ are listed with their probability."""
+    rows = [json.loads(line) for line in Path(questions).read_text().splitlines()]
+    rows = [row for row in rows if version_2 or row["answers"]["text"]]
+    file = tmp_path / "questions.jsonl"
+    file.write_text("\n".join(map(json.dumps, rows)))
+    names, expected, n_best = ("one", "two", "words"), [], []
+    for name in names:
+        more = (
+            "--validation_file",
+            str(file),
+            "--doc_stride",
+            "16",
+            *([] if version_2 else ["--version_2_with_negative", "false"]),
+        )
+        squad(str(models / name), questions, tmp_path / name, "--do_eval", *more)
+        expected.append(json.loads((tmp_path / name / "eval_predictions.json").read_text()))
+        n_best.append(json.loads((tmp_path / name / "eval_nbest_predictions.json").read_text()))
+    sources = [models / name for name in (*names, "graphs")]
+    result = fixedbert.compare(sources, file, max_seq_length=32, batch_size=5, output_dir=tmp_path / "out")
+    answers = {row["id"]: row["answers"]["text"] for row in rows}
+    right = []
+    for predictions, measured in zip(expected, result.models, strict=False):
+        scores = (squad_v2_scores if version_2 else squad_scores)(predictions, answers)
+        exact = scores["exact" if version_2 else "exact_match"]
+        assert measured.scores == {"exact_match": pytest.approx(exact), "f1": pytest.approx(scores["f1"])}
+        right.append(np.array([predictions[name] in (texts or [""]) for name, texts in answers.items()]))
+        same = np.mean([predictions[name] == expected[0][name] for name in answers])
+        assert measured is result.models[0] or measured.fidelity.agreement == pytest.approx(same)
+    first, second, words, graph = result.models
+    assert (second.lost, second.gained) == ((right[0] & ~right[1]).sum(), (right[1] & ~right[0]).sum())
+    assert graph.fidelity.agreement == 1 and graph.fidelity.divergence < 1e-5 < second.fidelity.divergence
+    assert np.isnan(words.fidelity.divergence) and "KL" not in str(words.fidelity)  # different tokens
+    assert json.loads((tmp_path / "out/comparison.json").read_text())["models"][2]["fidelity"]["divergence"] is None
+    with (tmp_path / "out/changed.csv").open(newline="", encoding="utf-8") as written:
+        changed = [*csv.DictReader(written)]
+    assert changed and "questions with different predictions: " in str(result)
+    for line in changed:
+        row = rows[int(line["row"])]
+        assert (line["id"], line["question"]) == (row["id"], row["question"])
+        for name, predictions, best in zip(names, expected, n_best, strict=True):
+            assert line[name] == predictions[row["id"]]
+            entry = next(x for x in best[row["id"]] if x["text"] == line[name])
+            assert float(line[f"{name} probability"]) == pytest.approx(entry["probability"], abs=1e-4)
+    ids = {name for name in answers if len({predictions[name] for predictions in expected}) > 1}
+    assert {line["id"] for line in changed} == ids
+
+
+def test_questions_without_answers(models, questions, tmp_path):
+    """Questions without answers have no scores. Invalid questions are refused or skipped."""
+    rows = [json.loads(line) | {"answers": None} for line in Path(questions).read_text().splitlines()[:7]]
+    rows[2]["context"], rows[3]["question"] = "", "what " * 20
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    with pytest.raises(InputError, match="question q2: its context is empty.*skip_bad_rows"):
+        fixedbert.compare([models / "one"], tmp_path / "rows.jsonl", max_seq_length=32)
+    options = {"max_seq_length": 32, "skip_bad_rows": True}
+    result = fixedbert.compare([models / "one"], tmp_path / "rows.jsonl", **options)
+    assert result.rows == 5 and result.models[0].scores == {} and result.models[0].lost is None
+    with pytest.raises(InputError, match="`label_column_name` is not used for questions"):
+        fixedbert.compare([models / "one"], tmp_path / "rows.jsonl", label_column_name="answers")
