@@ -75,7 +75,7 @@ def compare(  # noqa: PLR0913  the options of the command
         model.name = model.source if names[model.name] > 1 else model.name  # the full path replaces a duplicate name
     length = row_length(max_seq_length, [(model.config, model.tokenizer) for model in candidates])
     options = RowOptions(text_column_names, label_column_name, id_column_name, skip_bad_rows)
-    rows = ROWS.get(candidates[0].head, TextRows).read(Path(validation_file), candidates, options)
+    rows = ROWS.get(candidates[0].head, TextRows).read(Path(validation_file), candidates, options, length)
     available = len(rows.data)
     rows.data = rows.data.select(random.Random(0).sample(range(available), min(available, max_samples)))
     for model in candidates:

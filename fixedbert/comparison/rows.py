@@ -105,7 +105,7 @@ class TextRows(Rows):
         self.text_columns, self.label_ids = text_columns, label_ids
 
     @classmethod
-    def read(cls, file: Path, models: list[Candidate], options: RowOptions) -> "TextRows":
+    def read(cls, file: Path, models: list[Candidate], options: RowOptions, length: int) -> "TextRows":
         """Reads a file. By default, the label column is "label", if the file has such a column."""
         config, is_classifier, names = models[0].config, models[0].head == TEXTS, options.text_column_names
         if file_format(file) == ".txt":
@@ -183,7 +183,7 @@ class WordRows(Rows):
     item = "word"
 
     @classmethod
-    def read(cls, file: Path, models: list[Candidate], options: RowOptions) -> "WordRows":
+    def read(cls, file: Path, models: list[Candidate], options: RowOptions, length: int) -> "WordRows":
         column = options.text_column_names or words.WORDS
         columns = (column, options.label_column_name, options.id_column_name)
         data = words.load_words(str(file), *columns, skip_bad_rows=options.skip_bad_rows)
@@ -240,28 +240,28 @@ class QuestionRows(Rows):
 
     item = "question"
 
-    def __init__(self, data: datasets.Dataset, config: PreTrainedConfig, file: Path):
+    def __init__(self, data: datasets.Dataset, config: PreTrainedConfig):
         super().__init__(data, config, "id")
-        self.file = file
         has_answers = [bool(answers["text"]) for answers in data["answers"]]
         self.labeled, self.version_2 = any(has_answers), any(has_answers) and not all(has_answers)
 
     @classmethod
-    def read(cls, file: Path, models: list[Candidate], options: RowOptions) -> "QuestionRows":
+    def read(cls, file: Path, models: list[Candidate], options: RowOptions, length: int) -> "QuestionRows":
         for name in ("text_column_names", "label_column_name", "id_column_name"):
             if getattr(options, name) is not None:
                 raise InputError("is not used for questions, which have the columns of SQuAD.", name)
         data = load_squad(str(file), version_2_with_negative=True, answered=False, skip_bad_rows=options.skip_bad_rows)
+        for model in models:
+            size = (model.tokenizer, length, stride_for(length))
+            data = questions_that_fit(data, str(file), *size, skip_bad_rows=options.skip_bad_rows)
         positions: dict[str, int] = {}
         for position, question in enumerate(questions_in(file)):
             positions.setdefault(str(question["id"]), position)
-        return cls(data.add_column("row", [positions[name] for name in data["id"]]), models[0].config, file)
+        return cls(data.add_column("row", [positions[name] for name in data["id"]]), models[0].config)
 
     def features(self, model, length):
-        stride = min(DOC_STRIDE, length // 2)
-        questions_that_fit(self.data, str(self.file), model.tokenizer, length, stride)
         features: list[Features] = [[] for _ in self.data]
-        for window in squad_windows(self.data, model.tokenizer, length, stride, for_training=False):
+        for window in squad_windows(self.data, model.tokenizer, length, stride_for(length), for_training=False):
             features[window["question"]].append(window)
         return features, 0
 
@@ -289,3 +289,8 @@ class QuestionRows(Rows):
     def columns(self, models):
         answers = [" | ".join(dict.fromkeys(answers["text"])) for answers in self.data["answers"]]
         return [*self.keys(), ("question", self.data["question"][:]), ("answers", answers)]
+
+
+def stride_for(length: int) -> int:
+    """Returns the number of tokens by which windows of at most `length` tokens overlap."""
+    return min(DOC_STRIDE, length // 2)

@@ -94,18 +94,18 @@ class CalibrationData:
 
     def texts(self, split: str = "train", can_be_words: bool = False) -> Iterator[tuple]:
         """Yields the texts or text pairs from the GLUE task or the files. With `can_be_words`, also lists of words."""
-        options = {"skip_bad_rows": self.skip_bad_rows}
+        skip = self.skip_bad_rows
         if self.task_name is not None:
-            for dataset in load_task(self.task_name.lower(), self.data_dir, (split,), **options).splits.values():
+            for dataset in load_task(self.task_name.lower(), self.data_dir, (split,), skip).splits.values():
                 yield from texts_of(dataset)
         for file in self.train_file or ():
             column = WORDS if self.text_column_names is None else self.text_column_names[0]
             if file_format(Path(file)) == ".txt":
                 yield from lines_of(file)
             elif can_be_words and has_words(file, column):
-                yield from ((words,) for words in load_words(file, column, **options)["words"])
+                yield from ((words,) for words in load_words(file, column, skip_bad_rows=skip)["words"])
             else:
-                data = load_files({"test": file}, text_columns=self.text_column_names, **options)
+                data = load_files({"test": file}, text_columns=self.text_column_names, skip_bad_rows=skip)
                 yield from texts_of(data.splits["test"])
 
     def questions(self, tokenizer: PreTrainedTokenizerBase, length: int) -> Iterator[dict]:
