@@ -4,6 +4,7 @@ import csv
 import json
 import random
 
+import numpy as np
 import pytest
 import torch
 from helpers.tiny_checkpoints import SHAPE, TEXTS, save
@@ -181,3 +182,117 @@ def test_unsuitable_models(models, tmp_path):
         with pytest.raises(InputError, match=message):
             fixedbert.compare([directory / "one", tmp_path / name], tmp_path / "rows.txt", output_dir=tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def save_pair(directory, **config):
+    """Saves a sequence classifier and a copy with a different head. Returns their logits for TEXTS."""
+    model = model_of("ForSequenceClassification", **SHAPE, **config).eval()
+    logits = []
+    for name in ("one", "two"):
+        save(model, directory / name)
+        inputs = AutoTokenizer.from_pretrained(directory / name)(TEXTS, padding=True, return_tensors="pt")
+        with torch.no_grad():
+            logits.append(model(**inputs).logits.double().numpy())
+            model.classifier.bias.add_(torch.tensor([0.4, -0.2, 0.3])[: model.config.num_labels])
+    return [directory / "one", directory / "two"], *logits
+
+
+def test_several_labels_per_text(tmp_path):
+    """The scores, agreement and changed rows of a multi-label model refer to sets of labels."""
+    sources, *logits = save_pair(tmp_path, **LABELS, problem_type="multi_label_classification")
+    labels = [["odd", "good"], [], ["bad"], ["odd", "bad", "good"]]
+    lines = [
+        {"n": f"x{row}", "text": text, "label": names}
+        for row, (text, names) in enumerate(zip(TEXTS, labels, strict=True))
+    ]
+    lines.insert(2, {"n": "bad row", "text": "", "label": []})
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    flags = np.array([[name in names for name in NAMES] for names in labels])
+    with pytest.raises(InputError, match="rows.jsonl, line 3: 'text' is empty.*skip_bad_rows"):
+        compare(sources, tmp_path / "rows.jsonl")
+    options = {"id_column_name": "n", "skip_bad_rows": True, "output_dir": tmp_path / "out"}
+    result = compare(sources, tmp_path / "rows.jsonl", **options)
+    sets = []
+    for values, model in zip(logits, result.models, strict=True):
+        predicted = values >= 0
+        both = (predicted & flags).sum()
+        assert model.scores["micro_f1"] == pytest.approx(2 * both / (predicted.sum() + flags.sum()))
+        assert model.scores["exact_match"] == (predicted == flags).all(axis=1).mean()
+        assert model.scores.keys() >= {"macro_f1", "average_precision"}
+        sets.append([", ".join(name for name, flag in zip(NAMES, row, strict=True) if flag) for row in predicted])
+    same = [one == two for one, two in zip(*sets, strict=True)]
+    assert result.models[1].fidelity.agreement == np.mean(same) and not all(same)
+    probability = (1 / (1 + np.exp(-abs(logits[0])))).prod(axis=1)
+    positions = iter([0, 1, 3, 4])  # the third row of the file is skipped
+    expected = [
+        (
+            str(position),
+            f"x{row}",
+            TEXTS[row],
+            ", ".join(labels[row]),
+            sets[0][row],
+            pytest.approx(probability[row], abs=1e-4),
+        )
+        for row, position in enumerate(positions)
+        if not same[row]
+    ]
+    changed = changed_rows(tmp_path / "out")
+    columns = ("row", "n", "text", "label", "one")
+    assert [(*map(line.get, columns), float(line["one probability"])) for line in changed] == expected
+
+
+def test_several_targets(tmp_path):
+    """A regression with several targets has a correlation for each, and its predictions are in the targets' units."""
+    scale = {"target_mean": [100.0, -3.0, 0.0], "target_std": [20.0, 0.5, 1.0]}
+    sources, *logits = save_pair(tmp_path, **LABELS, problem_type="regression", **scale)
+    targets = np.random.default_rng(0).normal(size=(len(TEXTS), 3))
+    lines = [
+        dict(zip(["text", *NAMES], [text, *row], strict=True))
+        for text, row in zip(TEXTS, targets.tolist(), strict=True)
+    ]
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    result = compare(sources, tmp_path / "rows.jsonl", label_column_name="good,odd,bad", output_dir=tmp_path / "out")
+    units = [values * scale["target_std"] + scale["target_mean"] for values in logits]
+    for values, model in zip(units, result.models, strict=True):
+        assert model.scores["mse"] == pytest.approx(((values - targets) ** 2).mean(), rel=1e-4)
+        for name, prediction, target in zip(NAMES, values.T, targets.T, strict=True):
+            assert model.scores[f"pearson_{name}"] == pytest.approx(np.corrcoef(prediction, target)[0, 1], rel=1e-3)
+    divergence = ((units[0] - units[1]) ** 2).sum(axis=1).mean() / 2
+    assert result.models[1].fidelity.divergence == pytest.approx(divergence, rel=1e-4)
+    assert result.models[1].lost is None and not (tmp_path / "out/changed.csv").exists()
+    with pytest.raises(InputError, match="the model predicts scores .*but the data contain scores"):
+        compare(sources, tmp_path / "rows.jsonl", label_column_name="odd")
+
+
+def test_text_columns_of_the_model(tmp_path):
+    """The text columns on which the model was trained are used in this order. Single texts are refused."""
+    sources, *_ = save_pair(tmp_path, **LABELS, text_column_names=["question", "answer"])
+    lines = [f"{text},{other}" for text, other in zip(TEXTS, TEXTS[::-1], strict=True)]
+    (tmp_path / "rows.csv").write_text("\n".join(["answer,question", *lines]) + "\n")
+    compare(sources, tmp_path / "rows.csv", output_dir=tmp_path / "out")
+    changed = changed_rows(tmp_path / "out")
+    assert [*changed[0]][:4] == ["row", "question", "answer", "label"]
+    assert all(TEXTS[int(line["row"])] == line["answer"] for line in changed)
+    with pytest.raises(InputError, match="the model was trained on question, answer"):
+        compare(sources, tmp_path / "rows.csv", text_column_names="question")
+
+
+def test_lines_and_truncated_rows(tmp_path):
+    """Lines of a text file keep their position, and rows with more tokens than the maximum are counted."""
+    sources, *logits = save_pair(tmp_path, **LABELS)
+    (tmp_path / "rows.txt").write_text("\n\n".join(TEXTS) + "\n")
+    tokenizer = AutoTokenizer.from_pretrained(sources[0])
+    lengths = [len(ids) for ids in tokenizer(TEXTS)["input_ids"]]
+    for length in (max(lengths), sorted(lengths)[-2], 3):
+        output = tmp_path / f"out-{length}"
+        result = compare(sources, tmp_path / "rows.txt", max_seq_length=length, output_dir=output)
+        count = sum(size > length for size in lengths)
+        assert [model.truncated for model in result.models] == [count] * 2
+        assert (f"truncated: rows with more than {length} tokens" in str(result)) == (count > 0)
+    changed = [row for row, pair in enumerate(zip(*logits, strict=True)) if pair[0].argmax() != pair[1].argmax()]
+    assert [int(line["row"]) for line in changed_rows(tmp_path / f"out-{max(lengths)}")] == [
+        2 * row for row in changed
+    ]
+    (tmp_path / "rows.txt").write_text(" \n\n")
+    with pytest.raises(InputError, match="rows.txt contains no text"):
+        compare(sources, tmp_path / "rows.txt")
