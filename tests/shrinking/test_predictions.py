@@ -88,6 +88,27 @@ def test_fidelity_of_numbers_is_their_difference():
     assert result.spread == pytest.approx(spread) and "difference from the original 0.25 (standard" in str(result)
 
 
+def test_fidelity_of_several_labels():
+    """For several labels per text, predictions agree if the sets of labels are equal."""
+    model, other = (
+        model_of(
+            "ForSequenceClassification", num_labels=3, problem_type="multi_label_classification", initializer_range=r
+        )
+        for r in (0.5, 0.6)
+    )
+    batch = {"input_ids": torch.randint(5, 30, (53, 7)), "attention_mask": torch.ones(53, 7).long()}
+    with torch.no_grad():
+        one, two = (x.eval()(**batch).logits for x in (model, other))
+    result = measure_fidelity(model, other, [batch])
+    assert (
+        result.agreement == pytest.approx(float(((one > 0) == (two > 0)).all(dim=1).float().mean()))
+        and result.agreement < 1
+    )
+    divergence = kl_divergence(Bernoulli(logits=one), Bernoulli(logits=two)).sum() / 53
+    assert result.divergence == pytest.approx(float(divergence), rel=1e-4) and result.kind == "labels"
+    assert result.distinct == len({tuple(row) for row in (one > 0).tolist()})
+
+
 def test_constant_predictions_are_reported():
     """The report contains a warning if the original predicts the same label for all rows."""
     model = model_of("ForSequenceClassification").eval()

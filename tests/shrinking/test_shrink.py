@@ -13,6 +13,7 @@ from helpers.tiny_models import model_of
 from safetensors.torch import load_file
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
+import fixedbert
 from fixedbert.conversion.growing import Heads
 from fixedbert.conversion.to_bert import to_bert
 from fixedbert.fine_tuning.distillation import DistillationTrainer
@@ -53,6 +54,30 @@ def test_superfluous_heads_and_neurons_are_removed(small, large, rows, tmp_path)
     card = (tmp_path / "out" / "README.md").read_text()
     assert "| 0 | 7 heads of size 8 | 5 heads of size 6 | 48 | 37 |" in card and str(tmp_path) not in card
     assert "100.0% agree with the original" in str(result)
+
+
+@pytest.mark.parametrize("problem_type, kind", [("multi_label_classification", "labels"), ("regression", "numbers")])
+def test_several_labels_and_targets(rows, tmp_path, problem_type, kind):
+    """Models with several labels per text or several targets are pruned without changing their outputs or type."""
+    fields = {
+        "num_labels": 3,
+        "problem_type": problem_type,
+        "target_mean": [1.0, 2.0, 3.0],
+        "target_std": [1.0, 5.0, 9.0],
+    }
+    small = model_of("ForSequenceClassification", **SHAPE, initializer_range=0.3, **fields).eval()
+    large = fixedbert.convert(small, attention_head_size=8, num_attention_heads=7, intermediate_size=48)
+    save(large, tmp_path / "large")
+    result = shrink(tmp_path / "large", tmp_path / "out", params=small.num_parameters(), **rows)
+    assert result.after == [SMALL] * 3 and result.fidelity.divergence < 1e-6 and result.fidelity.kind == kind
+    assert result.fidelity.agreement == (1.0 if kind == "labels" else None)
+    pruned = AutoModelForSequenceClassification.from_pretrained(tmp_path / "out")
+    assert all(getattr(pruned.config, name) == value for name, value in fields.items())
+    inputs = AutoTokenizer.from_pretrained(tmp_path / "out")(
+        ["the cat sat", "a dog"], padding=True, return_tensors="pt"
+    )
+    with torch.no_grad():
+        assert torch.allclose(pruned(**inputs).logits, small(**inputs).logits, atol=1e-4)
 
 
 def test_flops_are_counted_per_row(small, large, rows, tmp_path):
