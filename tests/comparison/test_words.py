@@ -11,6 +11,7 @@ from helpers.tiny_checkpoints import SHAPE, save
 from helpers.tiny_models import UNEQUAL, model_of
 from helpers.tiny_tasks import WORDS
 from transformers import (
+    AutoConfig,
     AutoModelForTokenClassification,
     AutoTokenizer,
     DataCollatorForTokenClassification,
@@ -114,8 +115,10 @@ def test_fine_tuning_with_trainer(model, tmp_path):
         return {**encoded, "labels": ids}
 
     examples = [features(*row) for row in zip(texts, tags, strict=True)]
-    labels = {"id2label": dict(enumerate(names)), "label2id": {name: number for number, name in enumerate(names)}}
-    ner = AutoModelForTokenClassification.from_pretrained(model, **labels)
+    config = AutoConfig.from_pretrained(model, num_labels=len(names), finetuning_task="ner")
+    ner = AutoModelForTokenClassification.from_pretrained(model, config=config)
+    ner.config.id2label = dict(enumerate(names))
+    ner.config.label2id = {name: number for number, name in enumerate(names)}
     assert type(ner) is fixedbert.FixedHeadBertForTokenClassification
     arguments = TrainingArguments(
         str(tmp_path / "run"), max_steps=60, learning_rate=1e-2, use_cpu=True, report_to=[], save_strategy="no",
