@@ -11,7 +11,6 @@ from transformers import PreTrainedConfig
 
 from ..data.readers import DataFile, file_format
 from ..data.tokenizers import encode
-from ..fine_tuning import words
 from ..fine_tuning.distillation import Predictions
 from ..fine_tuning.glue import GlueEvaluation, check_text_columns
 from ..fine_tuning.glue_metrics import glue_scores
@@ -22,6 +21,7 @@ from ..fine_tuning.squad_questions import load_squad, questions_in, questions_th
 from ..fine_tuning.squad_windows import squad_windows
 from ..fine_tuning.target_scaling import unscale
 from ..fine_tuning.texts import RowSource, load_files
+from ..shrinking import words
 from ..shrinking.calibration import DOC_STRIDE, texts_of
 from ..support.errors import InputError
 from .candidates import TEXTS, Candidate, Features
@@ -134,8 +134,7 @@ class TextRows(Rows):
             label_ids, _ = align_labels(loaded.labels, config, False, loaded.problem_type)
         if not is_classifier:  # each text of a pair is a row
             data = datasets.Dataset.from_list([{"sentence1": text} for row in texts_of(data) for text in row])
-        columns, id_column = loaded.text_columns, options.id_column_name
-        return cls(data, config, id_column, text_columns=columns, label_ids=label_ids)
+        return cls(data, config, options.id_column_name, text_columns=loaded.text_columns, label_ids=label_ids)
 
     def features(self, model, length):
         columns = ([model.prompt + text for text in column] for column in zip(*texts_of(self.data), strict=True))
@@ -147,8 +146,8 @@ class TextRows(Rows):
         (outputs,) = model.outputs
         if outputs.kind == "embeddings":
             return Answers([outputs], {})
-        evaluation = GlueEvaluation(None, model.config)
-        kind, names = evaluation.problem_type, evaluation.class_names
+        evaluation, names = GlueEvaluation(None, model.config), GlueEvaluation(None, self.config).class_names
+        kind = evaluation.problem_type
         predictions, probabilities = evaluation.predict(outputs.values.numpy())
         scores, correct = {}, None
         if self.label_ids is not None:
@@ -157,8 +156,7 @@ class TextRows(Rows):
             scores = glue_scores(kind, predictions, labels, targets=names, probabilities=each)
             correct = (predictions == labels).reshape(len(labels), -1).all(axis=1)
         if probabilities is None:
-            numbers = Predictions(unscale(outputs.values, model.config), outputs.kind)
-            return Answers([numbers], scores)
+            return Answers([Predictions(unscale(outputs.values, model.config), outputs.kind)], scores)
         if kind == MULTI:  # the labels are independent, so the probability of a set of labels is a product
             sets = ([name for name, flag in zip(names, row, strict=True) if flag] for row in predictions)
             chosen = np.where(predictions, probabilities, 1 - probabilities).prod(axis=1)
@@ -184,12 +182,10 @@ class WordRows(Rows):
 
     @classmethod
     def read(cls, file: Path, models: list[Candidate], options: RowOptions, length: int) -> "WordRows":
-        column = options.text_column_names or words.WORDS
-        columns = (column, options.label_column_name, options.id_column_name)
+        columns = (options.text_column_names or words.WORDS, options.label_column_name, options.id_column_name)
         data = words.load_words(str(file), *columns, skip_bad_rows=options.skip_bad_rows)
-        return cls(
-            words.align_word_labels(data, models[0].config, str(file)), models[0].config, options.id_column_name
-        )
+        data = words.align_word_labels(data, models[0].config, str(file))
+        return cls(data, models[0].config, options.id_column_name)
 
     def features(self, model, length):
         encoded = [words.encode_words(model.tokenizer, row, length) for row in self.data["words"]]
@@ -221,7 +217,7 @@ class WordRows(Rows):
         return Answers([Predictions(logits, "classes")], scores, texts, probabilities, correct)
 
     def columns(self, models):
-        counts, read, names = [len(row) for row in self.data["words"]], self.read_by_all(models), None
+        counts, read = [len(row) for row in self.data["words"]], self.read_by_all(models)
         columns = [(name, np.repeat(np.array(values), counts)) for name, values in self.keys()]
         columns += [("word", np.concatenate([np.arange(count) for count in counts]))]
         columns += [("text", np.concatenate(self.data["words"][:]))]

@@ -20,9 +20,9 @@ from ..fine_tuning.distillation import Batch
 from ..fine_tuning.squad_questions import load_squad
 from ..fine_tuning.squad_windows import squad_windows
 from ..fine_tuning.texts import load_files, load_task
-from ..fine_tuning.words import WORDS, has_words, load_words
 from ..support.errors import InputError
 from .predictions import MASKED_LM, MASKED_POSITIONS, LoadedModel, head_name
+from .words import WORDS, has_words, load_words
 
 MAX_LENGTH = 512  # default for the maximum number of tokens per row
 MASKED = 0.15  # fraction of the tokens that are masked for a masked LM

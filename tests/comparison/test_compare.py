@@ -184,16 +184,17 @@ def test_unsuitable_models(models, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+@torch.no_grad()
 def save_pair(directory, **config):
-    """Saves a sequence classifier and a copy with a different head. Returns their logits for TEXTS."""
-    model = model_of("ForSequenceClassification", **SHAPE, **config).eval()
-    logits = []
+    """Saves a sequence classifier and a copy with a different head. Returns their paths and logits for TEXTS."""
+    model, logits = model_of("ForSequenceClassification", **SHAPE, **config).eval(), []
+    save(model, directory / "one")
+    inputs = AutoTokenizer.from_pretrained(directory / "one")(TEXTS, padding=True, return_tensors="pt")
+    model.classifier.bias.sub_(model(**inputs).logits.mean(0))
     for name in ("one", "two"):
         save(model, directory / name)
-        inputs = AutoTokenizer.from_pretrained(directory / name)(TEXTS, padding=True, return_tensors="pt")
-        with torch.no_grad():
-            logits.append(model(**inputs).logits.double().numpy())
-            model.classifier.bias.add_(torch.tensor([0.4, -0.2, 0.3])[: model.config.num_labels])
+        logits.append(model(**inputs).logits.double().numpy())
+        model.classifier.bias.add_(torch.tensor([1.5, -0.2, -1.3]))
     return [directory / "one", directory / "two"], *logits
 
 
@@ -262,6 +263,19 @@ def test_several_targets(tmp_path):
     assert result.models[1].lost is None and not (tmp_path / "out/changed.csv").exists()
     with pytest.raises(InputError, match="the model predicts scores .*but the data contain scores"):
         compare(sources, tmp_path / "rows.jsonl", label_column_name="odd")
+
+
+def test_labels_of_a_model_without_names(tmp_path):
+    """Without label names, labels that are numbers are the label ids of all models."""
+    sources, *logits = save_pair(tmp_path, num_labels=3)
+    lines = [f"{text},{number}" for number, text in zip((2, 0, 1, 2), TEXTS, strict=True)]
+    (tmp_path / "rows.csv").write_text("\n".join(["text,label", *lines]) + "\n")
+    one, two = (values.argmax(axis=1) for values in logits)
+    result = compare(sources, tmp_path / "rows.csv", output_dir=tmp_path / "out")
+    assert result.models[1].fidelity.agreement == (one == two).mean() < 1
+    assert [model.scores["accuracy"] for model in result.models] == [(x == [2, 0, 1, 2]).mean() for x in (one, two)]
+    changed = [(line["one"], line["two"]) for line in changed_rows(tmp_path / "out")]
+    assert changed == [(str(x), str(y)) for x, y in zip(one, two, strict=True) if x != y]
 
 
 def test_text_columns_of_the_model(tmp_path):

@@ -20,8 +20,8 @@ from transformers import (
 )
 
 import fixedbert
-from fixedbert.fine_tuning.words import encode_words, load_words
 from fixedbert.publishing.export import export
+from fixedbert.shrinking.words import encode_words, load_words
 from fixedbert.support.errors import InputError
 
 NAMES = ["O", "B-PET", "I-PET"]
