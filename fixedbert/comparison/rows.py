@@ -188,6 +188,7 @@ class WordRows(Rows):
         return cls(data, models[0].config, options.id_column_name)
 
     def features(self, model, length):
+        words.check_splits_words(model.tokenizer)
         encoded = [words.encode_words(model.tokenizer, row, length) for row in self.data["words"]]
         return [[row] for row in encoded], sum(row["truncated"] for row in encoded)
 

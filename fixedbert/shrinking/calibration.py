@@ -22,7 +22,7 @@ from ..fine_tuning.squad_windows import squad_windows
 from ..fine_tuning.texts import load_files, load_task
 from ..support.errors import InputError
 from .predictions import MASKED_LM, MASKED_POSITIONS, LoadedModel, head_name
-from .words import WORDS, has_words, load_words
+from .words import WORDS, check_splits_words, has_words, load_words
 
 MAX_LENGTH = 512  # default for the maximum number of tokens per row
 MASKED = 0.15  # fraction of the tokens that are masked for a masked LM
@@ -157,6 +157,8 @@ def tokenize_rows(texts: Iterable[tuple], tokenizer: PreTrainedTokenizerBase, le
     count = truncated = 0
     for row in texts:
         are_words = isinstance(row[0], list)
+        if are_words and count == 0:
+            check_splits_words(tokenizer)
         encoded = encode(tokenizer, *row, max_length=length, truncation=True, is_split_into_words=are_words)
         count, truncated = count + 1, truncated + bool(encoded[0].overflowing)
         yield dict(encoded)

@@ -101,6 +101,14 @@ def align_word_labels(rows: datasets.Dataset, config: PreTrainedConfig, file: st
     return rows.remove_columns("labels").add_column("labels", ids)
 
 
+def check_splits_words(tokenizer: PreTrainedTokenizerBase):
+    """Raises InputError if a tokenizer joins the words in a list, as RoBERTa's does without add_prefix_space."""
+    if encode(tokenizer, ["a", "b"], is_split_into_words=True)["input_ids"] != encode(tokenizer, "a b")["input_ids"]:
+        raise InputError(
+            "the tokenizer joins the words in a list; save it with add_prefix_space=True, as run_ner.py does."
+        )
+
+
 def encode_words(tokenizer: PreTrainedTokenizerBase, words: Sequence[str], max_length: int) -> dict:
     """
     Returns the tokens for a list of words.

@@ -15,13 +15,15 @@ from transformers import (
     AutoModelForTokenClassification,
     AutoTokenizer,
     DataCollatorForTokenClassification,
+    RobertaTokenizer,
     Trainer,
     TrainingArguments,
 )
 
 import fixedbert
 from fixedbert.publishing.export import export
-from fixedbert.shrinking.words import encode_words, load_words
+from fixedbert.shrinking.calibration import tokenize_rows
+from fixedbert.shrinking.words import check_splits_words, encode_words, load_words
 from fixedbert.support.errors import InputError
 
 NAMES = ["O", "B-PET", "I-PET"]
@@ -186,6 +188,19 @@ def test_invalid_rows(tmp_path, change, problem):
     (tmp_path / "a.jsonl").write_text(json.dumps(row | change))
     with pytest.raises(InputError, match="contains no valid rows"):
         load_words(str(tmp_path / "a.jsonl"), skip_bad_rows=True)
+
+
+def test_tokenizers_that_join_words():
+    """A byte-level tokenizer without a blank before words, which would join them, is refused."""
+    alphabet = {
+        token: number for number, token in enumerate(["<s>", "<pad>", "</s>", "<unk>", "<mask>", "Ġ", "a", "b"])
+    }
+    joining = RobertaTokenizer(vocab=alphabet, merges=[], add_prefix_space=False)
+    check_splits_words(RobertaTokenizer(vocab=alphabet, merges=[], add_prefix_space=True))
+    with pytest.raises(InputError, match="joins the words in a list; save it with add_prefix_space=True"):
+        check_splits_words(joining)
+    with pytest.raises(InputError, match="joins the words"):
+        next(tokenize_rows([(["a", "b"],)], joining, 9))
 
 
 def test_special_tokens_in_words(tokenizer):
