@@ -17,13 +17,14 @@ import numpy as np
 import torch
 from tqdm.auto import tqdm
 
+from ..fine_tuning.texts import Columns
 from ..shrinking.calibration import row_length
 from ..shrinking.latency import machine_name
 from ..shrinking.predictions import Fidelity, fidelity
 from ..support.files import new_directory, to_json
 from .candidates import QUESTIONS, WORDS, Candidate, check_same_task, load_candidates
 from .report import CHANGED, SINGLE_ROWS, ComparedModel, Comparison
-from .rows import Answers, Columns, QuestionRows, RowOptions, TextRows, WordRows
+from .rows import Answers, Cells, QuestionRows, TextRows, WordRows
 
 RESULTS = "comparison.json"
 ROWS: dict[str, type[TextRows | WordRows | QuestionRows]] = {WORDS: WordRows, QUESTIONS: QuestionRows}
@@ -74,8 +75,9 @@ def compare(  # noqa: PLR0913  the options of the command
     for model in candidates:
         model.name = model.source if names[model.name] > 1 else model.name  # the full path replaces a duplicate name
     length = row_length(max_seq_length, [(model.config, model.tokenizer) for model in candidates])
-    options = RowOptions(text_column_names, label_column_name, id_column_name, skip_bad_rows)
-    rows = ROWS.get(candidates[0].head, TextRows).read(Path(validation_file), candidates, options, length)
+    texts, labels = (tuple(names.split(",")) if names else () for names in (text_column_names, label_column_name))
+    columns = Columns(texts, labels, id_column_name)
+    rows = ROWS.get(candidates[0].head, TextRows)(Path(validation_file), candidates, columns, skip_bad_rows, length)
     available = len(rows.data)
     rows.data = rows.data.select(random.Random(0).sample(range(available), min(available, max_samples)))
     for model in candidates:
@@ -99,9 +101,9 @@ def compare(  # noqa: PLR0913  the options of the command
         result = replace(result, folder=str(output_dir))
         (directory / RESULTS).write_text(to_json(asdict(result), indent=1) + "\n")
         if answers[0].texts:
-            columns = rows.columns(candidates)
+            lines = changed_items(rows.cells(candidates), candidates, answers)
             with (directory / CHANGED).open("w", newline="", encoding="utf-8") as file:
-                csv.writer(file, lineterminator="\n").writerows(changed_items(columns, candidates, answers))
+                csv.writer(file, lineterminator="\n").writerows(lines)
     return result
 
 
@@ -157,15 +159,15 @@ def fidelity_of(answers: Answers, expected: Answers, rows: int) -> Fidelity:
     return replace(result, agreement=float(same.mean()), distinct=len({*expected.texts}))
 
 
-def changed_items(columns: Columns, candidates: list[Candidate], answers: list[Answers]) -> list[list]:
+def changed_items(cells: Cells, candidates: list[Candidate], answers: list[Answers]) -> list[list]:
     """
-    Returns a header, and a line for each item on which the models disagree, in the order of the file: its columns, and
+    Returns a header, and a line for each item on which the models disagree, in the order of the file: its cells, and
     the prediction of each model with its probability.
     """
     for model, each in zip(candidates, answers, strict=True):
         probabilities = [f"{probability:.6f}" for probability in each.probabilities]
-        columns = [*columns, (model.name, each.texts), (f"{model.name} probability", probabilities)]
+        cells = [*cells, (model.name, each.texts), (f"{model.name} probability", probabilities)]
     texts = zip(*(each.texts for each in answers), strict=True)
     changed = [index for index, predictions in enumerate(texts) if len({*predictions}) > 1]
-    lines = ([values[index] for _, values in columns] for index in changed)
-    return [[name for name, _ in columns], *sorted(lines, key=lambda line: line[0])]
+    lines = [[values[index] for _, values in cells] for index in changed]
+    return [[name for name, _ in cells], *sorted(lines, key=lambda line: line[0])]

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import datasets
 import numpy as np
-from transformers import PreTrainedConfig
 
 from ..data.readers import DataFile, file_format
 from ..data.tokenizers import encode
@@ -20,36 +19,26 @@ from ..fine_tuning.squad_metrics import SquadEvaluation, best_score, exact_match
 from ..fine_tuning.squad_questions import load_squad, questions_in, questions_that_fit
 from ..fine_tuning.squad_windows import squad_windows
 from ..fine_tuning.target_scaling import unscale
-from ..fine_tuning.texts import RowSource, load_files
+from ..fine_tuning.texts import Columns, RowSource, load_files
 from ..shrinking import words
 from ..shrinking.calibration import DOC_STRIDE, texts_of
 from ..support.errors import InputError
 from .candidates import TEXTS, Candidate, Features
 
-Columns = list[tuple[str, Sequence]]  # name and values
-
-
-@dataclass(frozen=True)
-class RowOptions:
-    """The options of `compare` that describe the file: its columns, and whether to skip invalid rows."""
-
-    text_column_names: str | None = None
-    label_column_name: str | None = None
-    id_column_name: str | None = None
-    skip_bad_rows: bool = False
+Cells = list[tuple[str, Sequence]]  # names and values of the columns in the file with different predictions
 
 
 @dataclass(frozen=True)
 class Answers:
     """
-    The predictions of a model for n items: rows, words or questions.
+    The predictions of a model for items, which are rows, words or questions.
 
     Args:
-        outputs: the predictions that measure the fidelity. Empty if those of the first model differ in shape.
+        outputs: the predictions that measure the fidelity. Empty if the tokens differ from those of the first model.
         scores: metrics by name. Empty without labels.
-        texts: a label name, several label names, or an answer for each item. Empty for scores and embeddings.
-        probabilities: the probability of each text, (n,).
-        correct: True for each item that is predicted correctly, (n,). None without labels, and for scores.
+        texts: the labels or the answer for each item. Empty for scores and embeddings.
+        probabilities: the probability of each text.
+        correct: True for each item that is predicted correctly. None without labels.
     """
 
     outputs: list[Predictions]
@@ -61,22 +50,22 @@ class Answers:
 
 class Rows(ABC):
     """
-    Rows of a file, with or without labels.
+    The rows of a file, with or without labels. The constructors read the file.
 
-    Args:
+    Attributes:
         data: a dataset with the column `row` (the position in the file, from 0), and `id` if there is an `id_column`.
         config: configuration of the first model, with its label names.
+        item: the unit that has a prediction.
     """
 
-    item = "row"  # the unit that has a prediction
+    item = "row"
 
-    def __init__(self, data: datasets.Dataset, config: PreTrainedConfig, id_column: str | None = None):
-        self.data, self.config, self.id_column = data, config, id_column
+    def __init__(self, data: datasets.Dataset, models: list[Candidate], id_column: str | None):
+        self.data, self.config, self.id_column = data, models[0].config, id_column
 
-    def keys(self) -> Columns:
+    def keys(self) -> Cells:
         """Returns the columns that identify the rows in the file."""
-        ids = [(self.id_column, self.data["id"][:])] if self.id_column else []
-        return [("row", self.data["row"][:]), *ids]
+        return [("row", self.data["row"][:]), *([(self.id_column, self.data["id"][:])] if self.id_column else [])]
 
     @abstractmethod
     def features(self, model: Candidate, length: int) -> tuple[list[Features], int]:
@@ -87,54 +76,43 @@ class Rows(ABC):
         """Returns the answers of one of the `models`, which have predicted all rows."""
 
     @abstractmethod
-    def columns(self, models: list[Candidate]) -> Columns:
+    def cells(self, models: list[Candidate]) -> Cells:
         """Returns the columns that describe the items: position in the file, id, text and label."""
 
 
 class TextRows(Rows):
-    """
-    Texts or text pairs, for classification, regression or embeddings.
+    """Texts or text pairs, for classification, regression or embeddings."""
 
-    Args:
-        text_columns: names of the text columns.
-        label_ids: the model's label id for each label name. None if the rows have no labels.
-    """
-
-    def __init__(self, *args, text_columns: tuple[str, ...], label_ids: dict[str, int] | None = None):
-        super().__init__(*args)
-        self.text_columns, self.label_ids = text_columns, label_ids
-
-    @classmethod
-    def read(cls, file: Path, models: list[Candidate], options: RowOptions, length: int) -> "TextRows":
-        """Reads a file. By default, the label column is "label", if the file has such a column."""
-        config, is_classifier, names = models[0].config, models[0].head == TEXTS, options.text_column_names
+    def __init__(self, file: Path, models: list[Candidate], columns: Columns, skip_bad_rows: bool, length: int):
+        is_classifier, config = models[0].head == TEXTS, models[0].config
+        self.text_columns: tuple[str, ...] = ("text",)
+        self.label_ids: dict[str, int] | None = None  # for each label name, or None without labels
         if file_format(file) == ".txt":
-            texts = [(row.number - 1, row.values["text"].strip()) for row in DataFile(file).rows()]
-            lines = [{"row": position, "sentence1": text} for position, text in texts if text]
-            if not lines:
+            lines = [(row.number - 1, row.values["text"].strip()) for row in DataFile(file).rows()]
+            data = [{"row": position, "sentence1": text} for position, text in lines if text]
+            if not data:
                 raise InputError(f"{file} contains no text.")
-            return cls(datasets.Dataset.from_list(lines), config, text_columns=("text",))
-        labels = tuple((options.label_column_name or "label").split(","))
-        has_labels = options.label_column_name is not None or "label" in RowSource.from_file(file).columns
+            return super().__init__(datasets.Dataset.from_list(data), models, None)
+        has_labels = bool(columns.labels) or "label" in RowSource.from_file(file).columns
         split = "validation" if is_classifier and has_labels else "test"
         expected = [tuple(getattr(model.config, "text_column_names", None) or ()) for model in models]
         loaded = load_files(
             {split: str(file)},
             do_regression=problem_type_of(config) == REGRESSION,
-            skip_bad_rows=options.skip_bad_rows,
-            text_columns=None if names is None else tuple(names.split(",")),
+            skip_bad_rows=skip_bad_rows,
+            text_columns=columns.texts or None,
             expected_columns=expected[0],
-            label_columns=labels,
-            id_column=options.id_column_name,
+            label_columns=columns.labels or ("label",),
+            id_column=columns.id,
         )
         for trained_on in dict.fromkeys(expected):
             check_text_columns(loaded.text_columns, trained_on, train=False)
-        data, label_ids = loaded.splits[split], None
+        rows, self.text_columns = loaded.splits[split], loaded.text_columns
         if split == "validation":
-            label_ids, _ = align_labels(loaded.labels, config, False, loaded.problem_type)
+            self.label_ids, _ = align_labels(loaded.labels, config, False, loaded.problem_type)
         if not is_classifier:  # each text of a pair is a row
-            data = datasets.Dataset.from_list([{"sentence1": text} for row in texts_of(data) for text in row])
-        return cls(data, config, options.id_column_name, text_columns=loaded.text_columns, label_ids=label_ids)
+            rows = datasets.Dataset.from_list([{"sentence1": text} for texts in texts_of(rows) for text in texts])
+        super().__init__(rows, models, columns.id)
 
     def features(self, model, length):
         columns = ([model.prompt + text for text in column] for column in zip(*texts_of(self.data), strict=True))
@@ -163,7 +141,7 @@ class TextRows(Rows):
             return Answers([outputs], scores, [", ".join(labels) for labels in sets], chosen, correct)
         return Answers([outputs], scores, [names[label] for label in predictions], probabilities.max(axis=1), correct)
 
-    def columns(self, models):
+    def cells(self, models):
         labels = self.data["label"][:] if self.label_ids is not None else [""] * len(self.data)
         labels = [", ".join(label) if isinstance(label, list) else label for label in labels]
         texts = zip(self.text_columns, zip(*texts_of(self.data), strict=True), strict=True)
@@ -180,12 +158,10 @@ class WordRows(Rows):
 
     item = "word"
 
-    @classmethod
-    def read(cls, file: Path, models: list[Candidate], options: RowOptions, length: int) -> "WordRows":
-        columns = (options.text_column_names or words.WORDS, options.label_column_name, options.id_column_name)
-        data = words.load_words(str(file), *columns, skip_bad_rows=options.skip_bad_rows)
-        data = words.align_word_labels(data, models[0].config, str(file))
-        return cls(data, models[0].config, options.id_column_name)
+    def __init__(self, file: Path, models: list[Candidate], columns: Columns, skip_bad_rows: bool, length: int):
+        names = (",".join(columns.texts) or words.WORDS, ",".join(columns.labels) or None, columns.id)
+        data = words.load_words(str(file), *names, skip_bad_rows=skip_bad_rows)
+        super().__init__(words.align_word_labels(data, models[0].config, str(file)), models, columns.id)
 
     def features(self, model, length):
         words.check_splits_words(model.tokenizer)
@@ -217,7 +193,7 @@ class WordRows(Rows):
         texts = [names[label] for label in predicted]
         return Answers([Predictions(logits, "classes")], scores, texts, probabilities, correct)
 
-    def columns(self, models):
+    def cells(self, models):
         counts, read = [len(row) for row in self.data["words"]], self.read_by_all(models)
         columns = [(name, np.repeat(np.array(values), counts)) for name, values in self.keys()]
         columns += [("word", np.concatenate([np.arange(count) for count in counts]))]
@@ -237,24 +213,18 @@ class QuestionRows(Rows):
 
     item = "question"
 
-    def __init__(self, data: datasets.Dataset, config: PreTrainedConfig):
-        super().__init__(data, config, "id")
-        has_answers = [bool(answers["text"]) for answers in data["answers"]]
-        self.labeled, self.version_2 = any(has_answers), any(has_answers) and not all(has_answers)
-
-    @classmethod
-    def read(cls, file: Path, models: list[Candidate], options: RowOptions, length: int) -> "QuestionRows":
-        for name in ("text_column_names", "label_column_name", "id_column_name"):
-            if getattr(options, name) is not None:
-                raise InputError("is not used for questions, which have the columns of SQuAD.", name)
-        data = load_squad(str(file), version_2_with_negative=True, answered=False, skip_bad_rows=options.skip_bad_rows)
+    def __init__(self, file: Path, models: list[Candidate], columns: Columns, skip_bad_rows: bool, length: int):
+        if columns.texts or columns.labels or columns.id:
+            raise InputError(f"{file}: questions have the columns of SQuAD; specify no column names.")
+        rows = load_squad(str(file), version_2_with_negative=True, answered=False, skip_bad_rows=skip_bad_rows)
         for model in models:
-            size = (model.tokenizer, length, stride_for(length))
-            data = questions_that_fit(data, str(file), *size, skip_bad_rows=options.skip_bad_rows)
+            rows = questions_that_fit(rows, str(file), model.tokenizer, length, stride_for(length), skip_bad_rows)
         positions: dict[str, int] = {}
         for position, question in enumerate(questions_in(file)):
             positions.setdefault(str(question["id"]), position)
-        return cls(data.add_column("row", [positions[name] for name in data["id"]]), models[0].config)
+        super().__init__(rows.add_column("row", [positions[name] for name in rows["id"]]), models, "id")
+        has_answers = [bool(answers["text"]) for answers in rows["answers"]]
+        self.labeled, self.version_2 = any(has_answers), any(has_answers) and not all(has_answers)
 
     def features(self, model, length):
         features: list[Features] = [[] for _ in self.data]
@@ -283,7 +253,7 @@ class QuestionRows(Rows):
             )
         return Answers(outputs, scores, [*texts.values()], probabilities, correct)
 
-    def columns(self, models):
+    def cells(self, models):
         answers = [" | ".join(dict.fromkeys(answers["text"])) for answers in self.data["answers"]]
         return [*self.keys(), ("question", self.data["question"][:]), ("answers", answers)]
 

@@ -101,5 +101,5 @@ def test_questions_without_answers(models, questions, tmp_path):
     options = {"max_seq_length": 32, "skip_bad_rows": True}
     result = fixedbert.compare([models / "one"], tmp_path / "rows.jsonl", **options)
     assert result.rows == 5 and result.models[0].scores == {} and result.models[0].lost is None
-    with pytest.raises(InputError, match="`label_column_name` is not used for questions"):
+    with pytest.raises(InputError, match="questions have the columns of SQuAD; specify no column names"):
         fixedbert.compare([models / "one"], tmp_path / "rows.jsonl", label_column_name="answers")
