@@ -156,6 +156,9 @@ def test_columns_and_labels(tmp_path):
     names = {"text_column_names": "words", "label_column_name": "tags"}
     scores = fixedbert.compare([tmp_path / "model"], tmp_path / "rows.jsonl", **names).models[0].scores
     assert scores == {"accuracy": ((classes[0] == 2) + (classes[1] == 0)) / 2}
+    (tmp_path / "unlabeled.jsonl").write_text(json.dumps({"tokens": row["words"]}))
+    result = fixedbert.compare([tmp_path / "model"], tmp_path / "unlabeled.jsonl", output_dir=tmp_path / "out")
+    assert result.models[0].scores == {} and (tmp_path / "out/changed.csv").read_text().startswith("row,word,text,")
     with pytest.raises(InputError, match="`label_column_name` must be set for .*: ner_tags, labels"):
         fixedbert.compare([tmp_path / "model"], tmp_path / "rows.jsonl", text_column_names="words")
     with pytest.raises(InputError, match="rows.jsonl has no column 'tokens' .*available columns: words, tags"):
