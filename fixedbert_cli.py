@@ -113,7 +113,10 @@ def compare_arguments(parser: ArgumentParser):
         help="texts, words or questions (.csv, .tsv, .jsonl, .json, .parquet, .txt)",
     )
     add("--label_column_name", help="label column, or columns separated by commas; default: label, if it exists")
-    add("--id_column_name", help="column that identifies the rows, for the file with different predictions")
+    add(
+        "--id_column_name",
+        help="columns that identify the rows in the file with different predictions",
+    )
     add("--output_dir", help="new directory for the measurements and the rows with different predictions")
     add_row_arguments(parser, max_samples=1000)
     add_hub_arguments(parser)

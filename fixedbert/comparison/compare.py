@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from tqdm.auto import tqdm
 
+from ..fine_tuning.glue import split_names
 from ..fine_tuning.texts import Columns
 from ..shrinking.calibration import row_length
 from ..shrinking.latency import machine_name
@@ -57,7 +58,7 @@ def compare(  # noqa: PLR0913  the options of the command
             column with the words, "tokens" by default.
         label_column_name: name of the label column, or names of several label columns separated by commas. By
             default, this is "label" (for words "ner_tags" or "labels") if the file has such a column.
-        id_column_name: name of a column that identifies the rows, for the file with different predictions.
+        id_column_name: names of columns that identify the rows, for the file with different predictions.
         skip_bad_rows: skip and print invalid rows.
         max_seq_length: maximum tokens per row. By default, this is the limit that all models support, at most 512.
         max_samples: maximum number of rows, sampled at random.
@@ -75,8 +76,7 @@ def compare(  # noqa: PLR0913  the options of the command
     for model in candidates:
         model.name = model.source if names[model.name] > 1 else model.name  # the full path replaces a duplicate name
     length = row_length(max_seq_length, [(model.config, model.tokenizer) for model in candidates])
-    texts, labels = (tuple(names.split(",")) if names else () for names in (text_column_names, label_column_name))
-    columns = Columns(texts, labels, id_column_name)
+    columns = Columns(*map(split_names, (text_column_names, label_column_name, id_column_name)))
     rows = ROWS.get(candidates[0].head, TextRows)(Path(validation_file), candidates, columns, skip_bad_rows, length)
     available = len(rows.data)
     rows.data = rows.data.select(random.Random(0).sample(range(available), min(available, max_samples)))
@@ -102,8 +102,8 @@ def compare(  # noqa: PLR0913  the options of the command
         (directory / RESULTS).write_text(to_json(asdict(result), indent=1) + "\n")
         if answers[0].texts:
             lines = changed_items(rows.cells(candidates), candidates, answers)
-            with (directory / CHANGED).open("w", newline="", encoding="utf-8") as file:
-                csv.writer(file, lineterminator="\n").writerows(lines)
+            with (directory / CHANGED).open("w", newline="", encoding="utf-8") as output:
+                csv.writer(output, lineterminator="\n").writerows(lines)
     return result
 
 

@@ -53,19 +53,23 @@ class Rows(ABC):
     The rows of a file, with or without labels. The constructors read the file.
 
     Attributes:
-        data: a dataset with the column `row` (the position in the file, from 0), and `id` if there is an `id_column`.
+        data: a dataset with the column `row`, the position in the file, from 0.
         config: configuration of the first model, with its label names.
         item: the unit that has a prediction.
     """
 
     item = "row"
 
-    def __init__(self, data: datasets.Dataset, models: list[Candidate], id_column: str | None):
-        self.data, self.config, self.id_column = data, models[0].config, id_column
+    def __init__(self, data: datasets.Dataset, models: list[Candidate], file: Path, id_columns: tuple[str, ...]):
+        if id_columns:
+            Columns((), ids=id_columns).check(str(file), RowSource.from_file(file).columns)
+        self.data, self.config, self.file, self.id_columns = data, models[0].config, file, id_columns
 
     def keys(self) -> Cells:
         """Returns the columns that identify the rows in the file."""
-        return [("row", self.data["row"][:]), *([(self.id_column, self.data["id"][:])] if self.id_column else [])]
+        rows = self.data["row"][:]
+        values = [row.values for row in RowSource.from_file(self.file).rows] if self.id_columns else []
+        return [("row", rows), *((name, [values[row].get(name) for row in rows]) for name in self.id_columns)]
 
     @abstractmethod
     def features(self, model: Candidate, length: int) -> tuple[list[Features], int]:
@@ -92,7 +96,7 @@ class TextRows(Rows):
             data = [{"row": position, "sentence1": text} for position, text in lines if text]
             if not data:
                 raise InputError(f"{file} contains no text.")
-            return super().__init__(datasets.Dataset.from_list(data), models, None)
+            return super().__init__(datasets.Dataset.from_list(data), models, file, columns.ids)
         has_labels = bool(columns.labels) or "label" in RowSource.from_file(file).columns
         split = "validation" if is_classifier and has_labels else "test"
         expected = [tuple(getattr(model.config, "text_column_names", None) or ()) for model in models]
@@ -103,7 +107,6 @@ class TextRows(Rows):
             text_columns=columns.texts or None,
             expected_columns=expected[0],
             label_columns=columns.labels or ("label",),
-            id_column=columns.id,
         )
         for trained_on in dict.fromkeys(expected):
             check_text_columns(loaded.text_columns, trained_on, train=False)
@@ -112,7 +115,7 @@ class TextRows(Rows):
             self.label_ids, _ = align_labels(loaded.labels, config, False, loaded.problem_type)
         if not is_classifier:  # each text of a pair is a row
             rows = datasets.Dataset.from_list([{"sentence1": text} for texts in texts_of(rows) for text in texts])
-        super().__init__(rows, models, columns.id)
+        super().__init__(rows, models, file, columns.ids)
 
     def features(self, model, length):
         columns = ([model.prompt + text for text in column] for column in zip(*texts_of(self.data), strict=True))
@@ -159,9 +162,9 @@ class WordRows(Rows):
     item = "word"
 
     def __init__(self, file: Path, models: list[Candidate], columns: Columns, skip_bad_rows: bool, length: int):
-        names = (",".join(columns.texts) or words.WORDS, ",".join(columns.labels) or None, columns.id)
-        data = words.load_words(str(file), *names, skip_bad_rows=skip_bad_rows)
-        super().__init__(words.align_word_labels(data, models[0].config, str(file)), models, columns.id)
+        names = (",".join(columns.texts) or words.WORDS, ",".join(columns.labels) or None)
+        rows = words.align_word_labels(words.load_words(str(file), *names, skip_bad_rows), models[0].config, str(file))
+        super().__init__(rows, models, file, columns.ids)
 
     def features(self, model, length):
         words.check_splits_words(model.tokenizer)
@@ -214,7 +217,7 @@ class QuestionRows(Rows):
     item = "question"
 
     def __init__(self, file: Path, models: list[Candidate], columns: Columns, skip_bad_rows: bool, length: int):
-        if columns.texts or columns.labels or columns.id:
+        if columns.texts or columns.labels or columns.ids:
             raise InputError(f"{file}: questions have the columns of SQuAD; specify no column names.")
         rows = load_squad(str(file), version_2_with_negative=True, answered=False, skip_bad_rows=skip_bad_rows)
         for model in models:
@@ -222,7 +225,7 @@ class QuestionRows(Rows):
         positions: dict[str, int] = {}
         for position, question in enumerate(questions_in(file)):
             positions.setdefault(str(question["id"]), position)
-        super().__init__(rows.add_column("row", [positions[name] for name in rows["id"]]), models, "id")
+        super().__init__(rows.add_column("row", [positions[name] for name in rows["id"]]), models, file, ())
         has_answers = [bool(answers["text"]) for answers in rows["answers"]]
         self.labeled, self.version_2 = any(has_answers), any(has_answers) and not all(has_answers)
 
@@ -255,7 +258,7 @@ class QuestionRows(Rows):
 
     def cells(self, models):
         answers = [" | ".join(dict.fromkeys(answers["text"])) for answers in self.data["answers"]]
-        return [*self.keys(), ("question", self.data["question"][:]), ("answers", answers)]
+        return [*self.keys(), ("id", self.data["id"][:]), ("question", self.data["question"][:]), ("answers", answers)]
 
 
 def stride_for(length: int) -> int:

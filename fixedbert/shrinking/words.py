@@ -24,11 +24,7 @@ def has_words(file: str, column: str = WORDS) -> bool:
 
 
 def load_words(
-    file: str,
-    column: str = WORDS,
-    label_column: str | None = None,
-    id_column: str | None = None,
-    skip_bad_rows: bool = False,
+    file: str, column: str = WORDS, label_column: str | None = None, skip_bad_rows: bool = False
 ) -> datasets.Dataset:
     """
     Loads lists of words from a .json, .jsonl or .parquet file, such as {"tokens": [...], "ner_tags": [...]}.
@@ -36,25 +32,24 @@ def load_words(
     Args:
         label_column: column with a label for each word. By default, "ner_tags" or "labels", if the file contains one
             of them.
-        id_column: column that identifies the rows.
         skip_bad_rows: skip and print invalid rows instead of raising InputError.
 
     Returns:
-        A dataset with the columns `words`, `labels` (only if the file contains labels, "" for words without a label),
-        `row` (the position in the file, from 0) and `id`.
+        A dataset with the columns `words`, `row` (the position in the file, from 0), and if the file contains labels
+        `labels` ("" for words without a label).
     """
     source = RowSource.from_file(Path(file))
     known = [name for name in LABELS if name in source.columns]
     if label_column is None and len(known) > 1:
         raise InputError(f"must be set for {file}; available columns: {', '.join(known)}.", "label_column_name")
     label = label_column or (known[0] if known else None)
-    Columns((column,), (label,) if label else (), id_column).check(file, source.columns)
+    Columns((column,), (label,) if label else ()).check(file, source.columns)
     rows, bad_rows = [], {}
     for position, row in enumerate(source.rows):
         if problem := problem_in_words(row, column, label):
             bad_rows[f"{source.unit} {row.number}"] = problem
             continue
-        entry = {"words": row.values[column], "row": position, "id": str(row.values[id_column]) if id_column else ""}
+        entry = {"words": row.values[column], "row": position}
         if label:
             entry["labels"] = ["" if name in NO_LABEL else str(name) for name in row.values[label]]
         rows.append(entry)

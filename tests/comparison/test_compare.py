@@ -209,6 +209,8 @@ def test_several_labels_per_text(tmp_path):
     lines.insert(2, {"n": "bad row", "text": "", "label": []})
     (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, lines)))
     flags = np.array([[name in names for name in NAMES] for names in labels])
+    with pytest.raises(InputError, match="rows.jsonl has no column 'm' .`id_column_name`.*n, text, label"):
+        compare(sources, tmp_path / "rows.jsonl", skip_bad_rows=True, id_column_name="n,m")
     with pytest.raises(InputError, match="rows.jsonl, line 3: 'text' is empty.*skip_bad_rows"):
         compare(sources, tmp_path / "rows.jsonl")
     options = {"id_column_name": "n", "skip_bad_rows": True, "output_dir": tmp_path / "out"}
