@@ -36,7 +36,7 @@ LAYER_OF = {name: number for number, names in enumerate(LAYERS) for name in name
 
 # Maximum number of lines of Python in each directory or file.
 BUDGETS = {
-    "fixedbert_cli.py": 234,
+    "fixedbert_cli.py": 243,
     "fixedbert": 460,  # files at the top of the package, without subpackages
     "fixedbert/model": 1333,
     "fixedbert/conversion": 1175,
@@ -44,17 +44,17 @@ BUDGETS = {
     "fixedbert/fine_tuning": 3165,
     "fixedbert/pretraining": 850,
     "fixedbert/training": 1335,
-    "fixedbert/shrinking": 1926,
-    "fixedbert/comparison": 383,
+    "fixedbert/shrinking": 2068,
+    "fixedbert/comparison": 705,
     "fixedbert/inspection": 737,
     "fixedbert/publishing": 690,
     "fixedbert/support": 445,
     "experiments": 4000,
     "benchmarks": 2139,
     "soak": 561,
-    "tests": 15098,
+    "tests": 15611,
 }
-INSTALLED_BUDGET = 14930  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
+INSTALLED_BUDGET = 15403  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
 
 
 def module_of(file: Path) -> str:
