@@ -17,7 +17,7 @@ from ..training.output import Trained, record_metrics
 from ..training.plots import draw_squad
 from .examples import SAMPLE_SEED, longest_first, sample_rows, warn_of_overlap
 from .fine_tune import FineTuningTask
-from .squad_metrics import SquadEvaluation, f1_gain_without_punctuation
+from .squad_metrics import SquadEvaluation, f1_gain_without_punctuation, squad_scores, squad_v2_scores
 from .squad_questions import load_squad, question_rows, questions_that_fit
 from .squad_windows import squad_windows
 from .sweep import sweep
@@ -142,8 +142,9 @@ class QuestionAnswering(FineTuningTask):
             warn_of_overlap("validation", examples.get("train"), examples["validation"], ("question", "context"))
         self.evaluated = {kind: rows for kind, rows in self.features.items() if kind == "validation"}
         self.compute_metrics, self.trainer_options = self.evaluations.get("validation"), {}
-        exact = ["exact", "best_exact", "best_f1"] if data_args.version_2_with_negative else ["exact_match"]
-        self.metric_names = ["loss", "f1", *exact]
+        answers = getattr(self.compute_metrics, "answers", {"": []})  # the metrics depend on which questions have any
+        scores = squad_v2_scores({}, answers, {}) if data_args.version_2_with_negative else squad_scores({}, answers)
+        self.metric_names = ["loss", *(name for name in scores if not name.endswith(("total", "thresh")))]
 
     def evaluate(self, trainer: FineTuningTrainer):
         evaluation, windows = self.evaluations["validation"], self.features["validation"]

@@ -19,7 +19,7 @@ logger = transformers.utils.logging.get_logger(__name__)
 # Keys that transformers stores in config.json although they are not fields.
 TRANSFORMERS_KEYS = set(
     "_attn_implementation _commit_hash _from_auto _from_pipeline _name_or_path attn_implementation auto_map dtype "
-    "code_revision experts_implementation model_max_length model_type name_or_path num_labels "
+    "code_revision experts_implementation finetuning_task model_max_length model_type name_or_path num_labels "
     "output_attentions per_layer_config quantization_config target_mean target_std "
     "text_column_names tokenizer_class torch_dtype trust_remote_code".split()
 )

@@ -230,6 +230,22 @@ def test_thresholds_and_maximum_counts(model, download, questions, tmp_path):
     assert {"predict_f1", "predict_samples"} <= set(found)  # these questions have answers
 
 
+def test_metrics_of_questions(model, questions, tmp_path):
+    """Metrics for questions with or without answers can select the best checkpoint, if there are such questions."""
+    rows = [json.loads(line) for line in Path(questions).read_text().splitlines()]
+    rows = [row for row in rows if row["answers"]["text"] not in ([], ["a"], ["the"])]  # articles are empty answers
+    (tmp_path / "answered.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    run = ("--do_train", "--do_eval", "--max_steps", "2", "--eval_strategy", "steps", "--eval_steps", "1")
+    run += ("--save_strategy", "steps", "--save_steps", "1", "--load_best_model_at_end", "--metric_for_best_model")
+    squad(model, questions, tmp_path / "out", *run, "NoAns_f1")
+    state = json.loads((tmp_path / "out/trainer_state.json").read_text())
+    assert state["best_metric"] == max(entry.get("eval_NoAns_f1", 0) for entry in state["log_history"])
+    with pytest.raises(InputError, match="unknown metric 'NoAns_f1'; available metrics: loss, exact, HasAns_exact"):
+        squad(
+            model, questions, tmp_path / "no", *run, "NoAns_f1", "--validation_file", str(tmp_path / "answered.jsonl")
+        )
+
+
 def test_invalid_questions_have_empty_predictions(model, questions, tmp_path, capsys, monkeypatch):
     """With --skip_bad_rows, the files contain all ids. Invalid and long questions have empty predictions."""
     monkeypatch.setattr("fixedbert.fine_tuning.squad.MIN_GAIN", -100.0)
