@@ -41,7 +41,7 @@ BUDGETS = {
     "fixedbert/model": 1333,
     "fixedbert/conversion": 1175,
     "fixedbert/data": 2201,
-    "fixedbert/fine_tuning": 3165,
+    "fixedbert/fine_tuning": 3166,
     "fixedbert/pretraining": 850,
     "fixedbert/training": 1335,
     "fixedbert/shrinking": 2068,
@@ -52,9 +52,9 @@ BUDGETS = {
     "experiments": 4000,
     "benchmarks": 2139,
     "soak": 561,
-    "tests": 15611,
+    "tests": 15627,
 }
-INSTALLED_BUDGET = 15403  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
+INSTALLED_BUDGET = 15404  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
 
 
 def module_of(file: Path) -> str:
