@@ -84,7 +84,7 @@ class Comparison:
                 f"lost, gained: {self.item}s that only the first model, or only this model, predicts correctly"
             )
         if "truncated" in flips:
-            notes.append(f"truncated: rows with more than {self.max_seq_length} tokens, of which the end is ignored")
+            notes.append(f"truncated: rows with more than {self.max_seq_length} tokens, whose end is ignored")
         if self.folder and any(model.fidelity and model.fidelity.agreement is not None for model in others):
             notes.append(f"{self.item}s with different predictions: {self.folder}/{CHANGED}")
         return "\n".join([f"{rows} rows from {self.file}, on {self.machine}", "", *aligned(lines), "", *notes])
