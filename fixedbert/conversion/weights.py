@@ -1,6 +1,7 @@
 """Loads weights without running code from the checkpoint, and checks that no weight of the base model is missing."""
 
 import logging
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -73,13 +74,16 @@ def load_body(model_class: Any, source: str | Path, config: PreTrainedConfig, **
 @contextmanager
 def without_load_report() -> Iterator[None]:
     """Context manager that silences transformers' report about missing and unexpected weights."""
-    logger = logging.getLogger(modeling_utils.__name__)
-    level = logger.level
-    logger.setLevel(logging.ERROR)
+    logger, thread = logging.getLogger(modeling_utils.__name__), threading.get_ident()
+
+    def keep(record: logging.LogRecord) -> bool:
+        return threading.get_ident() != thread
+
+    logger.addFilter(keep)  # with a higher level, transformers would warn about tensor parallelism
     try:
         yield
     finally:
-        logger.setLevel(level)
+        logger.removeFilter(keep)
 
 
 def stored_tensors(source: str | Path, **options) -> dict[str, StoredTensor]:
@@ -127,9 +131,12 @@ def check_base_weights(source: str | Path, model: PreTrainedModel, info: dict):
         return (part in parts or name.startswith(prefix)) and part not in OPTIONAL
 
     if missing := sorted(filter(required, info["missing_keys"])):
+        common = os.path.commonprefix(sorted(info["unexpected_keys"])).rpartition(".")[0]
+        has_prefix = common and not any(required(name) for name in model.state_dict().keys() - {*missing})
+        reason = f"its tensor names begin with {common + '.'!r}" if has_prefix else "the file is incomplete"
         raise InputError(
-            f"{source}: weights are missing for {shorten(missing)}; the file is incomplete, its tensor names "
-            "have a different prefix, or config.json belongs to a different model."
+            f"{source}: weights are missing for {shorten(missing)}; {reason}, or config.json belongs to a different "
+            "model."
         )
     for name, actual, expected in sorted(info["mismatched_keys"]):
         if required(name):

@@ -83,8 +83,8 @@ def check_refused(folder: Path, *parts: str, flows=FLOWS):
         assert all(part in sentence for part in parts), (name, sentence)
 
 
-def test_incomplete_base_model(folder):
-    """A missing layer or bias is reported for every task head."""
+def test_incomplete_base_model(folder, caplog):
+    """A missing layer or bias, or a common prefix of all names, is reported, and transformers prints no report."""
     tensors = tensors_in(folder)
     for part in (LAYER, "query.bias"):
         write(folder, {name: tensor for name, tensor in tensors.items() if part not in name})
@@ -92,6 +92,9 @@ def test_incomplete_base_model(folder):
     write(folder, tensors)
     configure(folder, num_hidden_layers=4)
     check_refused(folder, "encoder.layer.3.attention.output.LayerNorm.bias'")
+    write(folder, {f"encoder.net.{name}": tensor for name, tensor in tensors.items()})
+    check_refused(folder, "its tensor names begin with 'encoder.net.'")
+    assert not caplog.records
 
 
 def test_unexpected_base_model_weights(folder):
