@@ -39,7 +39,7 @@ BUDGETS = {
     "fixedbert_cli.py": 243,
     "fixedbert": 460,  # files at the top of the package, without subpackages
     "fixedbert/model": 1333,
-    "fixedbert/conversion": 1175,
+    "fixedbert/conversion": 1182,
     "fixedbert/data": 2201,
     "fixedbert/fine_tuning": 3166,
     "fixedbert/pretraining": 850,
@@ -52,9 +52,9 @@ BUDGETS = {
     "experiments": 4000,
     "benchmarks": 2139,
     "soak": 561,
-    "tests": 15627,
+    "tests": 15630,
 }
-INSTALLED_BUDGET = 15404  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
+INSTALLED_BUDGET = 15411  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
 
 
 def module_of(file: Path) -> str:
