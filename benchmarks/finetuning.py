@@ -105,7 +105,7 @@ def train_plain(model: str, seed: int, bf16: bool, directory: str, same_settings
     trained = trainer.train().metrics["train_runtime"]
     if same_settings:
         trainer.args.train_sampling_strategy = "random"  # otherwise Trainer shuffles predictions too
-        features, _ = longest_first(features.add_column("length", list(map(len, features["input_ids"]))))
+        features = longest_first(features.add_column("length", list(map(len, features["input_ids"]))))
     began = time.perf_counter()
     output = trainer.predict(features)
     accuracy = float(np.mean(output.predictions.argmax(1) == output.label_ids))

@@ -74,10 +74,9 @@ def sample_rows(rows: datasets.Dataset, count: int | None, seed: int) -> dataset
     return rows if count is None else rows.select(sampled_indices(len(rows), count, seed))
 
 
-def longest_first(features: datasets.Dataset) -> tuple[datasets.Dataset, np.ndarray]:
-    """Returns the features sorted by decreasing length, and the original index of each one."""
-    order = np.argsort(-np.array(features["length"][:]), kind="stable")
-    return features.select(order), order
+def longest_first(features: datasets.Dataset) -> datasets.Dataset:
+    """Returns the features sorted by decreasing length."""
+    return features.select(np.argsort(-np.array(features["length"][:]), kind="stable"))
 
 
 def warn_of_overlap(name: str, train: datasets.Dataset | None, rows: datasets.Dataset, columns: Iterable[str]):

@@ -220,7 +220,7 @@ class TextClassification(FineTuningTask):
             report_truncation(split, features, len(rows), data_args.max_seq_length)
         for split, rows in self.data.of_kind("validation").items():
             warn_of_overlap(split, train, rows, ("sentence1", "sentence2"))
-        self.evaluated = {split: longest_first(self.features[split])[0] for split in self.data.of_kind("validation")}
+        self.evaluated = {split: longest_first(self.features[split]) for split in self.data.of_kind("validation")}
 
     def evaluate(self, trainer: FineTuningTrainer):
         metrics: dict[str, float] = {}
@@ -246,7 +246,7 @@ class TextClassification(FineTuningTask):
 
     def predict(self, trainer: FineTuningTrainer):
         for split, rows in self.data.of_kind("test").items():
-            output = trainer.predict(longest_first(self.features[split])[0], metric_key_prefix="predict")
+            output = trainer.predict(longest_first(self.features[split]), metric_key_prefix="predict")
             predictions, probabilities = self.evaluation.predict(output.predictions)
             names, directory = self.evaluation.class_names, trainer.args.directory
             if not trainer.is_world_process_zero():

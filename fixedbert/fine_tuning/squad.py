@@ -129,7 +129,7 @@ class QuestionAnswering(FineTuningTask):
                 limit = data_args.max_train_samples  # of questions, and then of windows, as in run_qa.py
                 self.features[kind] = sample_rows(windows, limit, seed)
                 continue
-            self.features[kind], _ = longest_first(windows)
+            self.features[kind] = longest_first(windows)
             self.evaluations[kind] = SquadEvaluation(
                 examples[kind],
                 self.features[kind],
