@@ -26,7 +26,7 @@ from .label_columns import encode_labels
 from .labels import MULTI, REGRESSION, align_labels, default_names, match_names, problem_type_of
 from .prediction_files import prediction_columns, write_predictions, write_submission
 from .sweep import sweep
-from .target_scaling import choose_scaling, scale, unscale
+from .target_scaling import choose_scaling, is_unit_scale, scale, unscale
 from .texts import TextData, load_dataset, load_files, load_task, text_features
 from .trainer import FineTuningArguments, FineTuningDataArguments, FineTuningTrainer
 
@@ -86,6 +86,8 @@ class GlueDataArguments(FineTuningDataArguments):
             raise InputError(f"{self.threshold}: must be between 0 and 1.", "threshold")
         if self.pool not in ("mean", "max"):
             raise InputError(f"{self.pool!r}: must be mean or max.", "pool")
+        if taken := {"row", "prediction", "probability"} & {*split_names(self.id_column_name)}:
+            raise InputError(f"{taken.pop()}: a column of predictions.csv has this name.", "id_column_name")
         percentage = self.validation_split_percentage
         if percentage is not None and not 0 < percentage < 100:
             raise InputError(f"{percentage}: must be between 1 and 99.", "validation_split_percentage")
@@ -137,9 +139,9 @@ def load_texts(
         "id_columns": split_names(arguments.id_column_name),
         "max_samples": limits,
         "seed": seed,
-        "validation_percentage": arguments.validation_split_percentage if "validation" in kinds else None,
+        "validation_percentage": arguments.validation_split_percentage,
     }
-    if options["validation_percentage"]:  # the validation rows come from the training data
+    if arguments.validation_split_percentage and "validation" in kinds:  # its rows come from the training data
         kinds = ("train", *(kind for kind in kinds if kind == "test"))
     if arguments.dataset_name:
         splits = {kind: arguments.validation_split_name if kind == "validation" else kind for kind in kinds}
@@ -185,11 +187,12 @@ class TextClassification(FineTuningTask):
         self, name: str | None, config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase, arguments: tuple
     ):
         model_args, data_args, training_args = arguments
-        seed = SAMPLE_SEED if training_args.data_seed is None else training_args.data_seed
         trained_on = tuple(getattr(config, "text_column_names", None) or ())
         hub_options = {"cache_dir": model_args.cache_dir, "token": model_args.token}
         self.name, self.data_args = name, data_args
-        self.data = load_texts(name, data_args, training_args.kinds, seed, trained_on, **hub_options)
+        self.data = load_texts(
+            name, data_args, training_args.kinds, training_args.sample_seed, trained_on, **hub_options
+        )
         check_text_columns(self.data.text_columns, trained_on, training_args.do_train)
         label_ids, self.new_head = align_labels(
             self.data.labels, config, training_args.do_train, self.data.problem_type
@@ -197,11 +200,8 @@ class TextClassification(FineTuningTask):
         train = self.data.splits.get("train")
         if train is not None:
             config.text_column_names = [*self.data.text_columns]
-        if self.new_head and hasattr(config, "target_std"):
-            config.target_mean = config.target_std = None
-        is_new = self.new_head or not any("SequenceClass" in name for name in config.architectures or ())
-        if train is not None and is_new and name is None and config.problem_type == REGRESSION:
-            choose_scaling(encode_labels(train["label"], label_ids, config).reshape(len(train), -1), config)
+        if train is not None and config.problem_type == REGRESSION:
+            self.fit_scale(encode_labels(train["label"], label_ids, config).reshape(len(train), -1), config)
         self.evaluation = GlueEvaluation(name, config, data_args.threshold)
         self.compute_metrics, self.metric_names = self.evaluation, self.evaluation.metric_names
         self.trainer_options: dict[str, Any] = {"pool": data_args.pool}
@@ -221,6 +221,15 @@ class TextClassification(FineTuningTask):
         for split, rows in self.data.of_kind("validation").items():
             warn_of_overlap(split, train, rows, ("sentence1", "sentence2"))
         self.evaluated = {split: longest_first(self.features[split]) for split in self.data.of_kind("validation")}
+
+    def fit_scale(self, targets: np.ndarray, config: PreTrainedConfig):
+        """Chooses the scale of targets (rows, outputs) for a new head, or replaces a head with a different scale."""
+        is_new = self.new_head or not any("SequenceClass" in name for name in config.architectures or ())
+        if is_new or not is_unit_scale(scale(targets, config)):
+            if not is_new:
+                PartialState().print("replacing the model's head, whose targets have a different scale")
+            self.new_head = self.new_head or not is_new
+            choose_scaling(targets, config)
 
     def evaluate(self, trainer: FineTuningTrainer):
         metrics: dict[str, float] = {}
@@ -275,8 +284,8 @@ def check_text_columns(columns: tuple[str, ...], trained_on: tuple[str, ...], tr
         return
     if len(columns) != len(trained_on):
         raise InputError(
-            f"{', '.join(columns)}: the model was trained on {', '.join(trained_on)}; name the matching columns.",
-            "text_column_names",
+            f"the texts are {', '.join(columns)}, but the model was trained on {', '.join(trained_on)}; use data with "
+            "the same columns."
         )
     if columns != trained_on and {*columns} == {*trained_on}:
         PartialState().print(

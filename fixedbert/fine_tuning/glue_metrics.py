@@ -9,7 +9,7 @@ from .labels import MULTI, REGRESSION, SINGLE
 
 def lower_is_better(metric: str) -> bool:
     """Returns True if lower values of a metric are better. The name may begin with "eval_"."""
-    return metric.endswith("loss") or metric.removeprefix("eval_") in ("mse", "mae")
+    return metric.removeprefix("eval_") in ("loss", "mse", "mae")
 
 
 def correlation(function, predictions: np.ndarray, labels: np.ndarray) -> float:
@@ -19,18 +19,17 @@ def correlation(function, predictions: np.ndarray, labels: np.ndarray) -> float:
     return float(function(predictions, labels)[0])
 
 
-def average_f1(average: str):
-    """Returns a function that computes F1 with an `average` from scikit-learn over all labels, "micro" or "macro"."""
-    return lambda predictions, labels, _: float(f1_score(labels, predictions, average=average, zero_division=0.0))
-
-
 MEASURES = {
     "accuracy": lambda predictions, labels, positive: float(accuracy_score(labels, predictions)),
     "f1": lambda predictions, labels, positive: float(
         f1_score(labels == positive, predictions == positive, zero_division=0.0)
     ),
-    "macro_f1": average_f1("macro"),
-    "micro_f1": average_f1("micro"),
+    "macro_f1": lambda predictions, labels, positive: float(
+        f1_score(labels, predictions, average="macro", zero_division=0.0)
+    ),
+    "micro_f1": lambda predictions, labels, positive: float(
+        f1_score(labels, predictions, average="micro", zero_division=0.0)
+    ),
     "balanced_accuracy": lambda predictions, labels, positive: float(  # the average recall of classes with labels
         recall_score(labels, predictions, labels=np.unique(labels), average="macro", zero_division=0.0)
     ),

@@ -4,7 +4,7 @@ import math
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -16,7 +16,7 @@ from ..data.readers import text_problem
 from ..support.errors import InputError
 from .labels import MULTI, REGRESSION, SINGLE, problem_type_of, shorten
 
-MISSING = ("-1", "-100")  # Hugging Face datasets and transformers use these ids for missing labels
+MISSING = (-1, -100)  # Hugging Face datasets and transformers use these ids for missing labels
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,8 @@ class LabelFormat:
         scores = do_regression or (do_regression is None and are_floats(strings))
         if len(columns) > 1:
             names = {column: column for column in columns}
-            if do_regression is not True and all(as_float(value) in (0, 1) for value in values):
+            flags = [flag_of(value) for value in values if not is_placeholder(value)]
+            if do_regression is not True and {*flags} <= {0, 1}:
                 return cls(MULTI, names)
             if scores or do_regression is False:
                 return cls(REGRESSION if scores else MULTI, names)
@@ -67,7 +68,7 @@ class LabelFormat:
             raise InputError(f"{source}: the labels are lists of floats; set `do_regression` if they are scores.")
         if scores:
             return cls(REGRESSION, {})
-        names = label_names_in(items if lists else strings - {*MISSING})
+        names = label_names_in(value for value in (items if lists else strings) if not is_placeholder(value))
         check_label_names([*names], len(values), source)
         return cls(MULTI if lists else SINGLE, names)
 
@@ -95,7 +96,7 @@ class LabelFormat:
             if len({*names}) < len(names):
                 raise ValueError("a label occurs twice in the list; for flags of 0 and 1, use a column for each label")
             return names
-        flags = [as_float(value) for value in values]
+        flags = [flag_of(value) for value in values]
         if len(values) != len(self.names) or not {*flags} <= {0, 1}:
             raise ValueError(f"the labels {', '.join(map(str, values))!r} are not 0 or 1")
         return [name for name, flag in zip(self.names, flags, strict=True) if flag]
@@ -110,7 +111,7 @@ class LabelFormat:
         name = normalized(value)
         if name in self.names:
             return self.names[name]
-        if name in MISSING:
+        if is_placeholder(value):
             raise ValueError(f"the label {name} stands for a missing label; if it is a class, rename it")
         raise ValueError(f"unknown label {value!r}; available labels: {shorten(self.names)}")
 
@@ -124,6 +125,8 @@ class LabelFormat:
         if self.problem_type == REGRESSION:
             return PartialState().print(f"{source}: {len(labels):,} rows with scores (a regression)")
         counts = Counter(chain(*labels) if self.problem_type == MULTI else labels)
+        if self.problem_type == MULTI and split == "train" and len({*self.names.values()}) < 2:
+            raise InputError(f"{source}: training on lists of labels needs at least two different labels.")
         if self.problem_type == SINGLE and len(counts) == 1:
             if split == "train":
                 raise InputError(
@@ -166,12 +169,22 @@ def is_missing(value: object) -> bool:
     return value is None or value != value or (isinstance(value, str) and not value.strip())
 
 
+def is_placeholder(value: object) -> bool:
+    """Returns True if the value is missing, or a number that stands for a missing label."""
+    return is_missing(value) or as_float(value) in MISSING
+
+
+def flag_of(value: object) -> float:
+    """Returns 0 or 1 for a flag, such as 1.0 or True, which pandas writes. Returns other numbers, or NaN."""
+    return {"true": 1.0, "false": 0.0}.get(str(value).strip().lower(), as_float(value))
+
+
 def normalized(value: object) -> str:
     """Returns a label as a string in which equal characters have equal code points (NFC)."""
     return unicodedata.normalize("NFC", str(value))
 
 
-def label_names_in(values: Collection) -> dict[str, str]:
+def label_names_in(values: Iterable) -> dict[str, str]:
     """Returns the sorted label names as the `names` of a LabelFormat."""
     return {name: name for name in sorted({normalized(value) for value in values}, key=label_sort_key)}
 

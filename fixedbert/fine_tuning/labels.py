@@ -12,7 +12,6 @@ from ..support.errors import InputError
 MAX_LISTED, MAX_CHARACTERS = 20, 100  # maximum number of labels in a message, and of characters for each
 # The values of `problem_type`, as in transformers: one label, any number of labels, or scores for each text.
 SINGLE, MULTI, REGRESSION = "single_label_classification", "multi_label_classification", "regression"
-TEXT_COLUMNS = "text_column_names"  # field in a model's configuration: the text columns on which it was trained
 
 
 def problem_type_of(config: PreTrainedConfig) -> str:

@@ -15,7 +15,7 @@ from ..support.files import to_json, write_atomically
 from ..training.arguments import ModelArguments, read_arguments, with_recipe
 from ..training.output import Trained, record_metrics
 from ..training.plots import draw_squad
-from .examples import SAMPLE_SEED, longest_first, sample_rows, warn_of_overlap
+from .examples import longest_first, sample_rows, warn_of_overlap
 from .fine_tune import FineTuningTask
 from .squad_metrics import SquadEvaluation, f1_gain_without_punctuation, squad_scores, squad_v2_scores
 from .squad_questions import load_squad, question_rows, questions_that_fit
@@ -115,7 +115,7 @@ class QuestionAnswering(FineTuningTask):
         self.features, self.evaluations = {}, {}
         self.skipped: dict[str, list[str]] = {kind: [] for kind in training_args.kinds}
         examples: dict[str, datasets.Dataset] = {}
-        seed = SAMPLE_SEED if training_args.data_seed is None else training_args.data_seed
+        seed = training_args.sample_seed
         for kind, skipped in self.skipped.items():
             source, size = data_args.source(kind), (data_args.max_seq_length, data_args.doc_stride)
             rows = load_questions(data_args, kind, skipped, cache_dir=model_args.cache_dir, token=model_args.token)

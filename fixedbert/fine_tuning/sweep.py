@@ -19,7 +19,8 @@ from ..training.arguments import make_arguments
 from ..training.output import Trained, finish_directory, output_lock, read_result
 from ..training.plots import draw_sweep, is_metric
 from ..training.resumption import COMMAND_FILE, check_same_command, write_command
-from .fine_tune import FineTuningTask, fine_tune
+from .fine_tune import FineTuningTask, check_metric, fine_tune
+from .glue_metrics import METRICS
 from .trainer import FineTuningArguments
 
 # Devlin et al., 2019, appendix A.3. The batch size is the total over all devices.
@@ -57,6 +58,9 @@ def plan_runs(tasks: list[str | None], training_args: FineTuningArguments) -> li
         raise InputError("cannot be combined with `max_steps`, which overrides the number of epochs.", "grid")
     if training_args.teacher_model is not None and len(set(tasks) - {"ax"}) > 1:
         raise InputError("can only be used with a single `task_name`.", "teacher_model")
+    for task in tasks:
+        if (metrics := METRICS.get(task or "")) and len(tasks) > 1:
+            check_metric(training_args, ["loss", *metrics, *["combined_score"][: len(metrics) - 1]])
     values = GRIDS[grid] if grid else {}
     points = [tuple(zip(values, point, strict=True)) for point in product(*values.values())]
     seeds = dict.fromkeys(training_args.seeds or [training_args.seed])

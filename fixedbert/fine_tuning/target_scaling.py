@@ -9,15 +9,28 @@ from transformers import PreTrainedConfig
 UNSCALED_STD, UNSCALED_MEAN = (0.1, 10.0), 10.0
 
 
+def is_unit_scale(targets: np.ndarray) -> bool:
+    """Returns True if a model can be trained on `targets` (rows, outputs) without scaling them."""
+    mean, std = moments(targets)
+    return bool(np.all((std >= UNSCALED_STD[0]) & (std <= UNSCALED_STD[1]) & (abs(mean) <= UNSCALED_MEAN)))
+
+
+def moments(targets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the mean and standard deviation of each target, (outputs,). For constant targets, the latter is 1."""
+    std = targets.std(axis=0)
+    return targets.mean(axis=0), np.where(std > 0, std, 1.0)
+
+
 def choose_scaling(targets: np.ndarray, config: PreTrainedConfig):
     """
     Stores the mean and standard deviation of `targets` (rows, outputs) in `config` as the lists `target_mean` and
-    `target_std`, and prints them, if a target is far from unit scale. Constant targets keep a standard deviation of 1.
+    `target_std`, and prints them, if a target is far from unit scale. Otherwise, removes the stored values.
     """
-    mean, std = targets.mean(axis=0), targets.std(axis=0)
-    std = np.where(std > 0, std, 1.0)
-    if np.all((std >= UNSCALED_STD[0]) & (std <= UNSCALED_STD[1]) & (abs(mean) <= UNSCALED_MEAN)):
+    if hasattr(config, "target_std"):
+        config.target_mean = config.target_std = None
+    if is_unit_scale(targets):
         return
+    mean, std = moments(targets)
     config.target_mean, config.target_std = mean.tolist(), std.tolist()
     scales = ", ".join(f"{m:.4g} ± {s:.4g}" for m, s in zip(mean, std, strict=True))
     PartialState().print(f"the targets are standardized for training (mean ± standard deviation: {scales})")
@@ -25,21 +38,19 @@ def choose_scaling(targets: np.ndarray, config: PreTrainedConfig):
 
 def scale(targets, config: PreTrainedConfig):
     """Returns the targets (..., outputs) on the scale of the model's logits."""
-    if getattr(config, "target_std", None) is None:
-        return targets
     mean, std = mean_and_std(targets, config)
-    return (targets - mean) / std
+    return targets if std is None else (targets - mean) / std
 
 
 def unscale(logits, config: PreTrainedConfig):
     """Returns the predictions (..., outputs) in the units of the targets, for the logits of a regression model."""
-    if getattr(config, "target_std", None) is None:
-        return logits
     mean, std = mean_and_std(logits, config)
-    return logits * std + mean
+    return logits if std is None else logits * std + mean
 
 
 def mean_and_std(values, config: PreTrainedConfig) -> tuple:
-    """Returns the means and standard deviations (outputs,) as tensors or arrays of the same kind as `values`."""
+    """Returns the stored means and standard deviations (outputs,) as tensors or arrays like `values`, or Nones."""
+    if getattr(config, "target_std", None) is None:
+        return None, None
     convert = values.new_tensor if isinstance(values, torch.Tensor) else np.array
     return convert(config.target_mean), convert(config.target_std)

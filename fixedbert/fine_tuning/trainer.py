@@ -18,6 +18,7 @@ from ..training.trainer import CommonTrainer
 from .class_weights import describe_weights, weighted_cross_entropy
 from .distillation import Teacher
 from .document_windows import pool_windows
+from .examples import SAMPLE_SEED
 from .glue_metrics import lower_is_better
 from .labels import MULTI
 
@@ -61,15 +62,19 @@ class FineTuningArguments(CommonArguments):
             self.bf16 = not self.fp16 and has_bf16(self.use_cpu)
         if self.eval_strategy == "steps" and self.eval_steps is None and self.logging_steps == LOGGING:
             self.eval_steps = 500  # Trainer evaluates at each log entry by default
-        lower = self.metric_for_best_model is not None and lower_is_better(self.metric_for_best_model)
-        if lower and self.greater_is_better:
-            raise InputError(f"{self.metric_for_best_model} is better if it is lower.", "greater_is_better")
-        if lower:
-            self.greater_is_better = False  # Trainer's default is True for metrics such as mse
+        if metric := self.metric_for_best_model:  # Trainer's default is True for metrics such as mse
+            if self.greater_is_better == lower_is_better(metric):
+                raise InputError(f"cannot be {str(self.greater_is_better).lower()} for {metric}.", "greater_is_better")
+            self.greater_is_better = not lower_is_better(metric)
         super().__post_init__()
         self.dataloader_pin_memory &= self.device.type != "cpu"
         if self.early_stopping_patience is not None:
             self.restore_callback_states_from_checkpoint = True
+
+    @property
+    def sample_seed(self) -> int:
+        """Returns the seed for drawing examples, which is the same for all seeds of a sweep."""
+        return SAMPLE_SEED if self.data_seed is None else self.data_seed
 
     @property
     def kinds(self) -> tuple[str, ...]:

@@ -2,8 +2,8 @@
 
 import signal
 import threading
-from collections.abc import Sized
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import load_model
@@ -44,8 +44,9 @@ def train(trainer: CommonTrainer, checkpoint: str | None):
         result = trainer.train(checkpoint)
         if not stop.stopped:
             trainer.save_model()
-            assert isinstance(trainer.train_dataset, Sized)
-            record_metrics(trainer, "train", result.metrics | {"train_samples": len(trainer.train_dataset)})
+            rows: Any = trainer.train_dataset
+            samples = len({*rows["example"]}) if "example" in getattr(rows, "column_names", ()) else len(rows)
+            record_metrics(trainer, "train", result.metrics | {"train_samples": samples})
             trainer.save_state()  # last, because trainer_state.json marks the training as complete
     finally:
         while stop.previous_handlers:

@@ -18,7 +18,8 @@ MAX_COUNTED_CLASSES = 12  # a confusion matrix with more classes shows no counts
 
 def is_metric(name: str) -> bool:
     """Returns True if `name`, from Trainer's log, is an evaluation metric and not a loss, count, time or threshold."""
-    return name.startswith("eval_") and not any(part in name for part in NOT_METRICS)
+    is_correlation = name.startswith("eval_pearson")  # its name can end with the name of a target
+    return is_correlation or (name.startswith("eval_") and not any(part in name for part in NOT_METRICS))
 
 
 @skip_without_matplotlib
@@ -81,13 +82,14 @@ def draw_glue(
                 panel.barh(labels, correct / np.maximum((expected + predicted).sum(axis=0), 1))
                 panel.set(xlabel="F1", xlim=(0, 1), ylabel="label")
             else:
-                for name, *scores in zip(
-                    labels or [""], np.atleast_2d(expected.T), np.atleast_2d(predicted.T), strict=True
-                ):
-                    panel.plot(*scores, ".", markersize=3, alpha=0.4, label=name)
+                targets, outputs = np.atleast_2d(expected.T), np.atleast_2d(predicted.T)
+                for name, target, output in zip(labels or [""], targets, outputs, strict=True):
+                    mean, std = (target.mean(), target.std() or 1) if labels else (0, 1)  # targets can differ in scale
+                    panel.plot((target - mean) / std, (output - mean) / std, ".", markersize=3, alpha=0.4, label=name)
                 if labels:
                     panel.legend()
-                panel.set(xlabel="score", ylabel="predicted score")
+                unit = " (standard deviations)" if labels else ""
+                panel.set(xlabel=f"score{unit}", ylabel=f"predicted score{unit}")
             panel.set_title(f"{split.replace('_', ' ')}, {len(expected):,} examples")
 
 

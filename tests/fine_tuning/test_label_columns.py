@@ -23,6 +23,7 @@ def infer(labels, columns=("label",), do_regression=None):
         ([(["b", "a"],), ([],), (["a"],)], 1, MULTI, ["a", "b"], [["b", "a"], [], ["a"]]),
         ([("1", "0", "1"), ("0", "0", "0")], 3, MULTI, ["c0", "c1", "c2"], [["c0", "c2"], []]),
         ([(1, 0), (True, 0.0)], 2, MULTI, ["c0", "c1"], [["c0"], ["c0"]]),
+        ([("1.0", "True"), ("0.0", "False"), ("0.0", "1")], 2, MULTI, ["c0", "c1"], [["c0", "c1"], [], ["c1"]]),
         ([("0.5", "3"), ("2", "-1")], 2, REGRESSION, ["c0", "c1"], [[0.5, 3.0], [2.0, -1.0]]),
         ([("0.5",), ("3",)], 1, REGRESSION, [], [0.5, 3.0]),
         ([("deu",), ("nan",), ("eng",)], 1, SINGLE, ["deu", "eng", "nan"], ["deu", "nan", "eng"]),
@@ -62,6 +63,10 @@ def test_ambiguous_labels_are_refused(rows, columns, do_regression, sentence):
     [
         (("-1",), infer([("a",), ("b",)]), "the label -1 stands for a missing label"),
         ((-100,), infer([(0,), (1,), (-100,)]), "the label -100 stands for a missing label"),
+        ((" -1",), infer([("a",), ("b",), (" -1",)]), "the label  -1 stands for a missing label"),
+        (([-100],), infer([([0, 1],), ([-100],), ([-1],)]), "the label -100 stands for a missing label"),
+        ((["a", None],), infer([(["a", None],), (["b"],)]), "the label is missing"),
+        (("-1.0", "1.0"), infer([("0.0", "1.0"), ("-1.0", "1.0"), ("", "0.0")], ("a", "b")), "are not 0 or 1"),
         ((float("nan"),), infer([(0,), (1,)]), "the label is missing"),
         (("",), infer([(["a"],)]), "the label is missing"),
         ((["a", None],), infer([(["a"],)]), "the label is missing"),
@@ -76,6 +81,14 @@ def test_invalid_labels(row, labels, sentence):
     """Missing, unknown and malformed labels raise an error with one sentence."""
     with pytest.raises(ValueError, match=sentence):
         labels.parse(row)
+
+
+def test_lists_need_two_labels():
+    """Lists that are all empty, or contain a single label, are refused for training."""
+    for lists in ([([],), ([],)], [(["a"],), ([],)]):
+        labels = infer(lists)
+        with pytest.raises(InputError, match="a.csv: training on lists of labels needs at least two different labels"):
+            labels.report("a.csv", [labels.parse(row) for row in lists], "train")
 
 
 def test_label_ids_in_lists_on_the_hub():

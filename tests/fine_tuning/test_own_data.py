@@ -110,6 +110,32 @@ def test_several_targets_in_their_units(model, tmp_path):
     assert "logit * target_std + target_mean" in (tmp_path / "out/README.md").read_text()
 
 
+def test_scale_of_a_model_that_is_trained_further(model, tmp_path, capsys):
+    """Targets with a different scale replace the head of a regression model and its scale. Equal targets keep both."""
+    large, small, unit = (
+        write_csv(tmp_path / f"{name}.csv", ("text", "label"), ((t, a + b * n) for n, t in enumerate(texts(13))))
+        for name, a, b in (("large", 5e5, 1e4), ("small", 1e-6, 1e-4), ("unit", 0.5, 0.1))
+    )
+    expected = {large: True, small: True, unit: False}
+    before, first = str(tmp_path / "first"), train(model, tmp_path / "first", "--train_file", unit, "--do_train")[1]
+    assert not hasattr(first.config, "target_std")
+    for number, file in enumerate((large, large, small, unit)):
+        _, trained, _ = train(before, tmp_path / f"o{number}", "--train_file", file, "--do_train")
+        assert (getattr(trained.config, "target_std", None) is not None) == expected[file]
+        printed = "replacing the model's head, whose targets have a different scale" in capsys.readouterr().out
+        assert printed == (number != 1)
+        before = str(tmp_path / f"o{number}")
+
+
+def test_held_out_rows_are_never_trained_on(model, tmp_path):
+    """Training without evaluation omits the validation rows, too, so that a later evaluation is on unseen rows."""
+    file = write_csv(tmp_path / "a.csv", ("text", "label"), zip(texts(20), "ab" * 10, strict=True))
+    results, _, _ = train(
+        model, tmp_path / "out", "--train_file", file, "--validation_split_percentage", "20", "--do_train"
+    )
+    assert results["train_samples"] == 16
+
+
 def test_scaling_depends_on_the_targets(capsys):
     """Targets near unit scale, such as STS-B's, are not scaled. Constant targets keep their scale."""
     config = BertConfig(num_labels=1)
@@ -157,6 +183,7 @@ def test_windows_of_long_texts(model, tmp_path, pool, capsys):
     files = ("--train_file", file, "--test_file", file, "--max_seq_length", "13", "--do_train", "--do_predict")
     _, _, logits = train(model, tmp_path / "out", *files, "--stride", "4", "--pool", pool)
     assert "11 rows are split into" in capsys.readouterr().out
+    assert json.loads((tmp_path / "out/train_results.json").read_text())["train_samples"] == 11
     tokenizer = BertTokenizer.from_pretrained(tmp_path / "out")
     for line, text in zip(predictions_in(tmp_path / "out"), rows, strict=True):
         ids = tokenizer(text, add_special_tokens=False)["input_ids"]
@@ -189,8 +216,10 @@ def test_metric_for_the_best_model(model, tmp_path):
     arguments = {"output_dir": str(tmp_path), "metric_for_best_model": "eval_mse", "use_cpu": True}
     assert FineTuningArguments(**arguments).greater_is_better is False
     assert FineTuningArguments(**arguments | {"metric_for_best_model": "macro_f1"}).greater_is_better is True
-    with pytest.raises(InputError, match="`greater_is_better` eval_mse is better if it is lower"):
-        FineTuningArguments(**arguments, greater_is_better=True)
+    assert FineTuningArguments(**arguments | {"metric_for_best_model": "pearson_loss"}).greater_is_better is True
+    for metric, wrong in (("eval_mse", True), ("accuracy", False)):
+        with pytest.raises(InputError, match=f"`greater_is_better` cannot be {str(wrong).lower()} for {metric}"):
+            FineTuningArguments(**arguments | {"metric_for_best_model": metric}, greater_is_better=wrong)
     file = write_csv(tmp_path / "a.csv", ("text", "label"), zip(texts(4), "abab", strict=True))
     files = ("--train_file", file, "--validation_file", file, "--do_train", "--do_eval")
     with pytest.raises(InputError, match="unknown metric 'f1'; available metrics: loss, accuracy, macro_f1, balanced"):
@@ -218,6 +247,10 @@ def test_text_columns_of_the_model(model, tmp_path, capsys):
 @pytest.mark.parametrize(
     "more, sentence",
     [
+        (
+            {"id_column_name": "row", "train_file": "single"},
+            "`id_column_name` row: a column of predictions.csv has this",
+        ),
         ({"stride": 5, "train_file": "pairs"}, "`stride` text pairs cannot be split into windows"),
         ({"stride": 11, "max_seq_length": 13, "train_file": "single"}, "`stride` 11: must be between 0 and 10 tokens"),
         (

@@ -148,6 +148,11 @@ def test_invalid_commands(model, download, tmp_path):
         ("mnly", train, "unknown `task_name` 'mnly'; available tasks: cola"),
         ("rte wnli", (*train, *teacher), "`teacher_model` can only be used with a single `task_name`"),
         (
+            "mrpc stsb",
+            (*train, "--metric_for_best_model", "f1"),
+            "unknown metric 'f1'; available metrics: loss, pearson",
+        ),
+        (
             "rte wnli",
             (*train, "--resume_from_checkpoint", "x"),
             "`resume_from_checkpoint` can only be used with a single run",
