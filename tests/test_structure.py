@@ -41,9 +41,9 @@ BUDGETS = {
     "fixedbert/model": 1333,
     "fixedbert/conversion": 1182,
     "fixedbert/data": 2201,
-    "fixedbert/fine_tuning": 3166,
+    "fixedbert/fine_tuning": 3205,
     "fixedbert/pretraining": 850,
-    "fixedbert/training": 1335,
+    "fixedbert/training": 1338,
     "fixedbert/shrinking": 2068,
     "fixedbert/comparison": 705,
     "fixedbert/inspection": 737,
@@ -52,9 +52,9 @@ BUDGETS = {
     "experiments": 4000,
     "benchmarks": 2139,
     "soak": 561,
-    "tests": 15630,
+    "tests": 15681,
 }
-INSTALLED_BUDGET = 15411  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
+INSTALLED_BUDGET = 15453  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
 
 
 def module_of(file: Path) -> str:
