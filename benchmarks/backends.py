@@ -14,7 +14,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.utils import is_flash_attn_2_available
 
 from fixedbert import FixedHeadBertConfig, FixedHeadBertModel
-from fixedbert.model import fast_fixed_head_bert
+from fixedbert.model import unpadding_fixed_head_bert
 from fixedbert.model.attention_fixed_head_bert import eager_attention_forward
 
 LAYOUTS = ("full rows", "unpadded", "packed")
@@ -62,8 +62,8 @@ class Backend(NamedTuple):
         """Returns a context manager that selects `packed_function` for packed sequences."""
         if self.packed_function is None:
             return nullcontext()
-        attend = getattr(fast_fixed_head_bert, self.packed_function)
-        return patch.object(fast_fixed_head_bert, "select_packed_attention", lambda *args: attend)
+        attend = getattr(unpadding_fixed_head_bert, self.packed_function)
+        return patch.object(unpadding_fixed_head_bert, "select_packed_attention", lambda *args: attend)
 
 
 EAGER = Backend("eager")

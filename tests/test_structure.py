@@ -28,7 +28,7 @@ LAYERS = (
     ("counts", "presets"),
     ("model.modeling_fixed_head_bert",),
     ("model.attention_fixed_head_bert",),
-    ("model.fast_fixed_head_bert",),
+    ("model.unpadding_fixed_head_bert",),
     ("model",),
     ("support",),
 )
@@ -169,7 +169,7 @@ def test_matplotlib_is_optional():
     assert not importing, f"import matplotlib inside functions: {', '.join(sorted(importing))}"
 
 
-@pytest.mark.parametrize("part", ["configuration", "attention", "fast", "modeling"])
+@pytest.mark.parametrize("part", ["configuration", "attention", "unpadding", "modeling"])
 def test_model_files_need_only_transformers(part):
     """The model code, which is saved with checkpoints, imports only itself, torch and transformers."""
     others = {name.split(".")[0] for name in imports(FILES[f"model.{part}_fixed_head_bert"])} - {"fixedbert"}

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..model.fast_fixed_head_bert import find_label_indices, pack_batch, sequence_ids_from
+from ..model.unpadding_fixed_head_bert import find_label_indices, pack_batch, sequence_ids_from
 
 
 @dataclass

@@ -37,7 +37,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.models.bert.modeling_bert import BertAttention, BertSelfAttention, BertSelfOutput
 
 from .configuration_fixed_head_bert import FixedHeadBertConfig
-from .fast_fixed_head_bert import packed_attention_forward
+from .unpadding_fixed_head_bert import packed_attention_forward
 
 
 class FixedHeadBertSelfAttention(BertSelfAttention):

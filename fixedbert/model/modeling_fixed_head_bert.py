@@ -42,7 +42,7 @@ from .attention_fixed_head_bert import (
     FixedHeadBertSelfOutput,
 )
 from .configuration_fixed_head_bert import HEADS, FixedHeadBertConfig
-from .fast_fixed_head_bert import (
+from .unpadding_fixed_head_bert import (
     PackedBatch,
     apply_to_non_padding,
     fast_forward,

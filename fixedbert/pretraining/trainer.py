@@ -11,7 +11,7 @@ from transformers import EvalPrediction, PreTrainedTokenizerBase
 from transformers.utils import ModelOutput
 
 from ..data.examples import EpochSampler, Examples
-from ..model.fast_fixed_head_bert import find_label_indices
+from ..model.unpadding_fixed_head_bert import find_label_indices
 from ..training.trainer import CommonTrainer
 from .arguments import PretrainingArguments
 

@@ -2,7 +2,7 @@
 Prunes a BERT to a target speed or size while preserving its predictions.
 
 1. calibration.py loads unlabeled rows for the model's task.
-2. layers.py collects statistics for each layer: activations, and the Fisher information of the predictions.
+2. fisher_information.py collects statistics for each layer: activations, and the Fisher information.
 3. pruning.py computes the cost of pruning heads, head sizes and neurons. latency.py measures the time saved.
 4. budget.py chooses the shapes of all layers so that they meet the target at the lowest cost.
 5. layers.py refits the remaining weights to the hidden states of the original.
@@ -38,8 +38,9 @@ from ..training.output import output_directory
 from ..training.resumption import check_same_data
 from .budget import LayerSize, Option, head_choices, neuron_choices, solve_knapsack
 from .calibration import CalibrationData, mean_tokens, typical_sizes
+from .fisher_information import collect_statistics, layer_sizes, layers_of, non_padding_mask
 from .latency import LatencyTable, machine_name, measure_latencies, measure_speedup, median_time
-from .layers import LayerPruner, collect_statistics, layer_sizes, layers_of, non_padding_mask, refit
+from .layers import LayerPruner, refit
 from .predictions import LoadedModel, measure_fidelity
 from .pruning import TOKENS_PER_DIMENSION
 from .report import PLOT, ShrinkResult, plot

@@ -9,8 +9,8 @@ from transformers.masking_utils import sdpa_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from fixedbert import FixedHeadBertConfig, FixedHeadBertModel
-from fixedbert.model import fast_fixed_head_bert
-from fixedbert.model.fast_fixed_head_bert import SequenceLengths, packed_attention_forward
+from fixedbert.model import unpadding_fixed_head_bert
+from fixedbert.model.unpadding_fixed_head_bert import SequenceLengths, packed_attention_forward
 
 VARIANTS = [
     {},
@@ -299,7 +299,7 @@ def sequences(causal: bool, dtype=torch.float64):
 def test_packed_sequences_of_unequal_length(name, causal):
     """Attention within packed sequences equals that of separate sequences, in a loop (CPU) or padded (GPU)."""
     module, query, key, value, lengths = sequences(causal)
-    attend = getattr(fast_fixed_head_bert, name)
+    attend = getattr(unpadding_fixed_head_bert, name)
     kernel = ALL_ATTENTION_FUNCTIONS["sdpa"]
     output = attend(kernel, module, query, key, value, lengths, dropout=0.0, scaling=P**-0.5)
     sizes_q, sizes_k = (x.diff().tolist() for x in (lengths.cu_seq_lens_q, lengths.cu_seq_lens_k))

@@ -5,8 +5,8 @@ import torch
 from helpers.tiny_models import HEADS, UNEQUAL, B, D, L, V, inputs_of, model_of
 from transformers import Trainer, TrainingArguments
 
-from fixedbert.model.fast_fixed_head_bert import PackedBatch
 from fixedbert.model.modeling_fixed_head_bert import FixedHeadBertLayer
+from fixedbert.model.unpadding_fixed_head_bert import PackedBatch
 
 VARIANTS = [{}, {"head_embedding": "add"}, {"head_embedding": "mul", "qk_norm": True}, {"is_decoder": True}]
 VARIANTS += [UNEQUAL]

@@ -19,7 +19,8 @@ from fixedbert.conversion.to_bert import to_bert
 from fixedbert.fine_tuning.distillation import DistillationTrainer
 from fixedbert.shrinking.budget import LayerSize
 from fixedbert.shrinking.calibration import CalibrationData
-from fixedbert.shrinking.layers import collect_statistics, layer_sizes, refit
+from fixedbert.shrinking.fisher_information import collect_statistics, layer_sizes
+from fixedbert.shrinking.layers import refit
 from fixedbert.shrinking.predictions import measure_fidelity
 from fixedbert.shrinking.shrink import ShrinkContext, Target, layer_pruners, prune_layers, shrink
 from fixedbert.support.errors import InputError

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from benchmarks import backends, gpu, pretraining_steps
-from fixedbert.model import fast_fixed_head_bert
+from fixedbert.model import unpadding_fixed_head_bert
 
 CPU = torch.device("cpu")
 
@@ -40,8 +40,10 @@ def test_backends_agree_on_a_cpu(tmp_path, capsys):
 def test_incorrect_backend(tmp_path, monkeypatch, capsys):
     """A backend whose outputs are shifted by one token is reported as incorrect, and the exit status is 1."""
     monkeypatch.setattr(backends, "LAYOUTS", ("packed",))
-    original = fast_fixed_head_bert.padded_attention
-    monkeypatch.setattr(fast_fixed_head_bert, "padded_attention", lambda *x, **named: original(*x, **named).roll(1, 0))
+    original = unpadding_fixed_head_bert.padded_attention
+    monkeypatch.setattr(
+        unpadding_fixed_head_bert, "padded_attention", lambda *x, **named: original(*x, **named).roll(1, 0)
+    )
     lines = lines_of(tmp_path, 1)
     wrong = {title for title, line in lines.items() if line["right"] is False}
     assert {f"sdpa, padded attention, {dtype}" for dtype in ("float32", "float16", "bfloat16")} <= wrong
@@ -55,7 +57,7 @@ def test_exception_in_a_backend(tmp_path, monkeypatch):
         raise RuntimeError("no such kernel")
 
     monkeypatch.setattr(backends, "LAYOUTS", ("packed",))
-    monkeypatch.setattr(fast_fixed_head_bert, "looped_attention", broken)
+    monkeypatch.setattr(unpadding_fixed_head_bert, "looped_attention", broken)
     monkeypatch.setattr(backends, "dropout_line", lambda backend, *args: backends.Line(f"dropout: {backend}"))
     lines = lines_of(tmp_path, 1)
     line = lines["sdpa, looped attention, float32"]
