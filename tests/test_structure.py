@@ -44,7 +44,7 @@ BUDGETS = {
     "fixedbert/fine_tuning": 3205,
     "fixedbert/pretraining": 850,
     "fixedbert/training": 1338,
-    "fixedbert/shrinking": 2068,
+    "fixedbert/shrinking": 2092,
     "fixedbert/comparison": 705,
     "fixedbert/inspection": 737,
     "fixedbert/publishing": 690,
@@ -52,9 +52,9 @@ BUDGETS = {
     "experiments": 4000,
     "benchmarks": 2139,
     "soak": 561,
-    "tests": 15681,
+    "tests": 15684,
 }
-INSTALLED_BUDGET = 15453  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
+INSTALLED_BUDGET = 15477  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
 
 
 def module_of(file: Path) -> str:
