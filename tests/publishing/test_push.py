@@ -20,7 +20,7 @@ from fixedbert.model.configuration_fixed_head_bert import AUTO_MAP
 from fixedbert.support.errors import InputError
 from fixedbert_cli import main
 
-CODE = {f"{part}_fixed_head_bert.py" for part in ("configuration", "attention", "fast", "modeling")}
+CODE = {f"{part}_fixed_head_bert.py" for part in ("configuration", "attention", "unpadding", "modeling")}
 WITHOUT_FIXEDBERT = """
 import sys
 sys.modules["fixedbert"] = None  # importing it raises ModuleNotFoundError
