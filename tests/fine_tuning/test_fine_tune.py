@@ -150,7 +150,9 @@ def test_different_labels_need_a_new_head(model, download, tmp_path, capsys):
     assert weights["rte"]["classifier.weight"].shape == (2, 32)
     assert torch.equal(weights["mnli"]["classifier.weight"], weights["again"]["classifier.weight"])
     assert not torch.equal(weights["rte"]["classifier.weight"], weights["mrpc"]["classifier.weight"])
-    with pytest.raises(InputError, match="the model predicts entailment, neutral, contradiction, but the labels"):
+    with pytest.raises(
+        InputError, match="predicts one label per text .entailment, neutral, contradiction., but the data"
+    ):
         glue(str(tmp_path / "mnli"), download, tmp_path / "no", "--do_eval", task="rte")
 
 

@@ -10,6 +10,7 @@ from helpers.tiny_models import model_of
 
 from fixedbert import convert
 from fixedbert.comparison.compare import compare, load_candidates
+from fixedbert.data.tokenizers import encode
 from fixedbert.publishing.export import export
 from fixedbert.publishing.sentence_models import TextSettings, read_text_settings
 from fixedbert.shrinking.calibration import CalibrationData
@@ -41,7 +42,11 @@ def test_settings_apply_as_in_sentence_transformers(directory, tmp_path, capsys,
     expected = torch.nn.functional.normalize(torch.from_numpy(reference.encode(texts)), dim=-1)
     export(directory, tmp_path / "graph")
     for candidate in (*load_candidates(str(directory)), *load_candidates(str(tmp_path / "graph"))):
-        (predictions,), _ = candidate.timed([(text,) for text in texts], 13)
+        encoded = encode(
+            candidate.tokenizer, [candidate.prompt + text for text in texts], truncation=True, max_length=13
+        )
+        candidate.features = [[dict(zip(encoded, row, strict=True))] for row in zip(*encoded.values(), strict=True)]
+        (predictions,), _ = candidate.timed(range(len(texts)))
         assert torch.allclose(predictions.values, expected, rtol=0, atol=1e-5)
     (tmp_path / "rows.txt").write_text("\n".join(texts))
     result = compare([directory, tmp_path / "graph"], tmp_path / "rows.txt")
