@@ -99,6 +99,10 @@ class CorpusReader:
             with reading(corpus.source, REDOWNLOAD):
                 for path in corpus_files(corpus.source):
                     columns = ["text"] if file_format(path) == ".txt" else corpus.columns
+                    if corpus.document_column and file_format(path) == ".txt":
+                        raise InputError(
+                            f"{path}: a .txt file has no columns; set `document_boundary` to another value."
+                        )
                     self.files.append(DataFile(path, columns))
                 self.size = sum(file.path.stat().st_size for file in self.files)
 

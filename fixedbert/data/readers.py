@@ -25,8 +25,10 @@ from ..support.errors import InputError
 from ..support.files import error_reason, reading
 
 COMPRESSIONS = (".gz", ".bz2", ".xz", ".zst")
-MAX_DIGITS = 1000  # in a JSON integer; Python refuses to parse more than 4300
-QUOTED = re.compile(r'"(?:[^"]|"")*"', re.DOTALL)  # a quoted field, in which quotation marks are doubled
+MAX_DIGITS = 300  # in a JSON integer; larger integers do not fit into a float
+FIELD = r'(?:[^"\t\n]*|"[^"]*(?:""[^"]*)*")'  # in a tsv file that quotes fields as in csv
+RECORD = re.compile(rf"{FIELD}(?:\t{FIELD})*\n?")
+ALL_QUOTED = re.compile(r'"[^\t]*"(?:\t"[^\t]*")+\n?')  # several fields that begin and end with a quotation mark
 MAX_FIELD_SIZE = 2**28  # characters in a csv field
 REDOWNLOAD = "correct it or download it again"
 TOO_FEW = "fewer fields than the header has columns"
@@ -94,15 +96,21 @@ def decompress(raw: BinaryIO, file: Path) -> io.BufferedIOBase | BinaryIO:
 
 def decode_lines(stream: io.BufferedIOBase | BinaryIO, file: Path) -> Iterator[str]:
     """
-    Yields decoded lines without the byte order mark. Carriage returns before a line feed are removed.
+    Yields decoded lines without byte order marks, which concatenated files contain at the start of several lines.
+
+    Carriage returns before a line feed are removed.
 
     Raises:
-        InputError: If the text is not valid UTF-8.
+        InputError: If the text is not valid UTF-8, or if its lines end with carriage returns.
     """
     number = 0
     try:
         for number, line in enumerate(stream, 1):
-            text = line.decode("utf-8-sig" if number == 1 else "utf-8")
+            text = line.decode("utf-8-sig")
+            if "\0" in text:
+                raise InputError(f"{file}, line {number}: contains a NUL character; convert the file to UTF-8.")
+            if number == 1 and "\r" in text.rstrip("\r\n"):
+                raise InputError(f"{file}: lines end with carriage returns; convert the line endings to line feeds.")
             yield text[:-2] + "\n" if text.endswith("\r\n") else text
     except UnicodeDecodeError as error:
         raise InputError(f"{file}, line {number}: not UTF-8 ({error.reason}); convert the file to UTF-8.") from error
@@ -115,30 +123,82 @@ def read_text(file: DataFile) -> Iterator[FileRow]:
 
 def read_separated(file: DataFile) -> Iterator[FileRow]:
     """
-    Reads csv with standard quoting, or tsv. Missing trailing fields become None.
+    Reads csv or tsv. Missing trailing fields become None.
 
-    A tsv field that begins and ends with a quotation mark is unquoted, unless the file is `raw`.
+    Quotation marks in a tsv file are part of the text, unless all of them quote fields as in csv.
     """
     csv.field_size_limit(MAX_FIELD_SIZE)
-    if file_format(file.path) == ".tsv":
+    is_tsv = file_format(file.path) == ".tsv"
+    if is_tsv and (file.raw or not quotes_fields(file)):
         reader = csv.reader(file.lines(), delimiter="\t", quoting=csv.QUOTE_NONE)
     else:
-        reader = csv.reader(file.lines(), strict=True)
+        reader = csv.reader(file.lines(), delimiter="\t" if is_tsv else ",", strict=True)
     header, line = file.header, 1
     try:
         for fields in reader:
-            if file_format(file.path) == ".tsv" and not file.raw:
-                fields = [field[1:-1].replace('""', '"') if QUOTED.fullmatch(field) else field for field in fields]
             if fields and header is None:
-                header = tuple(fields)
-                check_unique(header, file.location(line))
+                header = tuple(name.strip() for name in fields)
+                check_header(header, file.location(line))
             elif fields:
                 columns = header or ()
                 problem = TOO_FEW if len(fields) < len(columns) else TOO_MANY if len(fields) > len(columns) else None
+                if line > 1 and tuple(map(str.strip, fields)) == columns:
+                    problem = "repeats the header"
                 yield FileRow(line, dict(zip_longest(columns, fields[: len(columns)])), problem)
             line = reader.line_num + 1
     except csv.Error as error:
         raise InputError(f"{file.location(line)}: not valid csv ({error}).") from error
+
+
+def quotes_fields(file: DataFile) -> bool:
+    """
+    Returns True if a tsv file quotes fields as in csv, for example in pandas, and False if it does not, as in GLUE.
+
+    Raises:
+        InputError: If both interpretations are possible, or if the file contains both uses of quotation marks.
+    """
+    columns = len(file.header or ())
+    first: dict[str, int] = {}  # the first line with quotation marks that quote fields, are text, or can be both
+    lines: list[str] = []
+    is_open = False
+    for number, line in enumerate(file.lines(), 1):
+        columns = columns or line.count("\t") + 1
+        lines.append(line)
+        is_open ^= bool(line.count('"') % 2)
+        if is_open and "text" not in first:
+            continue  # the next lines may belong to the same quoted field
+        record, is_open = "".join(lines), False
+        fields = next(csv.reader(lines, delimiter="\t")) if RECORD.fullmatch(record) else []
+        is_complete = all(line.count("\t") + 1 == columns for line in lines)  # if no field is quoted
+        is_header = number == len(lines) and file.header is None
+        if '"' in record and (not fields or (is_complete and len(fields) != columns)):
+            first.setdefault("text", number)
+        elif '"' in record and (is_header or (len(fields) == columns and not is_complete) or '"' in "".join(fields)):
+            first.setdefault("quotes", number)
+        elif len(lines) > 1:
+            first.setdefault("unclear", number)
+        if ALL_QUOTED.fullmatch(record):
+            first.setdefault("quotes", number)
+        lines = []
+    if lines:
+        first.setdefault("text", number)
+    if first.keys() >= {"text", "quotes"} or first.keys() == {"unclear"}:
+        location = file.location(first.get("text") or first["unclear"])
+        raise InputError(
+            f"{location}: cannot decide whether quotation marks in this file quote fields or are part of the text; "
+            "write the file as .csv or .jsonl."
+        )
+    return "text" not in first
+
+
+def check_header(names: tuple[str, ...], location: str):
+    """Raises InputError if a column name occurs more than once, or if the file probably has a different separator."""
+    check_unique(names, location)
+    if len(names) == 1 and {*",;|\t"} & {*names[0]}:
+        raise InputError(
+            f"{location}: {names[0]!r} is read as a single column; use commas as separators in .csv files and tabs in "
+            ".tsv files."
+        )
 
 
 def check_unique(names: Iterable[str], location: str):
@@ -175,7 +235,7 @@ def check_object(row: object, location: str) -> dict:
 
 def parse_json(text: str, location: str) -> Any:
     try:
-        return json.loads(text, parse_int=parse_int)
+        return json.loads(text, parse_int=parse_int, object_pairs_hook=parse_object)
     except (ValueError, RecursionError) as error:
         raise InputError(f"{location}: not valid JSON ({error_reason(error)}); {REDOWNLOAD}.") from error
 
@@ -183,8 +243,16 @@ def parse_json(text: str, location: str) -> Any:
 def parse_int(digits: str) -> int:
     """Parses an integer in JSON. Raises ValueError if it has more than MAX_DIGITS digits."""
     if len(digits) > MAX_DIGITS:
-        raise ValueError(f"an integer has {len(digits):,} digits")
+        raise ValueError(f"the integer {digits[:10]}... has {len(digits):,} digits")
     return int(digits)
+
+
+def parse_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Returns an object in JSON. Raises ValueError if a name occurs more than once."""
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        raise ValueError(f"the name {Counter(name for name, _ in pairs).most_common(1)[0][0]!r} occurs more than once")
+    return values
 
 
 def read_parquet(file: DataFile) -> Iterator[FileRow]:
