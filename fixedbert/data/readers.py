@@ -28,7 +28,6 @@ COMPRESSIONS = (".gz", ".bz2", ".xz", ".zst")
 MAX_DIGITS = 300  # in a JSON integer; larger integers do not fit into a float
 FIELD = r'(?:[^"\t\n]*|"[^"]*(?:""[^"]*)*")'  # in a tsv file that quotes fields as in csv
 RECORD = re.compile(rf"{FIELD}(?:\t{FIELD})*\n?")
-ALL_QUOTED = re.compile(r'"[^\t]*"(?:\t"[^\t]*")+\n?')  # several fields that begin and end with a quotation mark
 MAX_FIELD_SIZE = 2**28  # characters in a csv field
 REDOWNLOAD = "correct it or download it again"
 TOO_FEW = "fewer fields than the header has columns"
@@ -162,22 +161,21 @@ def quotes_fields(file: DataFile) -> bool:
     lines: list[str] = []
     is_open = False
     for number, line in enumerate(file.lines(), 1):
-        columns = columns or line.count("\t") + 1
+        if not lines and (line.isspace() or (columns and '"' not in line)):
+            continue
         lines.append(line)
+        columns = columns or line.count("\t") + 1
         is_open ^= bool(line.count('"') % 2)
         if is_open and "text" not in first:
             continue  # the next lines may belong to the same quoted field
         record, is_open = "".join(lines), False
         fields = next(csv.reader(lines, delimiter="\t")) if RECORD.fullmatch(record) else []
         is_complete = all(line.count("\t") + 1 == columns for line in lines)  # if no field is quoted
-        is_header = number == len(lines) and file.header is None
-        if '"' in record and (not fields or (is_complete and len(fields) != columns)):
+        if not fields or (is_complete and len(fields) != columns):
             first.setdefault("text", number)
-        elif '"' in record and (is_header or (len(fields) == columns and not is_complete) or '"' in "".join(fields)):
-            first.setdefault("quotes", number)
-        elif len(lines) > 1:
+        elif len(lines) > 1 and (is_complete or len(fields) != columns):
             first.setdefault("unclear", number)
-        if ALL_QUOTED.fullmatch(record):
+        elif '"' in record and (number == len(lines) or not is_complete or '"' in "".join(fields)):
             first.setdefault("quotes", number)
         lines = []
     if lines:

@@ -1,11 +1,13 @@
 """Row readers for all supported file formats."""
 
 import bz2
+import csv
 import gzip
 import lzma
 from collections.abc import Callable
 from pathlib import Path
 
+import pandas
 import pyarrow
 import pyarrow.parquet
 import pytest
@@ -48,14 +50,14 @@ def test_rows_of_every_format(tmp_path: Path, suffix: str):
 
 
 def test_fields_of_csv_and_tsv(tmp_path):
-    """Fields can be quoted in csv but not in tsv, line numbers are correct, and missing fields are None."""
+    """Fields are quoted in csv, stray quotation marks in tsv are text, and missing fields are None."""
     (tmp_path / "a.csv").write_bytes('\ufeffid,text\r\n1,"Five, ""and"" so\non."\r\n\r\n2\r\n'.encode())
     first, second = DataFile(tmp_path / "a.csv").rows()
     assert (first.number, first.values) == (2, {"id": "1", "text": 'Five, "and" so\non.'})
     assert (second.number, second.values) == (5, {"id": "2", "text": None})
-    (tmp_path / "b.tsv").write_text('"Six.\t1\nSeven."\t2\n')
+    (tmp_path / "b.tsv").write_text('"Six.\t1\n"Seven."\t2\n')
     rows = [row.values for row in DataFile(tmp_path / "b.tsv", header=("text", "id")).rows()]
-    assert rows == [{"text": '"Six.', "id": "1"}, {"text": 'Seven."', "id": "2"}]
+    assert rows == [{"text": '"Six.', "id": "1"}, {"text": '"Seven."', "id": "2"}]
 
 
 def test_json_files_are_lines_or_an_array(tmp_path):
@@ -89,6 +91,28 @@ def test_compressed_files(tmp_path, suffix, opener):
         ("a.parquet", b"PAR1 truncated", "a.parquet: cannot be read"),
         ("a.docx", b"x", "a.docx: unsupported format"),
         ("a.txt.gz", b"x", "a.txt.gz: cannot be read"),
+        (
+            "a.txt",
+            "Three.\n".encode("utf-16-le"),
+            "a.txt, line 1: contains a NUL character; convert the file to UTF-8",
+        ),
+        ("a.jsonl", b'{"text": "x"}\n{"text": "\0"}\n', "a.jsonl, line 2: contains a NUL character"),
+        ("a.csv", b"text,label\rx,1\ry,2\r", "a.csv: lines end with carriage returns; convert the line endings"),
+        ("a.txt", b"One.\rTwo.", "a.txt: lines end with carriage returns"),
+        ("a.csv", b"text;label\nx, y;1\n", "a.csv, line 1: 'text;label' is read as a single column; use commas"),
+        ("a.tsv", b"text,label\nx,1\n", "a.tsv, line 1: 'text,label' is read as a single column"),
+        ("a.csv", b"text, text\nx,y\n", "a.csv, line 1: two columns are named 'text'"),
+        ("a.csv", b'text,label\n"x,1\ny,2\n', "a.csv, line 2: not valid csv .unexpected end of data"),
+        (
+            "a.jsonl",
+            b'{"text": "x", "text": "y"}',
+            "a.jsonl, line 1: not valid JSON .the name 'text' occurs more than",
+        ),
+        (
+            "a.json",
+            b'[{"n": ' + b"7" * 301 + b"}]",
+            "a.json: not valid JSON .the integer 7777777777... has 301 digits",
+        ),
     ],
 )
 def test_malformed_files_are_reported_with_their_location(tmp_path, name, content, message):
@@ -106,21 +130,82 @@ def test_zstandard_needs_its_package(tmp_path, monkeypatch):
         list(DataFile(tmp_path / "a.txt.zst").rows())
 
 
-def test_quoted_tsv(tmp_path):
-    """Quoted fields, as pandas writes them, are unquoted. Other quotation marks are part of the text, as in GLUE."""
-    file = tmp_path / "a.tsv"
-    file.write_text('"text"\tlabel\n"He said ""hi"""\t"neg"\nplain "mid" quote\tpos\n"Yes," he said.\t"\n""\t"""\n')
-    rows = [tuple(row.values.values()) for row in DataFile(file).rows()]
-    assert rows == [('He said "hi"', "neg"), ('plain "mid" quote', "pos"), ('"Yes," he said.', '"'), ("", '"""')]
-    assert [row.values for row in DataFile(file, raw=True).rows()][0] == {
-        '"text"': '"He said ""hi"""',
-        "label": '"neg"',
-    }
+@pytest.mark.parametrize("quoting", [csv.QUOTE_MINIMAL, csv.QUOTE_ALL, csv.QUOTE_NONNUMERIC])
+def test_quoted_tsv(tmp_path, quoting):
+    """A tsv file that quotes fields as in csv, here written by pandas, yields the original fields."""
+    rows = [
+        ('He said "hi"', "neg"), ("one\ttab", "pos"), ('two\n"lines"\nand three', "neg"), ('"', "n,e"), ("plain", "p")
+    ]  # fmt: skip
+    pandas.DataFrame(rows, columns=["text", "label"]).to_csv(
+        tmp_path / "a.tsv", sep="\t", index=False, quoting=quoting
+    )
+    found = [*DataFile(tmp_path / "a.tsv").rows()]
+    assert [tuple(row.values.items()) for row in found] == [(("text", t), ("label", n)) for t, n in rows]
+    assert [row.number for row in found] == [2, 3, 4, 7, 8]
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        ['a "stray" mark\tx', '"begins\tx', 'ends"\tx', '"Enclosed."\tx'],
+        ['"One row begins\tx', 'and one ends, with ""\tx'],
+        ['"Begins\tand ends in the next column"', 'a\tx"'],
+        ['""\t"', "a\tb"],
+    ],
+)
+def test_quotation_marks_that_are_text(tmp_path, rows):
+    """Quotation marks in a tsv file are text if some of them cannot quote a field, as in GLUE's files."""
+    (tmp_path / "a.tsv").write_text("\n".join(["text\tlabel", *rows]))
+    found = ["\t".join(row.values.values()) for row in DataFile(tmp_path / "a.tsv").rows()]
+    assert found == rows
+
+
+def test_quotation_marks_in_glue(real_data):
+    """GLUE's own files are read as with `raw`, except the files of QQP, which quote fields as in csv."""
+    for path in sorted((real_data / "glue").glob("*/dev*.tsv")):
+        raw = [row.values for row in DataFile(path, raw=True).rows()]
+        rows = [row.values for row in DataFile(path).rows()]
+        if path.parent.name == "QQP":
+            with path.open(newline="") as lines:
+                assert rows == [*csv.DictReader(lines, delimiter="\t")]
+        else:
+            assert rows == raw
+
+
+@pytest.mark.parametrize(
+    "content, line",
+    [
+        ('"text"\tlabel\n"one"\tx\na "stray" mark\tx\n', 3),  # the header is quoted
+        ('text\tlabel\na "stray" mark\tx\n"one ""two"""\tx\n', 2),
+        ('text\tlabel\n"one\ttab"\tx\n"never closed\tx\n', 3),
+        ('text\n"one\ntwo"\n', 3),  # one row with a line feed, or two rows
+        ('text\tlabel\n"one\tx\ntwo"\tx\n', 3),
+    ],
+)
+def test_ambiguous_quotation_marks(tmp_path, content, line):
+    """A tsv file that uses quotation marks in both ways, or can be read in both ways, raises InputError."""
+    (tmp_path / "a.tsv").write_text(content)
+    with pytest.raises(InputError, match=rf"a\.tsv, line {line}: cannot decide whether quotation marks"):
+        list(DataFile(tmp_path / "a.tsv").rows())
+
+
+def test_concatenated_files(tmp_path):
+    """Byte order marks at the start of any line are removed. Repeated header lines are marked as a problem."""
+    for name, delimiter in (("a.csv", ","), ("a.tsv", "\t")):
+        content = "\ufefftext, label \none,x\n\ufefftext,label\ntwo,y\n".replace(",", delimiter)
+        (tmp_path / name).write_text(content, encoding="utf-8")
+        rows = [*DataFile(tmp_path / name).rows()]
+        assert rows[0].values == {"text": "one", "label": "x"} and rows[2].values == {"text": "two", "label": "y"}
+        assert [row.problem for row in rows] == [None, "repeats the header", None]
+    (tmp_path / "a.jsonl").write_text('\ufeff{"a": 1}\n\ufeff{"a": 2}\n', encoding="utf-8")
+    assert [row.values for row in DataFile(tmp_path / "a.jsonl").rows()] == [{"a": 1}, {"a": 2}]
 
 
 def test_integers_with_many_digits(tmp_path):
     """Integers with too many digits are refused with their line, also in nested values."""
     file = tmp_path / "a.jsonl"
     file.write_text('{"text": "x", "n": 12}\n{"text": "x", "n": [{"m": ' + "7" * 300_000 + "}]}\n")
-    with pytest.raises(InputError, match=r"a\.jsonl, line 2: not valid JSON .an integer has 300,000 digits"):
+    with pytest.raises(
+        InputError, match=r"a\.jsonl, line 2: not valid JSON .the integer 7777777777... has 300,000 digits"
+    ):
         list(DataFile(file).rows())
