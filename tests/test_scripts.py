@@ -159,6 +159,50 @@ def test_several_corpora(corpus, tmp_path):
         )
 
 
+@pytest.mark.parametrize("name", ["books.csv", "books.jsonl", "books.txt"])
+def test_rows_and_lines_that_are_sentences(vocabulary, tmp_path, name):
+    """A corpus with a document column, or with one sentence in each line and no full stops, trains a model."""
+    books = [[f"the {word} file {book}" for word in ("one", "two", "three")] for book in ("read", "write", "list") * 3]
+    rows = [(text, str(n)) for n, book in enumerate(books) for text in [*book, f"what does {n}"]]
+    content = {
+        "books.csv": "text,book\n" + "".join(f"{text},{book}\n" for text, book in rows),
+        "books.jsonl": "".join(json.dumps({"text": text, "book": book}) + "\n" for text, book in rows),
+        "books.txt": "\n\n".join("\n".join([*book, f"what does {n}"]) for n, book in enumerate(books)),
+    }
+    (tmp_path / name).write_text(content[name])
+    command = pretraining(str(tmp_path / name), tmp_path / "run", "--tokenizer_name", vocabulary)
+    column = ("--document_boundary", "column", "--document_column_name", "book")
+    run_pretraining.main([*command, *(("--document_boundary", "sentence_lines") if name == "books.txt" else column)])
+    counts = json.loads((tmp_path / "run" / "summary.json").read_text())["corpus"]["counts"]
+    assert counts["documents"] == 9 and counts["sentences"] == 36 and counts["duplicate_documents"] == 0
+    if name == "books.txt":
+        shutil.rmtree(tmp_path / "run")
+        with pytest.raises(InputError, match="books.txt: a .txt file has no columns; set `document_boundary`"):
+            run_pretraining.main([*command, *column])
+        with pytest.raises(InputError, match="only one sentence.* set `document_boundary` to sentence_lines"):
+            run_pretraining.main([*command, "--document_boundary", "blank_line"])
+
+
+@pytest.mark.parametrize(
+    "name, content, message",
+    [
+        ("a.csv", "text;label\none;x\ntwo;y\n", "a.csv, line 1: 'text;label' is read as a single column"),
+        ("a.csv", "text,label\none,x\n\ufefftext,label\ntwo,y\n", "a.csv, line 3: repeats the header"),
+        ("a.tsv", 'text\tlabel\n"one ""two"""\tx\na "mark\ty\n', "a.tsv, line 3: cannot decide whether quotation"),
+        ("a.tsv", 'text\tlabel\na "mark\t"x"\ntwo\t"y"\n', "label '\"x\"' is enclosed in quotation marks"),
+        ("a.jsonl", '{"text": "one", "label": 1}\n{"text": 2, "label": 2}\n', "line 2: 'text' must be text, not int"),
+        ("a.jsonl", '{"text": "one", "label": ' + "1" * 400 + "}\n", "a.jsonl, line 1: .*integer .* has 400 digits"),
+        ("a.jsonl", '{"text": ["one"], "label": 1}\n{"text": "two", "label": 2}\n', "must be text, not list"),
+    ],
+)
+def test_files_that_would_be_misread(pretrained, tmp_path, name, content, message):
+    """Fine-tuning refuses a file whose separators, quotation marks or values are not what they seem."""
+    (tmp_path / name).write_text(content, encoding="utf-8")
+    command = ["--model_name_or_path", str(pretrained), "--train_file", str(tmp_path / name), "--do_train", *QUICK]
+    with pytest.raises(InputError, match=message):
+        run_glue.main([*command, "--output_dir", str(tmp_path / "run")])
+
+
 def test_fine_tuning_learns(vocabulary, tmp_path):
     """A model learns to predict a label that equals the second sentence with an accuracy of 100%."""
     rows = [f"the file .\t{word} .\t{word}\n" for _ in range(30) for word in ("one", "three", "two")]

@@ -40,8 +40,8 @@ BUDGETS = {
     "fixedbert": 460,  # files at the top of the package, without subpackages
     "fixedbert/model": 1333,
     "fixedbert/conversion": 1182,
-    "fixedbert/data": 2201,
-    "fixedbert/fine_tuning": 3205,
+    "fixedbert/data": 2271,
+    "fixedbert/fine_tuning": 3209,
     "fixedbert/pretraining": 850,
     "fixedbert/training": 1338,
     "fixedbert/shrinking": 2092,
@@ -52,9 +52,9 @@ BUDGETS = {
     "experiments": 4000,
     "benchmarks": 2139,
     "soak": 561,
-    "tests": 15691,
+    "tests": 15822,
 }
-INSTALLED_BUDGET = 15477  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
+INSTALLED_BUDGET = 15551  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
 
 
 def module_of(file: Path) -> str:

@@ -133,7 +133,7 @@ class RowSource:
         columns.check(self.name, self.columns)
         rows = [row for row in enumerate(self.rows) if not (official and row[1].problem == TOO_FEW)]
         if columns.labels and labels is None:
-            raw = [tuple(map(row.values.get, columns.labels)) for _, row in rows]
+            raw = [tuple(map(row.values.get, columns.labels)) for _, row in rows if not row.problem]
             labels = LabelFormat.infer(raw, columns.labels, do_regression, self.name)
         kept, bad_rows = [], {}
         for position, (number, values, problem) in map(

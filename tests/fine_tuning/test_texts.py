@@ -387,6 +387,8 @@ def test_invalid_rows_can_be_skipped(tmp_path, capsys):
     scores = own_file(tmp_path, "text\tlabel\nx\t0.5\ny\tgood\nz\tnan\n")
     rows = load_files({"train": scores}, do_regression=True, skip_bad_rows=True).splits["train"]
     assert rows["label"][:] == [0.5]
+    shifted = own_file(tmp_path, "text,label\none,x\ntwo,y\nthree, four,x\ntext,label\n", "shifted.csv")
+    assert load_files({"train": shifted}, skip_bad_rows=True).labels == ["x", "y"]
     bad = own_file(tmp_path, "text\tlabel\n" + 21 * "\tyes\n")
     with pytest.raises(InputError, match="no valid rows"):
         load_files({"train": bad}, skip_bad_rows=True)
