@@ -41,7 +41,7 @@ BUDGETS = {
     "fixedbert/model": 1333,
     "fixedbert/conversion": 1182,
     "fixedbert/data": 2271,
-    "fixedbert/fine_tuning": 3209,
+    "fixedbert/fine_tuning": 3211,
     "fixedbert/pretraining": 850,
     "fixedbert/training": 1338,
     "fixedbert/shrinking": 2092,
@@ -54,7 +54,7 @@ BUDGETS = {
     "soak": 561,
     "tests": 15822,
 }
-INSTALLED_BUDGET = 15551  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
+INSTALLED_BUDGET = 15553  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
 
 
 def module_of(file: Path) -> str:

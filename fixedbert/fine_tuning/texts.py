@@ -92,7 +92,9 @@ class RowSource:
     def from_file(cls, path: Path, **options) -> "RowSource":
         """Opens a file. `options` are fields of DataFile."""
         file = DataFile(path, **options)
-        return cls(str(path), file.rows(), file.unit)
+        source = cls(str(path), file.rows())
+        source.unit = file.unit  # the reader sets it when it reads the first row
+        return source
 
     def text_columns(self, expected: tuple[str, ...] = ()) -> tuple[str, ...]:
         """
