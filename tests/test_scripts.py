@@ -188,7 +188,7 @@ def test_rows_and_lines_that_are_sentences(vocabulary, tmp_path, name):
     [
         ("a.csv", "text;label\none;x\ntwo;y\n", "a.csv, line 1: 'text;label' is read as a single column"),
         ("a.csv", "text,label\none,x\n\ufefftext,label\ntwo,y\n", "a.csv, line 3: repeats the header"),
-        ("a.tsv", 'text\tlabel\n"one ""two"""\tx\na "mark\ty\n', "a.tsv, line 3: cannot decide whether quotation"),
+        ("a.tsv", 'text\tlabel\n"one ""two"""\tx\na "mark\ty\n', "a.tsv, line 2: contains a quoted field"),
         ("a.tsv", 'text\tlabel\na "mark\t"x"\ntwo\t"y"\n', "label '\"x\"' is enclosed in quotation marks"),
         ("a.json", '[{"text": "one", "label": 1},\n{"text": 2, "label": 2}]', "row 1: 'text' must be text, not int"),
         ("a.jsonl", '{"text": "one", "label": ' + "1" * 400 + "}\n", "a.jsonl, line 1: .*integer .* has 400 digits"),

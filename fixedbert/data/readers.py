@@ -26,8 +26,8 @@ from ..support.files import error_reason, reading
 
 COMPRESSIONS = (".gz", ".bz2", ".xz", ".zst")
 MAX_DIGITS = 300  # in a JSON integer; larger integers do not fit into a float
-FIELD = r'(?:[^"\t\n]*|"[^"]*(?:""[^"]*)*")'  # in a tsv file that quotes fields as in csv
-RECORD = re.compile(rf"{FIELD}(?:\t{FIELD})*\n?")
+DOUBLED = re.compile(r'"(?:[^"]|"")*""(?:[^"]|"")*"')  # a field that csv writers have quoted
+NUMBER = re.compile(r"[-+.\d]+(?:[eE][-+]?\d+)?")
 MAX_FIELD_SIZE = 2**28  # characters in a csv field
 REDOWNLOAD = "correct it or download it again"
 TOO_FEW = "fewer fields than the header has columns"
@@ -124,11 +124,12 @@ def read_separated(file: DataFile) -> Iterator[FileRow]:
     """
     Reads csv or tsv. Missing trailing fields become None.
 
-    Quotation marks in a tsv file are part of the text, unless all of them quote fields as in csv.
+    Quotation marks in a tsv file are part of the text, unless the file quotes fields as csv writers do.
     """
     csv.field_size_limit(MAX_FIELD_SIZE)
     is_tsv = file_format(file.path) == ".tsv"
-    if is_tsv and (file.raw or not quotes_fields(file)):
+    is_text = is_tsv and (file.raw or not quotes_fields(file))
+    if is_text:
         reader = csv.reader(file.lines(), delimiter="\t", quoting=csv.QUOTE_NONE)
     else:
         reader = csv.reader(file.lines(), delimiter="\t" if is_tsv else ",", strict=True)
@@ -140,6 +141,11 @@ def read_separated(file: DataFile) -> Iterator[FileRow]:
                 check_header(header, file.location(line))
             elif fields:
                 columns = header or ()
+                if is_text and not file.raw and any(map(DOUBLED.fullmatch, fields)):
+                    raise InputError(
+                        f"{file.location(line)}: contains a quoted field, but quotation marks on other lines are text; "
+                        "write the file as .csv or .jsonl."
+                    )
                 problem = TOO_FEW if len(fields) < len(columns) else TOO_MANY if len(fields) > len(columns) else None
                 if line > 1 and tuple(map(str.strip, fields)) == columns:
                     problem = "repeats the header"
@@ -151,42 +157,32 @@ def read_separated(file: DataFile) -> Iterator[FileRow]:
 
 def quotes_fields(file: DataFile) -> bool:
     """
-    Returns True if a tsv file quotes fields as in csv, for example in pandas, and False if it does not, as in GLUE.
+    Returns True if a tsv file quotes fields as csv writers do, and False if its quotation marks are text, as in GLUE.
 
-    Raises:
-        InputError: If both interpretations are possible, or if the file contains both uses of quotation marks.
+    The rows are read as csv and written again, with quotation marks around all fields, around all that are not
+    numbers, or only where they are necessary. One of the three must give the same file.
     """
-    columns = len(file.header or ())
-    first: dict[str, int] = {}  # the first line with quotation marks that quote fields, are text, or can be both
-    lines: list[str] = []
-    is_open = False
-    for number, line in enumerate(file.lines(), 1):
-        if not lines and (line.isspace() or (columns and '"' not in line)):
-            continue
-        lines.append(line)
-        columns = columns or line.count("\t") + 1
-        is_open ^= bool(line.count('"') % 2)
-        if is_open and "text" not in first:
-            continue  # the next lines may belong to the same quoted field
-        record, is_open = "".join(lines), False
-        fields = next(csv.reader(lines, delimiter="\t")) if RECORD.fullmatch(record) else []
-        is_complete = all(line.count("\t") + 1 == columns for line in lines)  # if no field is quoted
-        if not fields or (is_complete and len(fields) != columns):
-            first.setdefault("text", number)
-        elif len(lines) > 1 and (is_complete or len(fields) != columns):
-            first.setdefault("unclear", number)
-        elif '"' in record and (number == len(lines) or not is_complete or '"' in "".join(fields)):
-            first.setdefault("quotes", number)
-        lines = []
-    if lines:
-        first.setdefault("text", number)
-    if first.keys() >= {"text", "quotes"} or first.keys() == {"unclear"}:
-        location = file.location(first.get("text") or first["unclear"])
-        raise InputError(
-            f"{location}: cannot decide whether quotation marks in this file quote fields or are part of the text; "
-            "write the file as .csv or .jsonl."
-        )
-    return "text" not in first
+    columns, lines = len(file.header or ()), []
+    are_possible = [True] * 3
+
+    def remembered_lines() -> Iterator[str]:
+        for line in file.lines():
+            lines.append(line)
+            yield line
+
+    try:
+        for fields in csv.reader(remembered_lines(), delimiter="\t", strict=True):
+            columns = columns or len(fields)
+            quoted = ['"' + field.replace('"', '""') + '"' for field in fields]
+            not_numbers = [field if NUMBER.fullmatch(field) else text for field, text in zip(fields, quoted)]
+            necessary = [text if {*'"\t\n'} & {*field} else field for field, text in zip(fields, quoted)]
+            record = "".join(lines).removesuffix("\n")
+            same = [record == "\t".join(form) for form in (quoted, not_numbers, necessary)]
+            are_possible = [a and b and len(fields) in (0, columns) for a, b in zip(are_possible, same)]
+            lines.clear()
+    except csv.Error:
+        return False
+    return any(are_possible)
 
 
 def check_header(names: tuple[str, ...], location: str):
