@@ -143,8 +143,8 @@ def read_separated(file: DataFile) -> Iterator[FileRow]:
                 columns = header or ()
                 if is_text and not file.raw and any(map(DOUBLED.fullmatch, fields)):
                     raise InputError(
-                        f"{file.location(line)}: contains a quoted field, but quotation marks on other lines are text; "
-                        "write the file as .csv or .jsonl."
+                        f"{file.location(line)}: contains a quoted field, but quotation marks on other lines are "
+                        "text; write the file as .csv or .jsonl."
                     )
                 problem = TOO_FEW if len(fields) < len(columns) else TOO_MANY if len(fields) > len(columns) else None
                 if line > 1 and tuple(map(str.strip, fields)) == columns:
@@ -174,11 +174,11 @@ def quotes_fields(file: DataFile) -> bool:
         for fields in csv.reader(remembered_lines(), delimiter="\t", strict=True):
             columns = columns or len(fields)
             quoted = ['"' + field.replace('"', '""') + '"' for field in fields]
-            not_numbers = [field if NUMBER.fullmatch(field) else text for field, text in zip(fields, quoted)]
-            necessary = [text if {*'"\t\n'} & {*field} else field for field, text in zip(fields, quoted)]
+            not_numbers = [fields[i] if NUMBER.fullmatch(fields[i]) else text for i, text in enumerate(quoted)]
+            necessary = [text if {*'"\t\n'} & {*fields[i]} else fields[i] for i, text in enumerate(quoted)]
             record = "".join(lines).removesuffix("\n")
             same = [record == "\t".join(form) for form in (quoted, not_numbers, necessary)]
-            are_possible = [a and b and len(fields) in (0, columns) for a, b in zip(are_possible, same)]
+            are_possible = [a and b and len(fields) in (0, columns) for a, b in zip(are_possible, same, strict=True)]
             lines.clear()
     except csv.Error:
         return False
