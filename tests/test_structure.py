@@ -38,7 +38,7 @@ LAYER_OF = {name: number for number, names in enumerate(LAYERS) for name in name
 BUDGETS = {
     "fixedbert_cli.py": 243,
     "fixedbert": 460,  # files at the top of the package, without subpackages
-    "fixedbert/model": 1333,
+    "fixedbert/model": 1397,
     "fixedbert/conversion": 1182,
     "fixedbert/data": 2271,
     "fixedbert/fine_tuning": 3211,
@@ -52,9 +52,9 @@ BUDGETS = {
     "experiments": 4000,
     "benchmarks": 2139,
     "soak": 561,
-    "tests": 15815,
+    "tests": 15819,
 }
-INSTALLED_BUDGET = 15549  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
+INSTALLED_BUDGET = 15613  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
 
 
 def module_of(file: Path) -> str:

@@ -48,6 +48,7 @@ from .unpadding_fixed_head_bert import (
     fast_forward,
     find_label_indices,
     is_symbolic,
+    may_be_true,
     padding_mask,
     sequence_ids_from,
 )
@@ -255,7 +256,8 @@ class FixedHeadBertModel(FixedHeadBertPreTrainedModel, bert.BertModel):
             )
             inputs["use_cache"] = inputs.get("use_cache") if sequence_ids is None else False
         outputs = super().forward(attention_mask=mask, **inputs, return_dict=True)
-        if padding_mask(attention_mask, ids_or_embeddings) is not None:
+        padding = padding_mask(attention_mask, ids_or_embeddings)
+        if padding is not None and may_be_true(padding[:, 0]):  # BERT pools the first token even if it is padding
             outputs.pooler_output = self.pool(outputs.last_hidden_state, attention_mask)
         return outputs
 

@@ -13,6 +13,7 @@ head reads.
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import groupby
 from typing import NamedTuple
 
@@ -24,6 +25,9 @@ from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_outputs import BaseModelOutputWithPoolingAndCrossAttentions, ModelOutput
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.utils.import_utils import is_tracing
+
+SHORT_TEXT = 64  # tokens in a single row for which packing takes longer than it saves
+MULTIPLE, LONGEST_BUCKET = 16, 128  # lengths in a bucket are rounded up to multiples of 16, at most 128
 
 
 class SequenceLengths(NamedTuple):
@@ -96,16 +100,17 @@ def cumulative(lengths: torch.Tensor) -> tuple[torch.Tensor, int]:
 
 def pack_batch(shape: torch.Size, attention_mask, sequence_ids, output_mask, pooled: bool, device=None):
     """
-    Returns a PackedBatch for a batch of `shape` (B, L), or None if there is nothing to skip or separate, or if all
-    tokens are padding. `sequence_ids` (B, L) are ignored if there is an attention mask. `output_mask` (B, L) is True
-    for the tokens that the task head reads. None selects all tokens, and False selects none. If `pooled`, the head
-    also reads the first non-padding token in each row.
+    Returns a PackedBatch for a batch of `shape` (B, L), or None if BERT's forward is faster, or if all tokens are
+    padding. `sequence_ids` (B, L) are ignored if there is an attention mask. `output_mask` (B, L) is True for the
+    tokens that the task head reads. None selects all tokens, and False selects none. If `pooled`, the head also reads
+    the first non-padding token in each row.
     """
+    selects_all = output_mask is None or (shape[0] == 1 and shape[1] <= SHORT_TEXT)
     if attention_mask is not None:
         mask = attention_mask.bool()
-        if not mask.any() or (output_mask is None and mask.all()):
+        if not mask.any() or (selects_all and mask.all()):
             return None
-    elif sequence_ids is None and output_mask is None:
+    elif sequence_ids is None and selects_all:
         return None
     else:
         mask = torch.ones(shape, dtype=torch.bool, device=device)
@@ -168,7 +173,7 @@ def padded_forward(model, attention_mask, inputs: dict) -> ModelOutput:
     """Runs BERT's forward pass. With `unpad_inputs`, zeroes last hidden states at padding, like the fast path."""
     outputs = model.bert_forward(attention_mask, **inputs)
     padding = padding_mask(attention_mask, outputs.last_hidden_state)
-    if model.unpad_inputs and padding is not None:
+    if model.unpad_inputs and padding is not None and may_be_true(padding):
         last = outputs.last_hidden_state = outputs.last_hidden_state.masked_fill(padding[..., None], 0)
         outputs.pooler_output = model.pool(last, attention_mask)
         if outputs.hidden_states and outputs.hidden_states[-1] is not None:
@@ -203,6 +208,11 @@ def is_symbolic(x: torch.Tensor) -> bool:
     return is_tracing(x) or x.is_meta or torch._C._functorch.is_batchedtensor(x)
 
 
+def may_be_true(mask: torch.Tensor) -> bool:
+    """Returns False if no element is True. Does not wait for a GPU or read values while tracing, but returns True."""
+    return is_symbolic(mask) or mask.device.type != "cpu" or bool(mask.any())
+
+
 def sequence_ids_from(position_ids: torch.Tensor | None, shape: torch.Size) -> torch.Tensor | None:
     """Returns each token's sequence index (B, L) in its row, or None if no row of `position_ids` (B, L) restarts."""
     if position_ids is None:
@@ -219,18 +229,22 @@ def packed_attention_forward(attend: Callable, module, query, key, value, attent
     fields of SequenceLengths.
     """
     lengths = SequenceLengths(*(kwargs.pop(name) for name in SequenceLengths._fields))
-    function = select_packed_attention(attend, query, key, value, lengths, kwargs["dropout"])
+    function = select_packed_attention(attend, module, query, key, value, lengths, kwargs["dropout"])
     return function(attend, module, query, key, value, lengths, **kwargs)[None], None
 
 
-def select_packed_attention(attend: Callable, query, key, value, lengths: SequenceLengths, dropout: float) -> Callable:
-    """Returns the fastest of the four packed attention functions for these inputs."""
+def select_packed_attention(attend, module, query, key, value, lengths: SequenceLengths, dropout: float) -> Callable:
+    """Returns the fastest of the packed attention functions for these inputs."""
     S = len(lengths.cu_seq_lens_q) - 1
     if query.shape[2] == S * lengths.max_length_q and key.shape[2] == S * lengths.max_length_k:
         return equal_length_attention
-    if query.device.type == "cpu":
-        return looped_attention
     is_sdpa = attend is ALL_ATTENTION_FUNCTIONS["sdpa"]
+    if query.device.type == "cpu":
+        is_short = query.dtype == torch.bfloat16 and lengths.max_length_k <= LONGEST_BUCKET
+        can_use_buckets = is_sdpa and not (
+            query.requires_grad or module.is_causal or 0 in lengths.cu_seq_lens_q.diff()
+        )
+        return bucketed_attention if is_short and can_use_buckets else looped_attention
     return varlen_attention if is_sdpa and supports_varlen(query, value, dropout) else padded_attention
 
 
@@ -266,6 +280,54 @@ def looped_attention(attend, module, query, key, value, lengths: SequenceLengths
             batch = (x.unflatten(1, (size, -1)).transpose(0, 1) for x in part)  # (size, H, L, P)
             outputs.append(attend(module, *batch, None, **kwargs)[0].flatten(0, 1))
     return torch.cat(outputs)
+
+
+def bucketed_attention(attend, module, query, key, value, lengths: SequenceLengths, **kwargs) -> torch.Tensor:
+    """
+    Calls `attend` once for each bucket of sequences, which have equal lengths after rounding up to a multiple of 16.
+
+    In bfloat16 on CPUs, sdpa is about 1.5 times as fast for such lengths, because they fill the vector registers.
+    """
+    lengths_q, lengths_k = (tuple(x.diff().tolist()) for x in (lengths.cu_seq_lens_q, lengths.cu_seq_lens_k))
+    indices_q, indices_k, slots, buckets = buckets_for(lengths_q, lengths_k, query.dtype)
+    sizes_q, sizes_k = ([len(mask) * (length_q, mask.shape[-1])[i] for length_q, mask in buckets] for i in (0, 1))
+    tensors = ((query, indices_q, sizes_q), (key, indices_k, sizes_k), (value, indices_k, sizes_k))
+    parts = [x[0].transpose(0, 1).flatten(1).index_select(0, index).split(sizes) for x, index, sizes in tensors]
+    outputs = []
+    for *part, (_, mask) in zip(*parts, buckets, strict=True):
+        batch = (x.view(len(mask), -1, query.shape[1], x.shape[1] // query.shape[1]).transpose(1, 2) for x in part)
+        outputs.append(attend(module, *batch, mask, **kwargs)[0].flatten(2).flatten(0, 1))
+    return torch.cat(outputs).index_select(0, slots).unflatten(-1, (query.shape[1], -1))
+
+
+@lru_cache(maxsize=16)  # all layers use the same buckets
+def buckets_for(lengths_q: tuple[int, ...], lengths_k: tuple[int, ...], dtype: torch.dtype) -> tuple:
+    """
+    Sorts sequences with queries into buckets. The lengths are the numbers of queries and keys in each sequence.
+
+    Returns:
+        Indices of the packed queries and of the packed keys that fill the rows of all buckets, where the last token of
+        a sequence also fills the padding; the position of each query in these rows; and for each bucket the number of
+        queries per sequence and an additive mask (size, 1, 1, Lk).
+    """
+    indices_q = torch.arange(sum(lengths_q)).split(lengths_q)
+    indices_k = torch.arange(sum(lengths_k)).split(lengths_k)
+    members: dict[int, list[int]] = {}
+    for sequence, length in enumerate(lengths_k):
+        if lengths_q[sequence]:
+            members.setdefault(-(-length // MULTIPLE) * MULTIPLE, []).append(sequence)
+    rows_q, rows_k, slots, buckets, begin = [], [], {}, [], 0
+    for length_k, sequences in members.items():
+        length_q = length_k if lengths_q == lengths_k else max(lengths_q[sequence] for sequence in sequences)
+        for sequence in sequences:
+            rows_q.append(indices_q[sequence][torch.arange(length_q).clamp(max=lengths_q[sequence] - 1)])
+            rows_k.append(indices_k[sequence][torch.arange(length_k).clamp(max=lengths_k[sequence] - 1)])
+            slots[sequence] = begin + torch.arange(lengths_q[sequence])
+            begin += length_q
+        is_padding = torch.arange(length_k) >= torch.tensor([lengths_k[sequence] for sequence in sequences])[:, None]
+        mask = torch.zeros(is_padding.shape, dtype=dtype).masked_fill(is_padding, -torch.inf)
+        buckets.append((length_q, mask[:, None, None]))
+    return torch.cat(rows_q), torch.cat(rows_k), torch.cat([slots[sequence] for sequence in sorted(slots)]), buckets
 
 
 def varlen_attention(attend, module, query, key, value, lengths: SequenceLengths, scaling: float, **kwargs):

@@ -1,5 +1,7 @@
 """Attention: every variant equals a naive reference with every backend, and satisfies the papers' identities."""
 
+from itertools import product
+
 import numpy as np
 import pytest
 import torch
@@ -294,10 +296,12 @@ def sequences(causal: bool, dtype=torch.float64):
     return module, query, key, value, SequenceLengths(*ends, 7, 7)
 
 
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("name", ["looped_attention", "padded_attention"])
+@pytest.mark.parametrize(
+    "name, causal",
+    [*product(["looped_attention", "padded_attention"], [False, True]), ("bucketed_attention", False)],
+)
 def test_packed_sequences_of_unequal_length(name, causal):
-    """Attention within packed sequences equals that of separate sequences, in a loop (CPU) or padded (GPU)."""
+    """Attention within packed sequences equals that of separate sequences: in a loop, in buckets, or padded (GPU)."""
     module, query, key, value, lengths = sequences(causal)
     attend = getattr(unpadding_fixed_head_bert, name)
     kernel = ALL_ATTENTION_FUNCTIONS["sdpa"]
