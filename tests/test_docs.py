@@ -15,6 +15,7 @@ import pytest
 import torch
 from accelerate.commands.launch import launch_command_parser
 from helpers import fork_server
+from helpers.tiny_checkpoints import save_sentence_model
 from helpers.tiny_models import config_of
 from transformers import BertConfig, BertForPreTraining, BertTokenizer, RobertaConfig, RobertaForMaskedLM
 
@@ -189,6 +190,11 @@ def workspace(tmp_path_factory, vocabulary) -> Path:
         "runs/mini": mini,
     }
     for name, model in {**models, "runs/reviews": reviews, "unpadded": reviews}.items():
+        if model is minilm:
+            pooling = {"word_embedding_dimension": 48, "pooling_mode_mean_tokens": True}
+            save_sentence_model(
+                model, directory / name, "Pooling", "Normalize", pooling=pooling, settings={"max_seq_length": 128}
+            )
         model.save_pretrained(directory / name)
         tokenizer.save_pretrained(directory / name)
     logged = {"step": 100, "loss": 7.1, "learning_rate": 1e-3, "grad_norm": 0.5, "tokens_per_second": 9000.0}
@@ -197,18 +203,6 @@ def workspace(tmp_path_factory, vocabulary) -> Path:
     rows = [f'"{text[:200]}",{labels[number % 2]}' for number, text in enumerate(texts)]
     for name in ("reviews.csv", "recent.csv", "dev.csv"):
         (directory / name).write_text("\n".join(["text,label", *rows]))
-    modules = [("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Normalize", "Normalize")]
-    sentences = directory / "all-MiniLM-L6-v2"
-    listed = [
-        {"idx": number, "name": str(number), "path": path, "type": f"sentence_transformers.models.{kind}"}
-        for number, (path, kind) in enumerate(modules)
-    ]
-    (sentences / "modules.json").write_text(json.dumps(listed))
-    (sentences / "sentence_bert_config.json").write_text('{"max_seq_length": 128}')
-    (sentences / "1_Pooling").mkdir()
-    pooling = {"word_embedding_dimension": 48, "pooling_mode_mean_tokens": True}
-    (sentences / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
-    (sentences / "2_Normalize").mkdir()
     for name in ("wikipedia", "books", "corpus"):
         (directory / name).mkdir()
         for number, text in enumerate(texts):

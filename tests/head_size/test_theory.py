@@ -21,7 +21,7 @@ from experiments.head_size.patterns import (
 )
 from experiments.head_size.separation import difference, separated, sequence
 from experiments.head_size.theory import theory
-from fixedbert.model.attention_fixed_head_bert import FixedHeadBertAttention, FixedHeadBertVariantSelfAttention
+from fixedbert.model.attention_fixed_head_bert import FixedHeadBertVariantSelfAttention
 from fixedbert.support.errors import InputError
 from fixedbert_cli import main
 
@@ -156,16 +156,6 @@ def test_rank_of_outputs_is_limited_by_the_values(heads, value_size):
     assert torch.linalg.matrix_rank(output(X, patterns, W_v, W_o)) == rank
 
 
-def test_rank_of_the_model_s_outputs():
-    """Outputs of the model's attention layer have rank heads * value size, and one more with the bias of W_o."""
-    config = config_of("Model", num_attention_heads=2, value_head_size=2, attn_implementation="eager")
-    attention = FixedHeadBertAttention(config).double().eval()
-    torch.nn.init.ones_(attention.self.value.bias)
-    heads, W_o = attention.self(gaussian(1, 11, 32))[0][0], attention.output.dense
-    assert torch.linalg.matrix_rank(heads @ W_o.weight.T) == 4
-    assert torch.linalg.matrix_rank(W_o(heads)) == 5
-
-
 def test_outputs_of_dependent_tokens():
     """Patterns with linearly dependent mixed tokens are rejected."""
     patterns = torch.stack([random_pattern(4, generator()), torch.full((4, 4), 0.25, dtype=torch.float64)])
@@ -239,16 +229,10 @@ def test_theory_returns_the_results(tmp_path):
     """The results confirm the theorems: heads are exact from n - 1 on, and the layers differ."""
     results = theory(tmp_path / "out", lengths=[5], patterns=3)
     theorem_1, theorem_2, values, (fits,) = (getattr(results, field.name) for field in dataclasses.fields(results))
-    assert theorem_1.length == 5 and theorem_1.errors.keys() == {9, 4}
     assert max(theorem_1.errors.values()) < 1e-13 and theorem_1.error_too_small > 1e-4
-    assert theorem_2.differences.keys() == {1, 2, 3} and min(theorem_2.differences.values()) > 1e-3
-    assert theorem_2.closed_form_errors.keys() == {1, 2} and max(theorem_2.closed_form_errors.values()) < 1e-12
-    assert (values.size, values.too_small) == (4, 3) and values.error < 1e-12
-    assert values.error_too_small == pytest.approx(values.least_error, rel=1e-12) and values.least_error > 0.1
-    assert (fits.length, fits.least_head_sizes) == (5, (4, 4, 4))
-    assert len(fits.truncated) == len(fits.fitted) == 5
-    assert max(fits.fitted[3:]) < 1e-12 < 1e-4 < fits.fitted[2] <= fits.truncated[2]
-    assert fits.fitted[0] < fits.uniform
+    assert min(theorem_2.differences.values()) > 1e-3 and max(theorem_2.closed_form_errors.values()) < 1e-12
+    assert values.error < 1e-12 and values.error_too_small == pytest.approx(values.least_error, rel=1e-12)
+    assert max(fits.fitted[3:]) < 1e-12 < 1e-4 < fits.fitted[2] <= fits.truncated[2] and fits.fitted[0] < fits.uniform
 
 
 def test_command(tmp_path, capsys):

@@ -6,7 +6,6 @@ from helpers.tiny_models import HEADS, UNEQUAL, B, D, L, V, inputs_of, model_of
 from transformers import Trainer, TrainingArguments
 
 from fixedbert.model.modeling_fixed_head_bert import FixedHeadBertLayer
-from fixedbert.model.unpadding_fixed_head_bert import PackedBatch
 
 VARIANTS = [{}, {"head_embedding": "add"}, {"head_embedding": "mul", "qk_norm": True}, {"is_decoder": True}]
 VARIANTS += [UNEQUAL]
@@ -98,7 +97,7 @@ def test_labels_at_padding_are_ignored(head, side, sparse_prediction):
 
 
 def test_span_loss_equals_stock_without_padding():
-    """With unpadding, the span loss equals BERT's after padding is removed from the softmax."""
+    """With unpadding, the span loss equals BERT's after padding is removed from the softmax and the positions."""
     plain, unpadded = pair_of("ForQuestionAnswering")
     inputs = inputs_of("ForQuestionAnswering", labels=True)
     real = inputs["attention_mask"].bool()
@@ -110,30 +109,11 @@ def test_span_loss_equals_stock_without_padding():
         for logits in (outputs.start_logits, outputs.end_logits)
     ]
     assert torch.allclose(outputs.loss - sum(padding) / 2, loss, rtol=0, atol=1e-10)
-
-
-def test_answers_contain_only_non_padding_tokens():
-    """With unpadding, the span loss does not depend on the amount of padding."""
-    model = model_of("ForQuestionAnswering", unpad_inputs=True).double().eval()
-    inputs = inputs_of("ForQuestionAnswering", labels=True)
-    lengths = inputs["attention_mask"].sum(1)
-    inputs["start_positions"] %= lengths
-    inputs["end_positions"] %= lengths
-    alone = [
-        model(
-            **{
-                name: x[row : row + 1, : lengths[row]] if x.ndim == 2 else x[row : row + 1]
-                for name, x in inputs.items()
-            }
-        )
-        for row in range(B)
-    ]
-    assert torch.allclose(model(**inputs).loss, torch.stack([output.loss for output in alone]).mean())
     losses = []
     for position in (L, L - 1):  # outside the row, as for a truncated answer, and at padding
-        inputs["start_positions"][lengths.argmin()] = position
-        losses.append(model(**inputs).loss)
-    assert lengths.min() < L and losses[0] == losses[1] != model(**inputs | {"start_positions": lengths - 1}).loss
+        inputs["start_positions"][real.sum(1).argmin()] = position
+        losses.append(unpadded(**inputs).loss)
+    assert not real.all(1).all() and losses[0] == losses[1] != loss
 
 
 def test_only_non_padding_tokens_are_computed(monkeypatch):
@@ -267,21 +247,6 @@ def test_decoding_with_a_cache_is_padded():
         model.generate(ids, attention_mask=mask, max_new_tokens=8, pad_token_id=0) for model in (plain, unpadded)
     )
     assert torch.equal(actual, expected)
-
-
-def test_packed_batch():
-    """Indices and lengths in a packed batch of two rows equal those computed by hand."""
-    real = torch.tensor([[0, 1, 1], [1, 1, 1]], dtype=torch.bool)
-    batch = PackedBatch.from_mask(real, sequence_ids=torch.tensor([[0, 0, 0], [0, 1, 1]]))
-    assert batch.indices.tolist() == [1, 2, 3, 4, 5]
-    assert batch.cu_seqlens.tolist() == [0, 2, 3, 5] and batch.max_seqlen == 2
-    x = torch.arange(6).view(2, 3)
-    assert batch.pack(x, real.shape).tolist() == [[1, 2, 3, 4, 5]]
-    assert batch.unpack(batch.pack(x, real.shape), real.shape).tolist() == [[0, 1, 2], [3, 4, 5]]
-    batch = batch.select_queries(torch.tensor([[0, 0, 1], [0, 0, 0]], dtype=torch.bool), real.shape, pooled=True)
-    assert batch.query_indices.tolist() == [0, 1, 2]  # the first tokens in both rows, and the token in the mask
-    assert batch.query_cu_seqlens.tolist() == [0, 2, 3, 3] and batch.query_max_seqlen == 2
-    assert batch.unpack(torch.tensor([[7, 8, 9]]), real.shape).tolist() == [[0, 7, 8], [9, 0, 0]]
 
 
 @pytest.mark.parametrize("head, variant", [*((head, {}) for head in HEADS), ("LMHeadModel", UNEQUAL)])

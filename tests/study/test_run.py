@@ -274,19 +274,6 @@ def test_curves(text, vocabulary, tmp_path):
         assert constant_steps({**SMALL["pretraining"], "max_steps": 13, **changes}) == steps
 
 
-@pytest.mark.slow
-def test_failed_runs(text, tmp_path):
-    """Guards: a failed run ends the study with its reason, and the same directory takes other arguments."""
-    with pytest.raises(
-        InputError,
-        match=r"fixed, shape 1 \(\d heads? of size \d+\), learning rate 0.003, seed 5: .*none.txt: cannot be read",
-    ):
-        train(write(tmp_path), tmp_path / "out", processes=1, train_file=[text], tokenizer_name="none.txt")
-    # Nothing is done yet: the same directory takes different arguments.
-    with pytest.raises(InputError, match="other.txt: cannot be read"):
-        train(write(tmp_path), tmp_path / "out", processes=1, train_file=[text], tokenizer_name="other.txt")
-
-
 def test_divergence(text, tmp_path):
     """Guards: the record of a diverged run has no numbers of tokens and FLOPs."""
     study = load_study(write(tmp_path))

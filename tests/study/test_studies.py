@@ -7,7 +7,6 @@ import pytest
 from helpers.tiny_studies import SMALL, line_of, table, write
 
 from experiments.study.cost import study_cost_text
-from experiments.study.registry import TASKS
 from experiments.study.shape_results import shapes_by_series
 from experiments.study.studies import MOST_EXTENSIONS, load_study, named_studies, parse_share
 from fixedbert.counts import forward_flops, parameters
@@ -16,12 +15,9 @@ from fixedbert.support.errors import InputError
 from fixedbert_cli import main
 
 NAMES = tuple(named_studies())
-OF_TASKS = {"synthetic", *TASKS}.__contains__
 
 
-@pytest.mark.parametrize(
-    "name, scale", [(name, scale) for name in NAMES if not OF_TASKS(name) for scale in named_studies()[name]["scales"]]
-)
+@pytest.mark.parametrize("name, scale", [(name, scale) for name in NAMES for scale in named_studies()[name]["scales"]])
 def test_equal_shapes(name, scale):
     """Guards: every named study can be made at every scale, and equal shapes differ by one unit of width at most."""
     made = load_study(name, scale)
@@ -174,12 +170,10 @@ def test_invalid_studies(tmp_path, changes, message):
 
 
 def test_named_studies_are_complete():
-    """Guards: every named study is listed in docs/study.md and can be loaded at every scale."""
+    """Guards: every named study is listed in docs/study.md."""
     page = (Path(__file__).parents[2] / "docs" / "study.md").read_text(encoding="utf-8")
-    for name, entries in named_studies().items():
+    for name in NAMES:
         assert f"\n| `{name}` |" in page, f"docs/study.md lacks the study {name}"
-        for scale in entries["scales"]:
-            assert load_study(name, scale).places()
 
 
 @pytest.mark.parametrize(
@@ -196,17 +190,6 @@ def test_invalid_arguments(tmp_path, arguments, message):
     with pytest.raises(InputError, match=message):
         main(["study", *(str(output) if word == "OUT" else word for word in arguments)])
     assert not output.exists()
-
-
-def test_plan(capsys):
-    """Guards: a dry run prints shapes, counts and cost."""
-    main(["study", "heads", "--scale", "paper", "--dry_run"])
-    printed = capsys.readouterr().out
-    assert "318.91 M" in printed
-    main(["study", "heads", "--scale", "tiny", "--dry_run"])
-    # Twelve shapes, of which two series have the same: 2 heads of 32 in width 64.
-    printed = capsys.readouterr().out
-    assert "55 runs: 11 different shapes, each with 3 learning rates" in printed
 
 
 def test_examples_in_the_documentation(tmp_path, capsys, monkeypatch):
