@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 import torch
 from helpers import ROOT, fork_server
-from helpers.accelerate_launch import TWO_PROCESSES, finished, launch
 from helpers.script_arguments import QUICK, SHAPE, glue_of, pretraining, results, squad_of
 from safetensors.torch import load_file, save_file
 from transformers import (
@@ -191,46 +190,6 @@ def test_fine_tuning_learns(vocabulary, tmp_path):
     again = ("--model_name_or_path", str(tmp_path / "out"), "--validation_file", str(tmp_path / "two.tsv"))
     run_glue.main([*again, "--do_eval", "--use_cpu", "--output_dir", str(tmp_path / "again")])
     assert results(tmp_path / "again")["eval_accuracy"] == 1.0
-
-
-def assert_same_training(one: Path, two: Path):
-    weights = [load_file(directory / "model.safetensors") for directory in (one, two)]
-    for name, weight in weights[0].items():
-        assert torch.allclose(weight, weights[1][name], rtol=1e-4, atol=1e-5), name
-    histories = [json.loads((directory / "trainer_state.json").read_text())["log_history"] for directory in (one, two)]
-    for a, b in zip(*histories, strict=True):
-        for name in set(a) & {"loss", "grad_norm", "mlm_accuracy", "fill_ratio", "num_input_tokens_seen", "eval_loss"}:
-            assert a[name] == pytest.approx(b[name], rel=1e-3), (name, a, b)
-    for name in ("eval_mlm_loss", "eval_nsp_loss", "eval_mlm_accuracy"):
-        assert results(one)[name] == pytest.approx(results(two)[name], rel=1e-4)
-
-
-@pytest.mark.slow
-def test_two_processes_train_like_one(corpus, pretrained, tmp_path):
-    """Two processes give the losses, weights and metrics of one process with twice the batch size."""
-    fixed = ("--tokenizer_name", str(pretrained), "--learning_rate", "1e-3", "--config_overrides")
-    fixed += (f"{SHAPE},hidden_dropout_prob=0,attention_probs_dropout_prob=0", "--max_steps", "24")
-    fixed += ("--total_train_batch_size", "10", "--per_device_train_batch_size", "5")
-    two = pretraining(corpus, tmp_path / "two", *fixed)
-    process = launch(*TWO_PROCESSES, str(ROOT / "run_pretraining.py"), *two)
-    run_pretraining.main(pretraining(corpus, tmp_path / "one", *fixed))
-    finished(process)
-    assert_same_training(tmp_path / "one", tmp_path / "two")
-    summary = json.loads((tmp_path / "two" / "summary.json").read_text())
-    assert summary["processes"] == 2 and summary["results"]["epoch"] > 2
-    assert summary["corpus"]["training"]["examples"] % 10  # the last step of an epoch is incomplete
-
-
-@pytest.mark.slow
-def test_multi_node_recipe_starts_two_machines(corpus, tmp_path):
-    """The command line in multi_node.yaml connects two machines with one process each."""
-    recipe = str(ROOT / "fixedbert/recipes/accelerate/multi_node.yaml")
-    machines = ("--config_file", recipe, "--num_processes", "2", "--mixed_precision", "no")
-    address = ("--main_process_ip", "127.0.0.1", "--main_process_port", fork_server.free_port())
-    arguments = pretraining(corpus, tmp_path / "two", "--max_steps", "1", "--do_eval", "false")
-    script = str(ROOT / "run_pretraining.py")
-    finished(*(launch(*machines, *address, "--machine_rank", rank, script, *arguments) for rank in ("0", "1")))
-    assert json.loads((tmp_path / "two" / "summary.json").read_text())["processes"] == 2
 
 
 @pytest.mark.parametrize(

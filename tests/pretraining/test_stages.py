@@ -23,26 +23,13 @@ GROWTH = {"num_attention_heads": 7, "attention_head_size": 13, "intermediate_siz
 
 
 @pytest.fixture(scope="module")
-def corpus(tmp_path_factory) -> str:
-    """Returns a directory with 12 documents of 9 sentences."""
-    directory = tmp_path_factory.mktemp("corpus")
-    for number in range(12):
-        sentences = [
-            f"File {'abcdefghij'[index]} of list {'abcdefghijkl'[number]} does {'abcdefghij'[index] * 3}."
-            for index in range(9)
-        ]
-        (directory / f"{number:02}.txt").write_text(" ".join(sentences))
-    return str(directory)
-
-
-@pytest.fixture(scope="module")
-def recipe(corpus, vocabulary, tmp_path_factory) -> str:
+def recipe(corpus, tmp_path_factory) -> str:
     """Returns a recipe with 3 stages. The second has a larger model and batch size, the third has longer pairs."""
     file = tmp_path_factory.mktemp("recipe") / "grow.yaml"
     file.write_text(f"""
 config_name: tiny
 config_overrides: {{hidden_size: 32, num_attention_heads: 5, attention_head_size: 6, intermediate_size: 37}}
-tokenizer_name: {vocabulary}
+vocab_size: 100
 train_file: {corpus}
 max_seq_length: 24
 stages:
