@@ -70,6 +70,8 @@ def convert_arguments(parser: ArgumentParser):
     add("--num_hidden_layers", type=int, help="number of layers; repeats or drops existing layers")
     add("--architecture", help="class such as BertForMaskedLM, if missing in config.json; drops all other weights")
     add("--bert", action="store_true", help="convert a FixedHeadBert back to a transformers BERT")
+    add("--unpad_inputs", action="store_true", help="skip padding tokens, which is faster")
+    add("--dtype", help="dtype of the weights: float32, bfloat16 or float16; default: unchanged")
     add("--seed", type=int, default=0, help="seed for initializing new weights; default: 0")
     add_new_model_arguments(parser)
 
@@ -106,7 +108,11 @@ def shrink_arguments(parser: ArgumentParser):
 
 def compare_arguments(parser: ArgumentParser):
     add = parser.add_argument
-    add("models", nargs="+", help="directories (models or ONNX exports) or Hub ids; the first is the reference")
+    add(
+        "models",
+        nargs="+",
+        help="directories or Hub ids; a single model runs in all runtimes, each of several models in its fastest one",
+    )
     add(
         "--validation_file",
         required=True,
@@ -117,6 +123,7 @@ def compare_arguments(parser: ArgumentParser):
         "--id_column_name",
         help="columns that identify the rows in the file with different predictions",
     )
+    add("--runtime", nargs="+", help="ways to run the models, such as torch-unpadded-bf16; default: all that work")
     add("--output_dir", help="new directory for the measurements and the rows with different predictions")
     add_row_arguments(parser, max_samples=1000)
     add_hub_arguments(parser)
@@ -125,7 +132,10 @@ def compare_arguments(parser: ArgumentParser):
 def export_arguments(parser: ArgumentParser):
     parser.add_argument("model", help="directory or Hub id of a FixedHeadBert, BERT or RoBERTa-like model")
     parser.add_argument("--output_dir", required=True, help="new directory for the result")
-    parser.add_argument("--int8", action="store_true", help="also write a graph with int8 weights")
+    parser.add_argument("--runtime", default="onnx", help="onnx or openvino; default: onnx")
+    parser.add_argument("--int8", action="store_true", help="also write an int8 graph")
+    parser.add_argument("--calibration_file", help="rows of the model's task for --runtime openvino --int8")
+    parser.add_argument("--text_column_names", help="text columns in this file, separated by a comma")
     add_source_arguments(parser)
 
 

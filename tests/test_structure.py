@@ -17,6 +17,7 @@ SCRIPTS = {file.stem for file in ROOT.glob("*.py")} - {COMMAND} | {"benchmarks",
 LAYERS = (
     ("__main__", COMMAND),
     ("comparison",),
+    ("publishing.export",),
     ("fine_tuning", "planning", "pretraining", "shrinking"),
     ("training",),
     ("inspection", "publishing"),
@@ -36,25 +37,25 @@ LAYER_OF = {name: number for number, names in enumerate(LAYERS) for name in name
 
 # Maximum number of lines of Python in each directory or file.
 BUDGETS = {
-    "fixedbert_cli.py": 243,
+    "fixedbert_cli.py": 253,
     "fixedbert": 460,  # files at the top of the package, without subpackages
     "fixedbert/model": 1397,
-    "fixedbert/conversion": 1182,
+    "fixedbert/conversion": 1202,
     "fixedbert/data": 2271,
     "fixedbert/fine_tuning": 3211,
     "fixedbert/pretraining": 850,
     "fixedbert/training": 1338,
-    "fixedbert/shrinking": 2092,
-    "fixedbert/comparison": 705,
+    "fixedbert/shrinking": 2099,
+    "fixedbert/comparison": 1039,
     "fixedbert/inspection": 737,
-    "fixedbert/publishing": 690,
+    "fixedbert/publishing": 874,
     "fixedbert/support": 445,
     "experiments": 4000,
     "benchmarks": 2139,
     "soak": 561,
-    "tests": 15575,
+    "tests": 15726,
 }
-INSTALLED_BUDGET = 15613  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
+INSTALLED_BUDGET = 16168  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
 
 
 def module_of(file: Path) -> str:

@@ -1,84 +1,94 @@
-"""The models that are compared: PyTorch models and ONNX graphs, with their predictions and times."""
+"""The models that are compared and the ways in which they run, with their predictions and times."""
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from functools import partial
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from pathlib import Path
 
 import torch
-from torch.nn.functional import normalize, pad
+from torch.nn.functional import pad
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase
-from transformers.utils import ModelOutput
 
 from ..conversion.checkpoints import read_config
 from ..data.tokenizers import check_vocab_size, load_tokenizer
-from ..fine_tuning.distillation import Batch, Predictions, span_predictions
+from ..fine_tuning.distillation import Batch, Predictions
 from ..fine_tuning.labels import default_names
-from ..publishing.export import EMBEDDING, GRAPH, QUANTIZED, session_of
+from ..publishing.export import EMBEDDING, GRAPH, export, graph_size
+from ..publishing.openvino_graphs import CALIBRATION_ROWS, convert_to_openvino, quantize_openvino
 from ..publishing.sentence_models import read_text_settings
 from ..shrinking.predictions import LoadedModel, head_name, kind_of_logits
 from ..shrinking.report import short_name
 from ..support.errors import InputError, require_package
 from ..support.files import reading
+from .runtimes import (
+    GRAPHS,
+    QUESTIONS,
+    REFERENCE,
+    TEXTS,
+    TORCH,
+    WORDS,
+    graph_predictions,
+    is_bf16,
+    missing_package,
+    supports_bf16,
+    torch_runtime,
+)
 
 PAUSE = 0.003  # seconds before each call, until the threads of the previous call have stopped spinning
-GRAPHS = {GRAPH: "float32", QUANTIZED: "int8"}
 WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
-# The task heads that can be compared. An encoder, whose head is "", needs pooling.
-WORDS, QUESTIONS, TEXTS = "TokenClassification", "QuestionAnswering", "SequenceClassification"
 Features = list[dict]  # tokens for a row: one dictionary, or one for each window of a question
-
-
-class OnnxModel:
-    """An ONNX graph that is called in the same way as the PyTorch model from which it was exported."""
-
-    def __init__(self, file: Path):
-        with reading(file, "export the model again"):
-            self.session = session_of(file, torch.get_num_threads())
-        self.inputs = {node.name for node in self.session.get_inputs()}
-        self.outputs = [node.name for node in self.session.get_outputs()]
-
-    def __call__(self, **inputs: torch.Tensor) -> ModelOutput:
-        outputs = self.session.run(None, {name: x.numpy() for name, x in inputs.items() if name in self.inputs})
-        return ModelOutput(zip(self.outputs, map(torch.from_numpy, outputs), strict=True))
 
 
 @dataclass
 class Candidate:
     """
-    A PyTorch model or ONNX graph to compare, with its predictions and times for each batch.
+    A model and the way in which it runs, with its predictions and times for each batch.
 
     Args:
-        source: directory or Hub id, and for an ONNX graph the precision.
-        name: short name for the report.
+        source: directory or Hub id.
+        name: short name of the model for the report.
+        runtime: the way in which the model runs, one of RUNTIMES.
         head: the task head, such as "SequenceClassification". "" for an embedding model.
         task: description of the predictions. Only models with the same task can be compared.
         predict: function that returns the predictions for a batch.
         prompt: text that precedes each text.
+        megabytes: size of the weights or the graph.
         features: tokens for each row.
         truncated: number of rows that were truncated.
+        predictions: the predictions for each batch.
+        seconds: the times for each batch, for each of ORDERS.
     """
 
     source: str
     name: str
+    runtime: str
     head: str
     task: str
     config: PreTrainedConfig
     tokenizer: PreTrainedTokenizerBase
     predict: Callable[[Batch], list[Predictions]]
     prompt: str = ""
+    megabytes: float = 0.0
     features: list[Features] = field(default_factory=list)
     truncated: int = 0
     predictions: list[list[Predictions]] = field(default_factory=list)
-    seconds: list[float] = field(default_factory=list)
-    single_seconds: list[float] = field(default_factory=list)
+    seconds: dict[str, list[float]] = field(default_factory=dict)
 
-    def timed(self, rows: range) -> tuple[list[Predictions], float]:
-        """Returns the predictions for the rows with these indices, and the elapsed seconds without tokenization."""
+    @property
+    def label(self) -> str:
+        """The name of the model, and the runtime if it is not padded float32 PyTorch."""
+        return self.name if self.runtime == REFERENCE else f"{self.name}, {self.runtime}"
+
+    def batch(self, rows: Iterable[int]) -> Batch:
+        """Returns a padded batch with the rows that have these indices."""
         names = self.tokenizer.model_input_names
         windows = [{name: x[name] for name in names if name in x} for row in rows for x in self.features[row]]
-        batch = dict(self.tokenizer.pad(windows, return_tensors="pt"))
+        return dict(self.tokenizer.pad(windows, return_tensors="pt"))
+
+    def timed(self, rows: Iterable[int]) -> tuple[list[Predictions], float]:
+        """Returns the predictions for the rows with these indices, and the elapsed seconds without tokenization."""
+        batch = self.batch(rows)
         time.sleep(PAUSE)
         begin = time.perf_counter()
         predictions = self.predict(batch)
@@ -95,43 +105,47 @@ class Candidate:
         return joined
 
 
-def load_candidates(source: str, **hub_options) -> list[Candidate]:
-    """Loads the model from a directory or the Hub, and every ONNX graph in the directory."""
-    graphs = {Path(source) / graph: name for graph, name in GRAPHS.items() if (Path(source) / graph).is_file()}
-    name, candidates = short_name(source), []
-    if not graphs or any((Path(source) / weights).is_file() for weights in WEIGHTS):
-        loaded = LoadedModel.load(source, **hub_options)
-        model = loaded.model.float()
-        head = head_name(model)
-        task = task_of(head, model.config, source, loaded.pooling is not None)
-        predict = partial(loaded.predict, model)
-        candidates.append(Candidate(source, name, head, task, model.config, loaded.tokenizer, predict, loaded.prompt))
-    if graphs:
-        require_package("onnxruntime", "onnx")
-        config, tokenizer = read_config(source), load_tokenizer(source, trust_remote_code=False)
-        check_vocab_size(tokenizer, config.vocab_size, source)
-        settings = read_text_settings(Path(source))
-        settings.apply(tokenizer)
-        head = (config.architectures or [""])[0].partition("For")[2]
-    for file, precision in graphs.items():
-        graph = OnnxModel(file)
-        task = task_of(head, config, source, EMBEDDING in graph.outputs)
-        predict = partial(onnx_predictions, graph, head, config)
-        names = (f"{source}, {precision}", f"{name}, {precision}")
-        candidates.append(Candidate(*names, head, task, config, tokenizer, predict, settings.prompt))
+@dataclass
+class LoadedSource:
+    """A model with candidates: the first is PyTorch in float32 with padding, if there are weights. Graphs follow."""
+
+    loaded: LoadedModel | None
+    candidates: list[Candidate]
+
+
+def load_model(source: str, **hub_options) -> LoadedSource:
+    """Loads the model from a directory or the Hub, if it has weights, and the exported graphs in the directory."""
+    directory = Path(source)
+    is_exported = any((directory / runtime.file).is_file() for runtime in GRAPHS.values())
+    if is_exported and not any((directory / weights).is_file() for weights in WEIGHTS):
+        return LoadedSource(None, load_graphs(source))
+    loaded = LoadedModel.load(source, **hub_options)
+    head, config = head_name(loaded.model), loaded.model.config
+    task = task_of(head, config, source, loaded.pooling is not None)
+    predict, megabytes = torch_runtime(loaded, *TORCH[REFERENCE])
+    rest = (head, task, config, loaded.tokenizer, predict, loaded.prompt, megabytes)
+    return LoadedSource(loaded, [Candidate(source, short_name(source), REFERENCE, *rest), *load_graphs(source)])
+
+
+def load_graphs(source: str) -> list[Candidate]:
+    """Loads the exported graphs in a directory."""
+    candidates = []
+    for name, runtime in GRAPHS.items():
+        file = Path(source) / runtime.file
+        if file.is_file() and not (is_bf16(name) and not supports_bf16()):
+            require_package(runtime.package, runtime.extra)
+            config, tokenizer = read_config(source), load_tokenizer(source, trust_remote_code=False)
+            check_vocab_size(tokenizer, config.vocab_size, source)
+            settings = read_text_settings(Path(source))
+            settings.apply(tokenizer)
+            head = (config.architectures or [""])[0].partition("For")[2]
+            with reading(file, "export the model again"):
+                graph = runtime.load(file)
+            task = task_of(head, config, source, EMBEDDING in graph.outputs)
+            predict = partial(graph_predictions, graph, head, config)
+            rest = (head, task, config, tokenizer, predict, settings.prompt, graph_size(file))
+            candidates.append(Candidate(source, short_name(source), name, *rest))
     return candidates
-
-
-def onnx_predictions(graph: OnnxModel, head: str, config: PreTrainedConfig, batch: Batch) -> list[Predictions]:
-    """Returns the predictions of an ONNX graph for a batch, as `LoadedModel.predict` does for a PyTorch model."""
-    outputs = graph(**batch)
-    if head == QUESTIONS:
-        return span_predictions(outputs, batch["attention_mask"])
-    if head == WORDS:
-        return [Predictions(outputs["logits"][batch["attention_mask"].bool()], "classes")]
-    if head == TEXTS:
-        return [Predictions(outputs["logits"], kind_of_logits(config))]
-    return [Predictions(normalize(outputs[EMBEDDING], dim=-1), "embeddings")]
 
 
 def task_of(head: str, config: PreTrainedConfig, source: str, has_embeddings: bool) -> str:
@@ -163,3 +177,75 @@ def check_same_task(candidates: list[Candidate]):
     for model in candidates:
         if model.task != first.task:
             raise InputError(f"{model.source} predicts {model.task}, but {first.source} predicts {first.task}.")
+
+
+@dataclass
+class RuntimeBuilder:
+    """
+    Builds candidates that run a model in other ways than its reference, with the same tokens.
+
+    Args:
+        reference: the model in padded float32 PyTorch, with its features.
+        loaded: the model and its tokenizer.
+        directory: directory for temporary files.
+        notes: messages about runtimes that were skipped.
+    """
+
+    reference: Candidate
+    loaded: LoadedModel
+    directory: Path
+    notes: list[str] = field(default_factory=list)
+
+    def candidates(self, names: Iterable[str], is_required: bool) -> list[Candidate]:
+        """
+        Returns a candidate for each runtime. Skips those that this machine or the model does not support, and adds a
+        note for each of them.
+
+        Raises:
+            InputError: If `is_required` is True, and a runtime is not installed.
+        """
+        built: list[Candidate] = []
+        for name in names:
+            missing = missing_package(name)
+            if missing:
+                message = f'{name}: {missing} is not installed; run pip install "fixedbert[{GRAPHS[name].extra}]"'
+                if is_required:
+                    raise InputError(f"{message}.", "runtime")
+                self.notes.append(message)
+            elif is_bf16(name) and not supports_bf16():
+                self.notes.append(f"{name}: skipped, because bfloat16 is slow on this processor")
+            else:
+                built += self.build(name)
+        return built
+
+    def build(self, name: str) -> list[Candidate]:
+        """Returns a list with one candidate, or an empty list if the runtime rejects the model."""
+        if name == self.reference.runtime:
+            return [self.reference]
+        try:
+            predict, megabytes = torch_runtime(self.loaded, *TORCH[name]) if name in TORCH else self.graph(name)
+            results: dict = {"predictions": [], "seconds": {}}
+            candidate = replace(self.reference, runtime=name, predict=predict, megabytes=megabytes, **results)
+            candidate.timed([0])
+        except Exception as error:  # runtimes reject graphs with exceptions of any type
+            self.notes.append(f"{name}: skipped ({str(error).strip().splitlines()[0]})")
+            return []
+        return [candidate]
+
+    def graph(self, name: str) -> tuple[Callable[[Batch], list[Predictions]], float]:
+        """Returns a function that predicts with a graph, and the size of the graph in megabytes."""
+        file = self.graphs / GRAPHS[name].file
+        if not file.exists() and name == "openvino-int8":
+            rows = range(min(CALIBRATION_ROWS, len(self.reference.features)))
+            quantize_openvino(self.graphs / GRAPH, file, (self.reference.batch([row]) for row in rows))
+        elif not file.exists():
+            convert_to_openvino(self.graphs / GRAPH, file)
+        predict = partial(graph_predictions, GRAPHS[name].load(file), self.reference.head, self.reference.config)
+        return predict, graph_size(file)
+
+    @cached_property
+    def graphs(self) -> Path:
+        """A directory with the exported ONNX graphs."""
+        directory = self.directory / "graphs"
+        export(self.reference.source, directory, int8=True)
+        return directory

@@ -1,17 +1,17 @@
 """
-Compares the speed, scores and predictions of models on the same rows.
+Compares the speed, scores and predictions of models, or of the ways to run one model, on the same rows.
 
-All models run on the CPU with the same number of threads. For each batch, they run in random order.
+All of them run on the CPU with the same number of threads. For each batch, they run in random order.
 """
 
 import csv
 import random
 from collections import Counter
 from dataclasses import asdict, replace
-from itertools import chain
-from math import nan
+from math import inf, nan
 from pathlib import Path
 from statistics import median
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import torch
@@ -22,11 +22,14 @@ from ..fine_tuning.texts import Columns
 from ..shrinking.calibration import row_length
 from ..shrinking.latency import machine_name
 from ..shrinking.predictions import Fidelity, fidelity
+from ..support.errors import InputError
 from ..support.files import new_directory, to_json
-from .candidates import QUESTIONS, WORDS, Candidate, check_same_task, load_candidates
-from .report import CHANGED, SINGLE_ROWS, ComparedModel, Comparison
+from .candidates import Candidate, LoadedSource, RuntimeBuilder, check_same_task, load_model
+from .report import CHANGED, NEARLY_SAME, RANDOM, SINGLE, SINGLE_ROWS, SORTED, ComparedModel, Comparison, advice
 from .rows import Answers, Cells, QuestionRows, TextRows, WordRows
+from .runtimes import QUESTIONS, REFERENCE, RUNTIMES, WORDS
 
+PROBES = 4  # batches on which the fastest way to run each of several models is chosen
 RESULTS = "comparison.json"
 ROWS: dict[str, type[TextRows | WordRows | QuestionRows]] = {WORDS: WordRows, QUESTIONS: QuestionRows}
 
@@ -41,17 +44,20 @@ def compare(  # noqa: PLR0913  the options of the command
     max_seq_length: int | None = None,
     max_samples: int = 1000,
     batch_size: int = 32,
+    runtime: list[str] | None = None,
     output_dir: str | Path | None = None,
     cache_dir: str | None = None,
     token: str | None = None,
 ) -> Comparison:
     """
-    Compares the speed and scores of models on the same rows, and their predictions with those of the first model.
+    Compares the ways to run a model on this machine, or several models, on the same rows.
+
+    A single model runs in every way that is installed. Of several models, each runs in the fastest way that preserves
+    its predictions. Predictions and times are compared with those of the first model in padded float32 PyTorch.
 
     Args:
         models: directories or Hub ids of models for the same task: classification, regression, embeddings, token
-            classification or question answering. The first is the original. Each ONNX graph in a directory counts as a
-            model.
+            classification or question answering. Directories can also contain exported graphs.
         validation_file: file with rows for the task, preferably not used in training. Labels are optional. For token
             classification, the rows contain lists of words. For question answering, they are in SQuAD's format.
         text_column_names: names of the text columns, such as "premise,hypothesis". For token classification, the
@@ -63,18 +69,22 @@ def compare(  # noqa: PLR0913  the options of the command
         max_seq_length: maximum tokens per row. By default, this is the limit that all models support, at most 512.
         max_samples: maximum number of rows, sampled at random.
         batch_size: rows per batch.
+        runtime: the ways to run the models, of `fixedbert.comparison.runtimes.RUNTIMES`. The default is all of them.
         output_dir: a new directory for the measurements and the rows with different predictions.
         cache_dir, token: options for models on the Hub.
 
     Raises:
-        InputError: If the models have different tasks, or the rows are unsuitable for them.
+        InputError: If the models have different tasks, the rows are unsuitable, or a runtime is not installed.
     """
-    loaded = [load_candidates(str(source), cache_dir=cache_dir, token=token) for source in models]
-    candidates = list(chain(*loaded))
+    unknown = [name for name in runtime or () if name not in RUNTIMES]
+    if unknown:
+        raise InputError(f"{unknown[0]!r}: must be one of {', '.join(RUNTIMES)}.", "runtime")
+    loaded = [load_model(str(source), cache_dir=cache_dir, token=token) for source in models]
+    candidates = [candidate for model in loaded for candidate in model.candidates]
     check_same_task(candidates)
-    names = Counter(model.name for model in candidates)
-    for model in candidates:
-        model.name = model.source if names[model.name] > 1 else model.name  # the full path replaces a duplicate name
+    names = Counter(model.candidates[0].name for model in loaded)
+    for candidate in candidates:
+        candidate.name = candidate.source if names[candidate.name] > 1 else candidate.name  # instead of a duplicate
     length = row_length(max_seq_length, [(model.config, model.tokenizer) for model in candidates])
     columns = Columns(*map(split_names, (text_column_names, label_column_name, id_column_name)))
     rows = ROWS.get(candidates[0].head, TextRows)(Path(validation_file), candidates, columns, skip_bad_rows, length)
@@ -82,7 +92,9 @@ def compare(  # noqa: PLR0913  the options of the command
     rows.data = rows.data.select(random.Random(0).sample(range(available), min(available, max_samples)))
     for model in candidates:
         model.features, model.truncated = rows.features(model, length)
-    run(candidates, len(rows.data), batch_size)
+    with TemporaryDirectory() as directory:
+        candidates, notes = choose_runtimes(loaded, runtime, batch_size, Path(directory))
+        run(candidates, len(rows.data), batch_size)
     answers = [rows.answers(model, candidates) for model in candidates]
     compared = [measurements(*pair, candidates[0], answers[0]) for pair in zip(candidates, answers, strict=True)]
     result = Comparison(
@@ -94,6 +106,8 @@ def compare(  # noqa: PLR0913  the options of the command
         machine=machine_name(),
         models=compared,
         item=rows.item,
+        notes=notes,
+        advice=advice(compared, candidates[0], str(validation_file), length) if len(models) == 1 else "",
     )
     if output_dir is None:
         return result
@@ -107,23 +121,68 @@ def compare(  # noqa: PLR0913  the options of the command
     return result
 
 
+def choose_runtimes(
+    loaded: list[LoadedSource], names: list[str] | None, batch_size: int, directory: Path
+) -> tuple[list[Candidate], list[str]]:
+    """
+    Returns the candidates to compare, and notes about skipped runtimes.
+
+    The first candidate is the first model in padded float32 PyTorch, or its first graph. The others are all other ways
+    to run a single model, or the fastest way to run each of several models that preserves its predictions, and all
+    exported graphs.
+    """
+    first, chosen, notes = loaded[0].candidates[0], [], []
+    for index, model in enumerate(loaded):
+        candidates = model.candidates
+        if model.loaded is not None:
+            stored = {candidate.runtime for candidate in candidates} - {REFERENCE}
+            builder = RuntimeBuilder(candidates[0], model.loaded, directory / str(index))
+            built = builder.candidates([name for name in names or RUNTIMES if name not in stored], names is not None)
+            notes += [note for note in builder.notes if note not in notes]
+            candidates = [*built, *candidates[1:]]
+        is_fixed = len(loaded) == 1 or model.loaded is None
+        chosen += candidates if is_fixed else [fastest(candidates, model.candidates[0], batch_size)]
+    return [first, *(candidate for candidate in chosen if candidate is not first)], notes
+
+
+@torch.inference_mode()
+def fastest(candidates: list[Candidate], reference: Candidate, batch_size: int) -> Candidate:
+    """Returns the fastest candidate with at least 99.5% of the reference's predictions on a few batches."""
+    count = len(reference.features)
+    batches = [range(begin, min(begin + batch_size, count)) for begin in range(0, count, batch_size)][:PROBES]
+    expected = [reference.timed(batch)[0] for batch in batches]
+    seconds = []
+    for candidate in tqdm(candidates, f"choosing a runtime for {reference.name}", unit="runtime"):
+        results = [candidate.timed(batch) for batch in (batches[0], *batches)][1:]  # the first is the warm-up
+        pairs = zip(expected, (predictions for predictions, _ in results), strict=True)
+        is_same = fidelity(pairs, count).similarity >= NEARLY_SAME
+        seconds.append(sum(time for _, time in results) if is_same or candidate is reference else inf)
+    return candidates[int(np.argmin(seconds))]
+
+
 @torch.inference_mode()
 def run(candidates: list[Candidate], rows: int, batch_size: int):
-    """Runs all models on each batch and on single rows, in random order, and stores their predictions and times."""
-    batches = [range(begin, min(begin + batch_size, rows)) for begin in range(0, rows, batch_size)]
-    single = [range(row, row + 1) for row in range(min(rows, SINGLE_ROWS))]
+    """
+    Runs all candidates on random batches, on batches of rows with similar lengths, and on single rows. The candidates
+    take turns in random order. Stores their predictions and times.
+    """
+    lengths = [sum(len(window["input_ids"]) for window in windows) for windows in candidates[0].features]
+    orders = {RANDOM: range(rows), SORTED: sorted(range(rows), key=lengths.__getitem__), SINGLE: range(SINGLE_ROWS)}
+    batches = []
+    for name, order in orders.items():
+        size = 1 if name == SINGLE else batch_size
+        batches += [(name, order[begin : min(begin + size, rows)]) for begin in range(0, min(len(order), rows), size)]
     for model in candidates:  # warm-up
-        model.timed(batches[0])
-        model.timed(single[0])
-    order = random.Random(0)
-    for index, batch in enumerate(tqdm([*batches, *single], "comparing", unit="batch")):
-        for model in order.sample(candidates, len(candidates)):
+        model.timed(range(min(batch_size, rows)))
+        model.timed([0])
+        model.seconds = {name: [] for name in orders}
+    shuffled = random.Random(0)
+    for name, batch in tqdm(batches, "comparing", unit="batch"):
+        for model in shuffled.sample(candidates, len(candidates)):
             predictions, seconds = model.timed(batch)
-            if index < len(batches):
+            model.seconds[name].append(seconds)
+            if name == RANDOM:
                 model.predictions.append(predictions)
-                model.seconds.append(seconds)
-            else:
-                model.single_seconds.append(seconds)
 
 
 def measurements(model: Candidate, answers: Answers, first: Candidate, expected: Answers) -> ComparedModel:
@@ -132,13 +191,14 @@ def measurements(model: Candidate, answers: Answers, first: Candidate, expected:
     if expected.correct is not None and answers.correct is not None:
         lost = int((expected.correct & ~answers.correct).sum())
         gained = int((~expected.correct & answers.correct).sum())
+    counts = {RANDOM: rows, SORTED: rows, SINGLE: min(rows, SINGLE_ROWS)}
     return ComparedModel(
         name=model.name,
-        rows_per_second=(rows / sum(model.seconds), len(model.single_seconds) / sum(model.single_seconds)),
-        speedup=(
-            median(np.divide(first.seconds, model.seconds).tolist()),
-            median(np.divide(first.single_seconds, model.single_seconds).tolist()),
-        ),
+        label=model.label,
+        runtime=model.runtime,
+        megabytes=model.megabytes,
+        rows_per_second={name: count / sum(model.seconds[name]) for name, count in counts.items()},
+        speedup={name: median(np.divide(first.seconds[name], model.seconds[name]).tolist()) for name in counts},
         scores=answers.scores,
         lost=lost,
         gained=gained,
@@ -166,7 +226,7 @@ def changed_items(cells: Cells, candidates: list[Candidate], answers: list[Answe
     """
     for model, each in zip(candidates, answers, strict=True):
         probabilities = [f"{probability:.6f}" for probability in each.probabilities]
-        cells = [*cells, (model.name, each.texts), (f"{model.name} probability", probabilities)]
+        cells = [*cells, (model.label, each.texts), (f"{model.label} probability", probabilities)]
     texts = zip(*(each.texts for each in answers), strict=True)
     changed = [index for index, predictions in enumerate(texts) if len({*predictions}) > 1]
     lines = [[values[index] for _, values in cells] for index in changed]

@@ -1,11 +1,31 @@
 """The result of a comparison, and its report for the terminal."""
 
+import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+import torch
+
+from ..publishing.export import EMBEDDING, OUTPUTS, TWO_TEXTS, loading_code
 from ..shrinking.predictions import Fidelity
+from .candidates import Candidate
+from .runtimes import GRAPHS, TORCH
 
+RANDOM, SORTED, SINGLE = "random", "sorted", "single"  # batches in random order or sorted by length, and single rows
 SINGLE_ROWS = 64  # number of rows that are timed one at a time
+MIN_ROWS = 32  # for advice
+SAME, NEARLY_SAME = 1.0, 0.995  # fractions of identical predictions for which the fastest runtime is named
+ROUNDING = 1e-4  # numbers and embeddings count as identical if their similarity is above 1 - ROUNDING
+TORCH_CODE = """import fixedbert
+import torch
+from transformers import {model_class}, AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained("{source}")
+model = {model_class}.from_pretrained("{source}"{options}).eval()
+batch = tokenizer({texts}, padding=True, truncation=True, max_length={longest}, return_tensors="pt")
+with torch.inference_mode(){autocast}:
+    outputs = model(**batch)
+"""
 CHANGED = "changed.csv"
 
 
@@ -15,9 +35,12 @@ class ComparedModel:
     The measurements for one model.
 
     Args:
-        name: name of the model. For an ONNX graph, it includes the precision.
-        rows_per_second: throughput in batches, and one row at a time.
-        speedup: median speedup over the first model in batches, and one row at a time.
+        name: name of the model.
+        label: name of the model, and the runtime if it is not padded float32 PyTorch.
+        runtime: the way in which it ran.
+        megabytes: size of the weights or the graph.
+        rows_per_second: throughput in random batches, in batches of rows with similar lengths, and of single rows.
+        speedup: median speedup over the first model, for the same three.
         scores: metrics by name; empty if the rows have no labels.
         lost, gained: number of items that only the first model, or only this model, predicts correctly. None if the
             rows have no labels, and for regression.
@@ -26,13 +49,22 @@ class ComparedModel:
     """
 
     name: str
-    rows_per_second: tuple[float, float]
-    speedup: tuple[float, float]
+    label: str
+    runtime: str
+    megabytes: float
+    rows_per_second: dict[str, float]
+    speedup: dict[str, float]
     scores: dict[str, float]
     lost: int | None
     gained: int | None
     truncated: int
     fidelity: Fidelity | None
+
+    def has_same_predictions(self, fraction: float) -> bool:
+        """Returns True if at least this fraction of the predictions is the same as those of the first model."""
+        if self.fidelity is None:
+            return True
+        return self.fidelity.similarity >= fraction - (ROUNDING if self.fidelity.agreement is None else 0)
 
 
 @dataclass(frozen=True)
@@ -48,6 +80,8 @@ class Comparison:
         models: measurements for each model, in the order of the arguments.
         item: the unit that has a prediction: "row", "word" or "question".
         folder: output directory, or "" if nothing was written.
+        notes: messages about runtimes that were skipped.
+        advice: the fastest ways to run a single model.
     """
 
     file: str
@@ -59,25 +93,25 @@ class Comparison:
     models: list[ComparedModel]
     item: str = "row"
     folder: str = ""
+    notes: list[str] = field(default_factory=list)
+    advice: str = ""
 
     def __str__(self) -> str:
         first, *others = self.models
         metrics, flips = list(first.scores), ["lost", "gained"] if first.lost is not None else []
         flips += ["truncated"] if any(model.truncated for model in self.models) else []
-        lines = [["", "rows/s", "speedup", "single: rows/s", "speedup", *metrics, *flips, "predictions"]]
+        lines = [["", "rows/s", "speedup", "sorted", "single", "MB", *metrics, *flips, "predictions"]]
+        is_single = len({model.name for model in self.models}) == 1
         for model in self.models:
-            speeds = [
-                text
-                for rows, speedup in zip(model.rows_per_second, model.speedup, strict=True)
-                for text in (f"{rows:,.0f}" if rows >= 100 else f"{rows:.3g}", f"{speedup:.2f}")
-            ]
-            counts = [str(getattr(model, name)) for name in flips]
-            scores = [f"{model.scores[name]:.4f}" for name in metrics]
-            lines.append([model.name, *speeds, *scores, *counts, str(model.fidelity or "")])
+            rate = model.rows_per_second[RANDOM]
+            cells = [model.runtime if is_single else model.label, f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}"]
+            cells += [f"{model.speedup[order]:.2f}" for order in (RANDOM, SORTED, SINGLE)]
+            cells += [f"{model.megabytes:,.0f}", *(f"{model.scores[name]:.4f}" for name in metrics)]
+            lines.append([*cells, *(str(getattr(model, name)) for name in flips), str(model.fidelity or "")])
         rows = f"{self.rows:,} of {self.available:,}" if self.rows < self.available else f"{self.rows:,}"
         notes = [
-            f"rows/s: in random batches of {self.batch_size}, padded to the longest row, without tokenization",
-            f"single: {min(self.rows, SINGLE_ROWS)} rows, one at a time; speedup: median over the first model",
+            f"rows/s, speedup: batches of {self.batch_size} rows in random order, without tokenization",
+            f"sorted, single: speedup for batches sorted by length, and for {min(self.rows, SINGLE_ROWS)} single rows",
         ]
         if "lost" in flips:
             notes.append(
@@ -87,7 +121,8 @@ class Comparison:
             notes.append(f"truncated: rows with more than {self.max_seq_length} tokens, whose end is ignored")
         if self.folder and any(model.fidelity and model.fidelity.agreement is not None for model in others):
             notes.append(f"{self.item}s with different predictions: {self.folder}/{CHANGED}")
-        return "\n".join([f"{rows} rows from {self.file}, on {self.machine}", "", *aligned(lines), "", *notes])
+        text = [f"{rows} rows from {self.file}, on {self.machine}", "", *aligned(lines), "", *notes, *self.notes]
+        return "\n".join([*text, "", self.advice] if self.advice else text)
 
 
 def aligned(lines: list[list[str]]) -> list[str]:
@@ -98,3 +133,45 @@ def aligned(lines: list[list[str]]) -> list[str]:
         "  ".join(side(cell, width) for side, cell, width in zip(sides, line, widths, strict=True)).rstrip()
         for line in lines
     ]
+
+
+def advice(models: list[ComparedModel], first: Candidate, file: str, longest: int) -> str:
+    """Returns the fastest runtimes with the same and nearly the same predictions, and Python code that runs them."""
+    if len(first.features) < MIN_ROWS:
+        return f"There are too few rows for advice; provide at least {MIN_ROWS}."
+    lines, winners = [], []
+    for fraction in (SAME, NEARLY_SAME):
+        best = []
+        for order, name in ((RANDOM, "batches"), (SINGLE, "single texts")):
+            same = {model.speedup[order]: model for model in models if model.has_same_predictions(fraction)}
+            model = same[max(same)]
+            best.append(f"{model.runtime} ({model.speedup[order]:.2f} times as fast) for {name}")
+            winners.append(model.runtime)
+        lines.append(f"Fastest with at least {fraction:.1%} identical predictions: {', '.join(best)}.")
+    for runtime in dict.fromkeys(winners):
+        lines += ["", f"{runtime}:", instructions(runtime, first, file, longest)]
+    return "\n".join(lines)
+
+
+def instructions(runtime: str, model: Candidate, file: str, longest: int) -> str:
+    """Returns the command that writes a model for the runtime, if one is necessary, and Python code that runs it."""
+    if runtime in GRAPHS:
+        is_onnx, int8 = runtime.startswith("onnx"), " --int8" * runtime.endswith("int8")
+        options = int8 if is_onnx else f" --runtime openvino{int8}" + f" --calibration_file {file}" * bool(int8)
+        command = f"fixedbert export {model.source} --output_dir fast{options}"
+        names = OUTPUTS.get(f"For{model.head}", ("logits",)) if model.head else [EMBEDDING]
+        precision = {"openvino": "f32", "openvino-bf16": "bf16"}.get(runtime)
+        return f"$ {command}\n{loading_code(f'fast/{GRAPHS[runtime].file}', names, longest, precision=precision)}"
+    is_unpadded, dtype, is_autocast = TORCH[runtime]
+    command = f"$ fixedbert convert {model.source} --output_dir fast --unpad_inputs"
+    command += " --dtype bfloat16\n" if dtype == torch.bfloat16 else "\n"
+    prompt = json.dumps(model.prompt, ensure_ascii=False)
+    code = TORCH_CODE.format(
+        model_class=f"AutoModelFor{model.head}" if model.head else "AutoModel",
+        source="fast" if is_unpadded else model.source,
+        options="" if is_unpadded else f", dtype={dtype}",
+        texts=f"[{prompt} + text for text in {TWO_TEXTS}]" if model.prompt else TWO_TEXTS,
+        longest=longest,
+        autocast=', torch.autocast("cpu", torch.bfloat16)' if is_autocast else "",
+    )
+    return (command if is_unpadded else "") + code

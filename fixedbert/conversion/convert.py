@@ -18,6 +18,8 @@ from .families import fixed_head_config
 from .growing import to_fixed_head_bert
 from .to_bert import to_bert
 
+DTYPES = ("float32", "bfloat16", "float16")
+
 
 def convert(  # noqa: PLR0913  one parameter per command-line option
     model: str | Path | PreTrainedModel,
@@ -32,6 +34,8 @@ def convert(  # noqa: PLR0913  one parameter per command-line option
     tokenizer: PreTrainedTokenizerBase | None = None,
     do_lower_case: bool | None = None,
     architecture: str | None = None,
+    unpad_inputs: bool = False,
+    dtype: str | None = None,
     revision: str = "main",
     cache_dir: str | None = None,
     token: str | None = None,
@@ -49,6 +53,8 @@ def convert(  # noqa: PLR0913  one parameter per command-line option
         tokenizer: Tokenizer for a model in memory. Required with `output_dir`.
         do_lower_case: Whether the tokenizer lowercases text. The default keeps the tokenizer's own setting.
         architecture: Class of the model, for a checkpoint whose config.json does not name a transformers class.
+        unpad_inputs: Skip padding tokens, which is faster.
+        dtype: The dtype of the weights, "float32", "bfloat16" or "float16". The default keeps the dtype of `model`.
         revision, cache_dir, token: Options for downloading a model from the Hub.
 
     Returns:
@@ -65,9 +71,11 @@ def convert(  # noqa: PLR0913  one parameter per command-line option
         "intermediate_size": intermediate_size,
     }
     hub_options = {"revision": revision, "cache_dir": cache_dir, "token": token}
+    if bert and unpad_inputs:
+        raise InputError("transformers' BERT cannot skip padding; omit `bert`.", "unpad_inputs")
     if output_dir is None:
         old = model if isinstance(model, PreTrainedModel) else load_bert(model, architecture, **hub_options)
-        return resize(old, bert, seed, **sizes)
+        return set_precision(resize(old, bert, seed, **sizes), unpad_inputs, dtype)
     with new_directory(output_dir) as directory, model_directory(model, tokenizer) as source:
         old = load_bert(source, architecture, **hub_options)
         with error_context(source):
@@ -77,6 +85,7 @@ def convert(  # noqa: PLR0913  one parameter per command-line option
                 difference = f"largest difference between outputs {check_equivalence(old, new):.1g}"
             summary = f"{describe_shape(old)} -> {describe_shape(new)}; {difference}"
         del old
+        set_precision(new, unpad_inputs, dtype)
         new.save_pretrained(directory)
         auxiliary = auxiliary_directory(source, **hub_options)
         name, metadata = copy_auxiliary_files(source, auxiliary, directory, do_lower_case)
@@ -94,6 +103,17 @@ def resize(model: PreTrainedModel, bert: bool, seed: int, **sizes: Any) -> PreTr
     unchanged = bert and all(size is None for size in sizes.values())
     larger = model if unchanged else to_fixed_head_bert(model, **sizes, seed=seed)
     return to_bert(larger) if bert else larger
+
+
+def set_precision(model: PreTrainedModel, unpad_inputs: bool, dtype: str | None) -> PreTrainedModel:
+    """Sets, in the model and its config.json, whether it skips padding, and the dtype of its weights."""
+    if unpad_inputs:
+        model.config.unpad_inputs = vars(model.base_model)["unpad_inputs"] = True
+    if dtype is not None:
+        if dtype not in DTYPES:
+            raise InputError(f"{dtype!r}: must be one of {', '.join(DTYPES)}.", "dtype")
+        model.to(getattr(torch, dtype))
+    return model
 
 
 def describe_shape(model: PreTrainedModel) -> str:

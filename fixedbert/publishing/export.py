@@ -1,10 +1,16 @@
 """
-Exports models to ONNX, for use with onnxruntime, optimum, sentence-transformers or text-embeddings-inference.
+Exports models to ONNX or OpenVINO, for use with onnxruntime, openvino, optimum, sentence-transformers or
+text-embeddings-inference.
 
 The output directory is created only if the graph's outputs match the model's.
 """
 
 import json
+import logging
+import shutil
+import warnings
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +25,20 @@ from ..conversion.families import fixed_head_config, max_tokens, shared_fields, 
 from ..conversion.growing import to_fixed_head_bert
 from ..data.tokenizers import load_tokenizer
 from ..model.configuration_fixed_head_bert import FixedHeadBertConfig
+from ..shrinking.calibration import CalibrationData
+from ..shrinking.predictions import LoadedModel
 from ..support.errors import InputError, require_package
 from ..support.files import new_directory
 from .model_card import checkpoint_card
+from .openvino_graphs import (
+    CALIBRATION_ROWS,
+    MIN_CALIBRATION_ROWS,
+    OPENVINO,
+    OPENVINO_INT8,
+    OpenVinoModel,
+    convert_to_openvino,
+    quantize_openvino,
+)
 from .sentence_models import SentencePooling, TextSettings, read_pooling, read_text_settings
 
 GRAPH, QUANTIZED = "onnx/model.onnx", "onnx/model_quantized.onnx"  # file names that optimum uses
@@ -38,18 +55,29 @@ EMBEDDING = "sentence_embedding"  # name of the additional output of sentence-tr
 # Texts on which the graph and the model are compared. Their lengths differ, and their number is odd.
 TEXTS = ["The cat sat on the mat.", "A transformer computes weighted means of its values.", "Yes!"]
 TEXTS += ["Who wrote the letter that arrived on Monday?", "In 1905 he published four papers. " * 5]
-LOADING = """```python
-import onnxruntime
+TWO_TEXTS = '["A text.", "A second text."]'
+LOADING = """import {package}
 from transformers import AutoTokenizer
 
-tokenizer = AutoTokenizer.from_pretrained("{name}")
-session = onnxruntime.InferenceSession("{name}/{graph}")
+tokenizer = AutoTokenizer.from_pretrained("{directory}")
+{load}
 texts = {texts}
 batch = tokenizer(texts, padding=True, truncation=True, max_length={longest}, return_tensors="np")
-inputs = {{node.name: {values} for node in session.get_inputs()}}
-outputs = session.run({names}, inputs)
-```
+{run}
 """
+# For each package: the statement that loads a graph, and the one that computes the outputs.
+STATEMENTS = {
+    "onnxruntime": (
+        'session = onnxruntime.InferenceSession("{file}")',
+        "outputs = session.run({names}, {{node.name: {values} for node in session.get_inputs()}})",
+    ),
+    "openvino": (
+        'model = openvino.compile_model("{file}", "CPU"{options})',
+        "outputs = model({{node.any_name: {values} for node in model.inputs}})\n"
+        "outputs = [outputs[name] for name in {names}]",
+    ),
+}
+RUNTIMES = ("onnx", "openvino")
 Batch = dict[str, Tensor]
 
 
@@ -68,23 +96,30 @@ class Graph(nn.Module):
         return tensors if self.pooling is None else [*tensors, self.pooling(tensors[0], attention_mask)]
 
 
-def export(
+def export(  # noqa: PLR0913  the options of the command
     model: str | Path | PreTrainedModel,
     output_dir: str | Path,
     int8: bool = False,
     tokenizer: PreTrainedTokenizerBase | None = None,
+    runtime: str = "onnx",
+    calibration_file: str | Path | None = None,
+    text_column_names: str | None = None,
     revision: str = "main",
     cache_dir: str | None = None,
     token: str | None = None,
 ) -> str:
     """
-    Exports a model to ONNX. Creates a directory with the graph, its configuration, tokenizer and model card.
+    Exports a model to ONNX or OpenVINO. Creates a directory with a graph, its configuration, tokenizer and model card.
 
     Args:
         model: A model in memory, a directory or a Hub id.
         output_dir: New directory for the exported model.
-        int8: Also write a graph with int8 weights.
+        int8: Also write a graph with int8 weights. OpenVINO's graph also has int8 activations.
         tokenizer: Tokenizer for a model in memory.
+        runtime: "onnx" or "openvino".
+        calibration_file: File with at least 32 unlabeled rows of the model's task, on which OpenVINO's int8 graph is
+            calibrated.
+        text_column_names: Names of the text columns in this file, such as "premise,hypothesis".
         revision, cache_dir, token: Options for downloading a model from the Hub.
 
     Returns:
@@ -93,8 +128,7 @@ def export(
     Raises:
         InputError: If the model cannot be loaded or exported, a package is missing, or `output_dir` is not empty.
     """
-    for package in ("onnxruntime", "onnxscript"):
-        require_package(package, "onnx")
+    check_options(runtime, int8, calibration_file)
     hub_options = {"revision": revision, "cache_dir": cache_dir, "token": token}
     with model_directory(model, tokenizer) as source, new_directory(output_dir) as directory:
         bert, auxiliary = load_bert(source, **hub_options).float().eval(), auxiliary_directory(source, **hub_options)
@@ -105,12 +139,13 @@ def export(
         graph = Graph(bert, head, read_pooling(auxiliary) if head == "Model" else None).eval()
         tokenizer, settings = load_tokenizer(str(auxiliary), trust_remote_code=False), read_text_settings(auxiliary)
         batches = example_batches(graph, tokenizer)
-        summary = f"{describe_shape(bert)} -> {write_graphs(graph, batches, directory, int8)}"
+        rows = calibration_batches(source, calibration_file, text_column_names, **hub_options)
+        summary = f"{describe_shape(bert)} -> {write_graphs(graph, batches, directory, runtime, int8, rows)}"
         graph_config(graph).save_pretrained(directory)
         origin, metadata = copy_auxiliary_files(source, auxiliary, directory)
         name = Path(output_dir).name
-        loading = loading_instructions(graph, name, tokenizer, settings)
-        metadata = {"library_name": "onnx", **metadata, "tags": ["onnx", *metadata.get("tags", [])]}
+        loading = loading_instructions(graph, name, tokenizer, settings, runtime, int8)
+        metadata = {"library_name": runtime, **metadata, "tags": [runtime, *metadata.get("tags", [])]}
         checkpoint_card(
             bert.config, type(bert).__name__, name, f"Exported from `{origin}`: {summary}.",
             count=bert.num_parameters(), loading=loading, **metadata,
@@ -118,17 +153,62 @@ def export(
     return summary
 
 
-def loading_instructions(graph: Graph, name: str, tokenizer: PreTrainedTokenizerBase, settings: TextSettings) -> str:
+def loading_instructions(
+    graph: Graph, name: str, tokenizer: PreTrainedTokenizerBase, settings: TextSettings, runtime: str, int8: bool
+) -> str:
     """Returns Python code in Markdown that runs the graph in the directory `name` on texts of any length."""
     longest = min(max_tokens(graph.model.config), settings.max_seq_length or tokenizer.model_max_length)
-    texts = '["A text.", "A second text."]'
+    texts = TWO_TEXTS
     if settings.prompt or settings.do_lower_case:
         text = f"({json.dumps(settings.prompt, ensure_ascii=False)} + text)" if settings.prompt else "text"
         texts = f"[{text}{'.lower()' if settings.do_lower_case else ''} for text in {texts}]"
-    names = json.dumps([EMBEDDING] if graph.pooling else graph.names)
-    values = "batch[node.name][None]" if graph.head == "ForMultipleChoice" else "batch[node.name]"
-    code = LOADING.format(name=name, graph=GRAPH, texts=texts, longest=longest, names=names, values=values)
-    return code if graph.pooling is None else f'{code}\nOr `SentenceTransformer("{name}", backend="onnx")`.'
+    file = GRAPH if runtime == "onnx" else OPENVINO_INT8 if int8 else OPENVINO
+    precision = "f32" if runtime == "openvino" and not int8 else None
+    names = [EMBEDDING] if graph.pooling else graph.names
+    code = loading_code(f"{name}/{file}", names, longest, texts, precision, graph.head == "ForMultipleChoice")
+    code = f"```python\n{code}```\n"
+    return code if graph.pooling is None else f'{code}\nOr `SentenceTransformer("{name}", backend="{runtime}")`.'
+
+
+def loading_code(
+    file: str, names: Sequence[str], longest: int, texts: str = TWO_TEXTS, precision: str | None = None, pairs=False
+) -> str:
+    """
+    Returns Python code that runs a graph.
+
+    Args:
+        file: the graph in an exported directory.
+        names: the outputs.
+        longest: maximum number of tokens.
+        texts: expression for the texts.
+        precision: OpenVINO's precision for computing, by default its own choice.
+        pairs: whether the texts are the choices of a multiple choice model.
+    """
+    is_onnx = file.endswith(".onnx")
+    node = "node.name" if is_onnx else "node.any_name"
+    values = {
+        "file": file,
+        "names": json.dumps([*names]),
+        "values": f"batch[{node}][None]" if pairs else f"batch[{node}]",
+        "options": "" if precision is None else f', {{"INFERENCE_PRECISION_HINT": "{precision}"}}',
+    }
+    package = "onnxruntime" if is_onnx else "openvino"
+    load, run = (statement.format(**values) for statement in STATEMENTS[package])
+    directory = Path(file).parents[1].as_posix()
+    return LOADING.format(package=package, directory=directory, load=load, texts=texts, longest=longest, run=run)
+
+
+def check_options(runtime: str, int8: bool, calibration_file: str | Path | None):
+    """Raises InputError for options that do not fit together, and if a package is missing."""
+    if runtime not in RUNTIMES:
+        raise InputError(f"{runtime!r}: must be one of {', '.join(RUNTIMES)}.", "runtime")
+    is_openvino = runtime == "openvino"
+    if (calibration_file is not None) != (is_openvino and int8):
+        raise InputError("required with `runtime` openvino and `int8`, and only with them.", "calibration_file")
+    for package in ("onnxruntime", "onnxscript"):
+        require_package(package, "onnx")
+    for package in ("openvino", "nncf") if is_openvino else ():
+        require_package(package, "openvino")
 
 
 def example_batches(graph: Graph, tokenizer: PreTrainedTokenizerBase) -> list[Batch]:
@@ -150,24 +230,49 @@ def example_batches(graph: Graph, tokenizer: PreTrainedTokenizerBase) -> list[Ba
     return batches
 
 
-def write_graphs(graph: Graph, batches: list[Batch], directory: Path, int8: bool) -> str:
+def calibration_batches(
+    source: str, file: str | Path | None, text_column_names: str | None, **hub_options
+) -> list[Batch]:
+    """Returns up to 200 rows of the file as batches of one row, or an empty list without a file."""
+    if file is None:
+        return []
+    columns = None if text_column_names is None else tuple(text_column_names.split(","))
+    data = CalibrationData(train_file=[str(file)], text_column_names=columns)
+    loaded = LoadedModel.load(source, **hub_options)
+    rows = data.rows(loaded, CALIBRATION_ROWS)
+    if len(rows) < MIN_CALIBRATION_ROWS:
+        raise InputError(f"{file}: has {len(rows)} rows; provide at least {MIN_CALIBRATION_ROWS}.", "calibration_file")
+    return [dict(loaded.tokenizer.pad([row], return_tensors="pt")) for row in rows]
+
+
+def write_graphs(
+    graph: Graph, batches: list[Batch], directory: Path, runtime: str, int8: bool, calibration: list[Batch]
+) -> str:
     """Writes the graph and, if `int8` is True, a quantized copy. Returns a summary."""
-    file, quantized = directory / GRAPH, directory / QUANTIZED
     with torch.no_grad():
         expected = [graph(**batch) for batch in batches]
+    file, quantized, is_onnx = directory / GRAPH, directory / QUANTIZED, runtime == "onnx"
     file.parent.mkdir()
     trace(graph, batches[0], file)
-    difference = largest_difference(expected, run_graph(file, batches))
+    if not is_onnx:
+        file, quantized = directory / OPENVINO, directory / OPENVINO_INT8
+        convert_to_openvino(directory / GRAPH, file)
+        shutil.rmtree((directory / GRAPH).parent)
+    load: Callable[..., OnnxModel | OpenVinoModel] = OnnxModel if is_onnx else partial(OpenVinoModel, precision="f32")
+    difference = largest_difference(expected, run_graph(load, file, batches))
     if not difference <= TOLERANCE:  # also true for NaN
         raise InputError(
             f"the graph's outputs differ from the model's by {difference:.2g}, but at most {TOLERANCE:g} is allowed; "
             "please report this error with the model's config.json."
         )
-    summary = f"{GRAPH}, {file.stat().st_size / 1e6:.1f} MB, largest difference between outputs {difference:.1g}"
+    summary = f"{file.name}, {graph_size(file):.1f} MB, largest difference between outputs {difference:.1g}"
     if int8:
-        quantize(file, quantized)
-        difference = largest_difference(expected, run_graph(quantized, batches))
-        summary += f"; {QUANTIZED}, {quantized.stat().st_size / 1e6:.1f} MB, largest difference {difference:.1g}"
+        if is_onnx:
+            quantize(file, quantized)
+        else:
+            quantize_openvino(file, quantized, calibration)
+        difference = largest_difference(expected, run_graph(load, quantized, batches))
+        summary += f"; {quantized.name}, {graph_size(quantized):.1f} MB, largest difference {difference:.1g}"
     return summary
 
 
@@ -182,15 +287,18 @@ def trace(graph: Graph, batch: Batch, file: Path):
     if batch["input_ids"].ndim == 3:
         axes.insert(1, torch.export.Dim("num_choices"))
     graph.model.set_attn_implementation("eager")
-    program = torch.onnx.export(
-        graph,
-        kwargs=batch,
-        dynamic_shapes={name: dict(enumerate(axes)) for name in batch},
-        output_names=[*graph.names, *([EMBEDDING] if graph.pooling else [])],
-        opset_version=OPSET,
-        dynamo=True,
-        verbose=False,
-    )
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it would report that torchvision is not installed
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about the names of equal axes, and functions that torch itself calls
+        program = torch.onnx.export(
+            graph,
+            kwargs=batch,
+            dynamic_shapes={name: dict(enumerate(axes)) for name in batch},
+            output_names=[*graph.names, *([EMBEDDING] if graph.pooling else [])],
+            opset_version=OPSET,
+            dynamo=True,
+            verbose=False,
+        )
     assert program is not None
     for node in program.model.graph:
         node.metadata_props.clear()  # contains local paths to the source code
@@ -212,20 +320,32 @@ def quantize(file: Path, quantized: Path):
     folded.unlink()
 
 
-def session_of(file: Path, threads: int = 0):
-    """Returns an onnxruntime session that runs a graph on the CPU. If `threads` is 0, the session uses all cores."""
-    from onnxruntime import InferenceSession, SessionOptions
+class OnnxModel:
+    """An ONNX graph that onnxruntime runs on the CPU, called in the same way as the exported PyTorch model."""
 
-    options = SessionOptions()
-    options.intra_op_num_threads = threads
-    return InferenceSession(file, options, providers=["CPUExecutionProvider"])
+    def __init__(self, file: Path):
+        from onnxruntime import InferenceSession, SessionOptions
+
+        options = SessionOptions()
+        options.intra_op_num_threads = torch.get_num_threads()
+        self.session = InferenceSession(file, options, providers=["CPUExecutionProvider"])
+        self.inputs = [node.name for node in self.session.get_inputs()]
+        self.outputs = [node.name for node in self.session.get_outputs()]
+
+    def __call__(self, **inputs: Tensor) -> dict[str, Tensor]:
+        outputs = self.session.run(None, {name: inputs[name].numpy() for name in self.inputs})
+        return dict(zip(self.outputs, map(torch.from_numpy, outputs), strict=True))
 
 
-def run_graph(file: Path, batches: list[Batch]) -> list[list[Tensor]]:
-    """Runs a graph and returns its outputs for each batch."""
-    session = session_of(file)
-    outputs = (session.run(None, {name: x.numpy() for name, x in batch.items()}) for batch in batches)
-    return [[torch.from_numpy(x) for x in tensors] for tensors in outputs]
+def graph_size(file: Path) -> float:
+    """Returns the size of a graph in megabytes, including the .bin file of an OpenVINO graph."""
+    return sum(path.stat().st_size for path in {file, *file.parent.glob(f"{file.stem}.bin")}) / 1e6
+
+
+def run_graph(load: Callable, file: Path, batches: list[Batch]) -> list[list[Tensor]]:
+    """Loads a graph and returns its outputs for each batch."""
+    model = load(file)
+    return [[*model(**batch).values()] for batch in batches]
 
 
 def largest_difference(expected: list[list[Tensor]], actual: list[list[Tensor]]) -> float:

@@ -126,6 +126,13 @@ class Fidelity:
     distinct: int | None = None
     rows: int = 0
 
+    @property
+    def similarity(self) -> float:
+        """The agreement. For embeddings, the cosine similarity. For numbers, an estimate of the correlation."""
+        if self.agreement is not None:
+            return self.agreement
+        return 1 - self.divergence / (self.spread**2 if self.spread else 1)
+
     def __str__(self) -> str:
         if self.agreement is not None:
             warning = ", but the original predicts the same label for all rows" if self.distinct == 1 else ""

@@ -3,6 +3,9 @@
 import csv
 import json
 import random
+import shutil
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -12,10 +15,14 @@ from helpers.tiny_models import UNEQUAL, model_of
 from transformers import AutoModel, AutoTokenizer
 
 import fixedbert
-from fixedbert.comparison.compare import compare
+from fixedbert.comparison import candidates, runtimes
+from fixedbert.comparison.candidates import Candidate, load_model
+from fixedbert.comparison.report import instructions
 from fixedbert.publishing.export import export
 from fixedbert.support.errors import InputError
 from fixedbert_cli import main
+
+compare = partial(fixedbert.compare, runtime=["torch"])
 
 NAMES = ["odd", "bad", "good"]  # not in alphabetical order
 LABELS = {"id2label": dict(enumerate(NAMES)), "label2id": {name: number for number, name in enumerate(NAMES)}}
@@ -66,10 +73,14 @@ def test_labelled_rows(models, tmp_path, capsys):
     sources = [str(directory / name) for name in ("one", "two", "graphs")]
     words = ["--label_column_name", "verdict", "--max_seq_length", "17", "--batch_size", "7"]
     words += ["--text_column_names", "premise,hypothesis", "--output_dir", str(tmp_path / "out")]
+    words += ["--runtime", "torch"]
     main(["compare", *sources, "--validation_file", str(tmp_path / "rows.csv"), *words])
     written = json.loads((tmp_path / "out" / "comparison.json").read_text())
     first, other, exact, int8 = written["models"]
-    assert written["rows"] == len(PAIRS) and [exact["name"], int8["name"]] == ["graphs, float32", "graphs, int8"]
+    assert written["rows"] == len(PAIRS) and [exact["label"], int8["label"]] == [
+        "graphs, onnxruntime",
+        "graphs, onnxruntime-int8",
+    ]
     assert 0 < (one != two).sum() < len(PAIRS)
     for model, classes in ((first, one), (other, two)):
         assert model["scores"]["accuracy"] == pytest.approx(float((classes == labels).float().mean()))
@@ -79,9 +90,10 @@ def test_labelled_rows(models, tmp_path, capsys):
     assert other["fidelity"]["rows"] == len(PAIRS)
     assert exact["fidelity"]["agreement"] == 1
     assert exact["fidelity"]["divergence"] < 1e-6 < int8["fidelity"]["divergence"]
-    assert first["speedup"] == [1, 1] and min(int8["rows_per_second"]) > 0 and first["fidelity"] is None
+    assert first["speedup"] == {"random": 1, "sorted": 1, "single": 1} and first["fidelity"] is None
+    assert min(int8["rows_per_second"].values()) > 0
     changed = changed_rows(tmp_path / "out")
-    names = ["one", "two", "graphs, float32", "graphs, int8"]
+    names = ["one", "two", "graphs, onnxruntime", "graphs, onnxruntime-int8"]
     with_probabilities = [column for name in names for column in (name, f"{name} probability")]
     assert [*changed[0]] == ["row", "premise", "hypothesis", "label", *with_probabilities]
     table = {int(line["row"]): line for line in changed}
@@ -180,7 +192,7 @@ def test_unsuitable_models(models, tmp_path):
         ("labels", "labels predicts labels odd, bad, good, but"),
     ):
         with pytest.raises(InputError, match=message):
-            fixedbert.compare([directory / "one", tmp_path / name], tmp_path / "rows.txt", output_dir=tmp_path / "out")
+            compare([directory / "one", tmp_path / name], tmp_path / "rows.txt", output_dir=tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
@@ -312,3 +324,89 @@ def test_lines_and_truncated_rows(tmp_path):
     (tmp_path / "rows.txt").write_text(" \n\n")
     with pytest.raises(InputError, match="rows.txt contains no text"):
         compare(sources, tmp_path / "rows.txt")
+
+
+@pytest.mark.slow
+def test_all_runtimes(models, tmp_path, monkeypatch):
+    """A single model is compared in all runtimes, and the printed command and code run the fastest of them."""
+    for package in ("openvino", "nncf"):
+        pytest.importorskip(package)
+    directory, probabilities, *_ = models
+    monkeypatch.setattr(runtimes, "supports_bf16", lambda: True)
+    monkeypatch.setattr(candidates, "supports_bf16", lambda: True)
+    rows = [(*pair, NAMES[0]) for pair in PAIRS * 2]
+    with (tmp_path / "rows.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([("sentence1", "sentence2", "label"), *rows])
+    result = fixedbert.compare([directory / "one"], tmp_path / "rows.csv", max_seq_length=17, batch_size=13)
+    assert [model.runtime for model in result.models] == [*runtimes.RUNTIMES] and not result.notes
+    assert all(model.scores["accuracy"] > 0 and model.megabytes > 0 for model in result.models)
+    float32 = [model for model in result.models if model.runtime in ("torch-unpadded", "onnxruntime", "openvino")]
+    assert len(float32) == 3 and all(model.fidelity.divergence < 1e-6 for model in float32)
+    bf16 = next(model for model in result.models if model.runtime == "torch-bf16")
+    assert 1e-9 < bf16.fidelity.divergence < 1e-2 and bf16.megabytes == result.models[0].megabytes / 2
+    assert "Fastest with at least 100.0% identical predictions: " in result.advice
+    monkeypatch.chdir(tmp_path)
+    expected = None
+    for runtime in runtimes.RUNTIMES:
+        model = load_model(str(directory / "one")).candidates[0]
+        text = instructions(runtime, model, "rows.csv", 17)
+        commands = [line[2:].split() for line in text.splitlines() if line.startswith("$ ")]
+        for _, *arguments in commands:
+            main(arguments)
+        variables: dict = {}
+        exec("\n".join(line for line in text.splitlines() if not line.startswith("$ ")), variables)
+        outputs = variables["outputs"]
+        logits = torch.as_tensor(outputs[0] if isinstance(outputs, list) else outputs.logits).float()
+        expected = logits if expected is None else expected
+        assert torch.cosine_similarity(logits.flatten(), expected.flatten(), dim=0) > 0.9, runtime
+        if "int8" not in runtime:
+            tolerance = 0.1 if "bf16" in runtime or "autocast" in runtime else 1e-5
+            assert torch.allclose(logits, expected, atol=tolerance), runtime
+        if commands:
+            shutil.rmtree(tmp_path / "fast")
+
+
+def test_fastest_runtime_of_each_model(models, tmp_path, monkeypatch):
+    """Several models run in the fastest runtime that preserves their predictions. The first is also the reference."""
+    directory, _, one, two = models
+    monkeypatch.setattr(candidates, "supports_bf16", lambda: True)
+    timed = Candidate.timed
+
+    def scaled(candidate, rows):
+        predictions, _ = timed(candidate, rows)
+        if candidate.runtime == "torch-bf16":  # fast, but its predictions differ
+            predictions = [replace(each, values=each.values.roll(1, -1)) for each in predictions]
+        return predictions, {"torch": 3.0, "torch-unpadded": 2.0, "torch-bf16": 1.0}[candidate.runtime]
+
+    monkeypatch.setattr(Candidate, "timed", scaled)
+    lines = [f"{first},{second}" for first, second in PAIRS * 2]
+    (tmp_path / "rows.csv").write_text("\n".join(["sentence1,sentence2", *lines]) + "\n")
+    names = ["torch", "torch-unpadded", "torch-bf16"]
+    result = fixedbert.compare([directory / "one", directory / "two"], tmp_path / "rows.csv", runtime=names)
+    assert [model.label for model in result.models] == ["one", "one, torch-unpadded", "two, torch-unpadded"]
+    assert [model.speedup["single"] for model in result.models] == [1, 1.5, 1.5] and not result.advice
+    agreement = result.models[2].fidelity.agreement
+    assert agreement == pytest.approx(float((one == two).float().mean()), abs=0.3)
+    single = fixedbert.compare([directory / "one"], tmp_path / "rows.csv", runtime=names)
+    assert [model.runtime for model in single.models] == names
+    assert single.advice.startswith("Fastest with at least 100.0% identical predictions: torch-unpadded (1.50 times")
+
+
+def test_runtimes_that_cannot_run(models, tmp_path, monkeypatch):
+    """Runtimes that are missing, too slow or reject the model are skipped with a note, or an error if requested."""
+    directory, *_ = models
+    (tmp_path / "rows.txt").write_text("one text\nand two\n" * 20)
+    monkeypatch.setattr(candidates, "supports_bf16", lambda: False)
+    monkeypatch.setattr(candidates, "missing_package", lambda name: "nncf" if "openvino" in name else None)
+    monkeypatch.setattr(
+        candidates, "export", lambda *_, **__: (_ for _ in ()).throw(ValueError("no such operator\n..."))
+    )
+    result = fixedbert.compare([directory / "one"], tmp_path / "rows.txt")
+    assert [model.runtime for model in result.models] == ["torch", "torch-unpadded"]
+    assert "onnxruntime: skipped (no such operator)" in result.notes
+    assert "torch-bf16: skipped, because bfloat16 is slow on this processor" in str(result)
+    assert 'openvino: nncf is not installed; run pip install "fixedbert[openvino]"' in result.notes
+    with pytest.raises(InputError, match="openvino-int8: nncf is not installed"):
+        fixedbert.compare([directory / "one"], tmp_path / "rows.txt", runtime=["openvino-int8"])
+    with pytest.raises(InputError, match="`runtime` 'cuda': must be one of torch, "):
+        fixedbert.compare([directory / "one"], tmp_path / "rows.txt", runtime=["cuda"])

@@ -2,6 +2,7 @@
 
 import csv
 import json
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,8 @@ import fixedbert
 from fixedbert.fine_tuning.squad_metrics import exact_match, squad_scores, squad_v2_scores
 from fixedbert.publishing.export import export
 from fixedbert.support.errors import InputError
+
+compare = partial(fixedbert.compare, runtime=["torch"])
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +64,7 @@ def test_questions_are_compared(models, model, questions, tmp_path, version_2):
         expected.append(json.loads((tmp_path / name / "eval_predictions.json").read_text()))
         n_best.append(json.loads((tmp_path / name / "eval_nbest_predictions.json").read_text()))
     sources = [models / name for name in (*names, "graphs")]
-    result = fixedbert.compare(sources, file, max_seq_length=32, batch_size=5, output_dir=tmp_path / "out")
+    result = compare(sources, file, max_seq_length=32, batch_size=5, output_dir=tmp_path / "out")
     answers = {row["id"]: row["answers"]["text"] for row in rows}
     right = []
     for predictions, measured in zip(expected, result.models, strict=False):
@@ -97,9 +100,9 @@ def test_questions_without_answers(models, questions, tmp_path):
     rows[2]["context"], rows[3]["question"] = "", "what " * 20
     (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
     with pytest.raises(InputError, match="question q2: its context is empty.*skip_bad_rows"):
-        fixedbert.compare([models / "one"], tmp_path / "rows.jsonl", max_seq_length=32)
+        compare([models / "one"], tmp_path / "rows.jsonl", max_seq_length=32)
     options = {"max_seq_length": 32, "skip_bad_rows": True}
-    result = fixedbert.compare([models / "one"], tmp_path / "rows.jsonl", **options)
+    result = compare([models / "one"], tmp_path / "rows.jsonl", **options)
     assert result.rows == 5 and result.models[0].scores == {} and result.models[0].lost is None
     with pytest.raises(InputError, match="questions have the columns of SQuAD; specify no column names"):
-        fixedbert.compare([models / "one"], tmp_path / "rows.jsonl", label_column_name="answers")
+        compare([models / "one"], tmp_path / "rows.jsonl", label_column_name="answers")

@@ -3,6 +3,7 @@
 import csv
 import json
 import random
+from functools import partial
 
 import numpy as np
 import pytest
@@ -25,6 +26,8 @@ from fixedbert.publishing.export import export
 from fixedbert.shrinking.calibration import tokenize_rows
 from fixedbert.shrinking.words import check_splits_words, encode_words, load_words
 from fixedbert.support.errors import InputError
+
+compare = partial(fixedbert.compare, runtime=["torch"])
 
 NAMES = ["O", "B-PET", "I-PET"]
 LABELS = {"id2label": dict(enumerate(NAMES)), "label2id": {name: number for number, name in enumerate(NAMES)}}
@@ -71,7 +74,7 @@ def test_words_are_compared(tmp_path):
     export(tmp_path / "one", tmp_path / "graphs")
     sources = [tmp_path / name for name in ("one", "two", "graphs")]
     options = {"max_seq_length": 13, "batch_size": 4, "id_column_name": "number", "output_dir": tmp_path / "out"}
-    first, second, graph = (result := fixedbert.compare(sources, file, **options)).models
+    first, second, graph = (result := compare(sources, file, **options)).models
     lines, right, count = [], [], 0
     for row, (words, names) in enumerate(zip(texts, labels, strict=True)):
         for number, (word, name, *pair) in enumerate(zip(words, names, before[row], after[row], strict=True)):
@@ -134,14 +137,14 @@ def test_fine_tuning_with_trainer(model, tmp_path):
     reloaded = AutoModelForTokenClassification.from_pretrained(tmp_path / "ner").eval()
     assert torch.equal(reloaded.classifier.weight, ner.classifier.weight)
     file = write_rows(tmp_path / "test.jsonl", (texts[:20], [[names[tag] for tag in row] for row in tags[:20]]))
-    (measured,) = fixedbert.compare([tmp_path / "ner"], file).models
+    (measured,) = compare([tmp_path / "ner"], file).models
     labeled = output.label_ids != -100
     accuracy = float((output.predictions.argmax(-1) == output.label_ids)[labeled].mean())
     assert measured.scores["accuracy"] == pytest.approx(accuracy) and accuracy > 0.9
     train = write_rows(tmp_path / "train.jsonl", (texts, tags))
     result = fixedbert.shrink(tmp_path / "ner", tmp_path / "lighter", intermediate_size=19, train_file=train)
     assert result.rows == 200 - 200 // 6 and result.fidelity.kind == "classes"
-    both = fixedbert.compare([tmp_path / "ner", tmp_path / "lighter"], file)
+    both = compare([tmp_path / "ner", tmp_path / "lighter"], file)
     assert both.models[1].fidelity.agreement > 0.8
 
 
@@ -154,19 +157,19 @@ def test_columns_and_labels(tmp_path):
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "model")
     (classes,) = ([int(x.argmax()) for x in predictions_of(model, tokenizer, words, 9)] for words in [row["words"]])
     names = {"text_column_names": "words", "label_column_name": "tags"}
-    scores = fixedbert.compare([tmp_path / "model"], tmp_path / "rows.jsonl", **names).models[0].scores
+    scores = compare([tmp_path / "model"], tmp_path / "rows.jsonl", **names).models[0].scores
     assert scores == {"accuracy": ((classes[0] == 2) + (classes[1] == 0)) / 2}
     (tmp_path / "unlabeled.jsonl").write_text(json.dumps({"tokens": row["words"]}))
-    result = fixedbert.compare([tmp_path / "model"], tmp_path / "unlabeled.jsonl", output_dir=tmp_path / "out")
+    result = compare([tmp_path / "model"], tmp_path / "unlabeled.jsonl", output_dir=tmp_path / "out")
     assert result.models[0].scores == {} and (tmp_path / "out/changed.csv").read_text().startswith("row,word,text,")
     with pytest.raises(InputError, match="`label_column_name` must be set for .*: ner_tags, labels"):
-        fixedbert.compare([tmp_path / "model"], tmp_path / "rows.jsonl", text_column_names="words")
+        compare([tmp_path / "model"], tmp_path / "rows.jsonl", text_column_names="words")
     with pytest.raises(InputError, match="rows.jsonl has no column 'tokens' .*available columns: words, tags"):
-        fixedbert.compare([tmp_path / "model"], tmp_path / "rows.jsonl", label_column_name="tags")
+        compare([tmp_path / "model"], tmp_path / "rows.jsonl", label_column_name="tags")
     (tmp_path / "rows.jsonl").write_text(json.dumps({"tokens": ["cat"], "ner_tags": ["B-TOWN"]}))
     save(model_of("ForTokenClassification", **SHAPE, **LABELS), tmp_path / "named")
     with pytest.raises(InputError, match="the labels are B-TOWN, but the model predicts O, B-PET, I-PET"):
-        fixedbert.compare([tmp_path / "named"], tmp_path / "rows.jsonl")
+        compare([tmp_path / "named"], tmp_path / "rows.jsonl")
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 import torch
 import transformers
@@ -13,6 +14,7 @@ from transformers import AutoConfig, AutoTokenizer
 
 from fixedbert.publishing import export as onnx_export
 from fixedbert.publishing.export import export
+from fixedbert.publishing.openvino_graphs import OpenVinoModel
 from fixedbert.publishing.sentence_models import MODES, read_pooling
 from fixedbert.support.errors import InputError
 
@@ -190,7 +192,50 @@ def test_incorrect_graph_is_not_written(tmp_path, monkeypatch):
     monkeypatch.setattr(onnx_export, "trace", lambda *_: None)
     monkeypatch.setattr(onnx_export.Graph, "forward", lambda *_, **__: [torch.zeros(1)])
     for offset in (torch.tensor([1e-3]), torch.tensor([torch.nan])):
-        monkeypatch.setattr(onnx_export, "run_graph", lambda _, batches, x=offset: [[x] for _ in batches])
+        monkeypatch.setattr(onnx_export, "run_graph", lambda _, __, batches, x=offset: [[x] for _ in batches])
         with pytest.raises(InputError, match="outputs differ from the model's"):
             export(tmp_path / "model", tmp_path / "graph")
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+def test_openvino(tmp_path, monkeypatch):
+    """OpenVINO's graphs run without fixedbert, as the model card describes, and predict the same as the model."""
+    for package in ("openvino", "nncf", "sentence_transformers"):
+        pytest.importorskip(package)
+    model = model_of("ForSequenceClassification", **SHAPE, **UNEQUAL).eval()
+    save(model, tmp_path / "model")
+    (tmp_path / "rows.txt").write_text("".join(f"the cat sat on {number}\n" for number in range(40)))
+    summary = export(
+        tmp_path / "model", tmp_path / "graph", int8=True, runtime="openvino", calibration_file=tmp_path / "rows.txt"
+    )
+    assert "openvino_model.xml" in summary and "openvino_model_qint8_quantized.xml" in summary
+    files = sorted(path.relative_to(tmp_path / "graph").as_posix() for path in (tmp_path / "graph").rglob("*.xml"))
+    assert files == ["openvino/openvino_model.xml", "openvino/openvino_model_qint8_quantized.xml"]
+    assert not (tmp_path / "graph" / "onnx").exists()
+    variables = run_snippet(tmp_path / "graph" / "README.md", monkeypatch, tmp_path)
+    batch = {name: torch.from_numpy(x) for name, x in variables["batch"].items() if name != "token_type_ids"}
+    expected = model(**batch).logits
+    assert np.abs(variables["outputs"][0] - expected.detach().numpy()).max() < 0.5 * expected.abs().max()  # int8
+    graph = OpenVinoModel(tmp_path / "graph" / files[0], "f32")
+    ids = tokens_of(tmp_path / "graph")
+    assert torch.allclose(graph(**ids)["logits"], model(ids["input_ids"], ids["attention_mask"]).logits, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"runtime": "tensorrt"}, "runtime` 'tensorrt': must be one of onnx, openvino"),
+        ({"runtime": "openvino", "int8": True}, "`calibration_file` required with `runtime` openvino and `int8`"),
+        ({"int8": True, "calibration_file": "rows.txt"}, "`calibration_file` required .* only with them"),
+        ({"runtime": "openvino", "int8": True, "calibration_file": "rows.txt"}, "rows.txt: has 2 rows; provide"),
+    ],
+)
+def test_invalid_export_options(tmp_path, monkeypatch, options, message):
+    """Unknown runtimes and unsuitable calibration rows raise InputError and leave no directory."""
+    pytest.importorskip("nncf")
+    monkeypatch.chdir(tmp_path)
+    save(model_of("ForSequenceClassification", **SHAPE), tmp_path / "model")
+    (tmp_path / "rows.txt").write_text("one\ntwo\n")
+    with pytest.raises(InputError, match=message):
+        export(tmp_path / "model", tmp_path / "graph", **options)
+    assert not (tmp_path / "graph").exists()

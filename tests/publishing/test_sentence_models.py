@@ -9,7 +9,8 @@ from helpers.tiny_checkpoints import SHAPE, TEXTS, save, save_sentence_model
 from helpers.tiny_models import model_of
 
 from fixedbert import convert
-from fixedbert.comparison.compare import compare, load_candidates
+from fixedbert.comparison.candidates import load_model
+from fixedbert.comparison.compare import compare
 from fixedbert.data.tokenizers import encode
 from fixedbert.publishing.export import export
 from fixedbert.publishing.sentence_models import TextSettings, read_text_settings
@@ -41,7 +42,7 @@ def test_settings_apply_as_in_sentence_transformers(directory, tmp_path, capsys,
     texts = [*LONG, "[E1] The CAT"]
     expected = torch.nn.functional.normalize(torch.from_numpy(reference.encode(texts)), dim=-1)
     export(directory, tmp_path / "graph")
-    for candidate in (*load_candidates(str(directory)), *load_candidates(str(tmp_path / "graph"))):
+    for candidate in (*load_model(str(directory)).candidates, *load_model(str(tmp_path / "graph")).candidates):
         encoded = encode(
             candidate.tokenizer, [candidate.prompt + text for text in texts], truncation=True, max_length=13
         )
@@ -49,7 +50,7 @@ def test_settings_apply_as_in_sentence_transformers(directory, tmp_path, capsys,
         (predictions,), _ = candidate.timed(range(len(texts)))
         assert torch.allclose(predictions.values, expected, rtol=0, atol=1e-5)
     (tmp_path / "rows.txt").write_text("\n".join(texts))
-    result = compare([directory, tmp_path / "graph"], tmp_path / "rows.txt")
+    result = compare([directory, tmp_path / "graph"], tmp_path / "rows.txt", runtime=["torch"])
     assert result.models[1].fidelity.divergence < 1e-6
     variables = run_snippet(tmp_path / "graph" / "README.md", monkeypatch, tmp_path)
     encoded = reference.encode(["the cat sat " * 1000, "A second text."])

@@ -1,0 +1,111 @@
+"""The ways to run a model on the CPU: PyTorch with or without padding, onnxruntime and OpenVINO, in several dtypes."""
+
+import copy
+import time
+from collections.abc import Callable
+from functools import cache, partial
+from importlib.util import find_spec
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+import torch
+from torch.nn.functional import linear, normalize
+from transformers import PreTrainedConfig
+
+from ..conversion.growing import to_fixed_head_bert
+from ..fine_tuning.distillation import Batch, Predictions, span_predictions
+from ..model.modeling_fixed_head_bert import FixedHeadBertPreTrainedModel
+from ..publishing.export import EMBEDDING, GRAPH, QUANTIZED, OnnxModel
+from ..publishing.openvino_graphs import OPENVINO, OPENVINO_INT8, OpenVinoModel
+from ..shrinking.predictions import LoadedModel, kind_of_logits
+
+# The task heads that can be compared. An encoder, whose head is "", needs pooling.
+WORDS, QUESTIONS, TEXTS = "TokenClassification", "QuestionAnswering", "SequenceClassification"
+REFERENCE = "torch"  # padded, in float32
+# For each runtime: whether it skips padding, the dtype of the weights, and whether it computes with autocast.
+TORCH = {
+    REFERENCE: (False, torch.float32, False),
+    "torch-unpadded": (True, torch.float32, False),
+    "torch-bf16": (False, torch.bfloat16, False),
+    "torch-unpadded-bf16": (True, torch.bfloat16, False),
+    "torch-autocast": (False, torch.float32, True),
+    "torch-unpadded-autocast": (True, torch.float32, True),
+}
+
+
+class GraphRuntime(NamedTuple):
+    """A way to run an exported graph: the file, the package and the extra that installs it, and a loading function."""
+
+    file: str
+    package: str
+    extra: str
+    load: Callable[[Path], Any]
+
+
+GRAPHS = {
+    "onnxruntime": GraphRuntime(GRAPH, "onnxruntime", "onnx", OnnxModel),
+    "onnxruntime-int8": GraphRuntime(QUANTIZED, "onnxruntime", "onnx", OnnxModel),
+    "openvino": GraphRuntime(OPENVINO, "openvino", "openvino", partial(OpenVinoModel, precision="f32")),
+    "openvino-bf16": GraphRuntime(OPENVINO, "openvino", "openvino", partial(OpenVinoModel, precision="bf16")),
+    "openvino-int8": GraphRuntime(OPENVINO_INT8, "openvino", "openvino", OpenVinoModel),
+}
+RUNTIMES = (*TORCH, *GRAPHS)
+SLOW = 2.0  # bfloat16 is not supported if matrix products take this many times as long as in float32
+
+
+def torch_runtime(
+    loaded: LoadedModel, is_unpadded: bool, dtype: torch.dtype, is_autocast: bool = False
+) -> tuple[Callable[[Batch], list[Predictions]], float]:
+    """Returns a function that predicts with a copy of the model, and the size of its weights in megabytes."""
+    model = copy.deepcopy(loaded.model).float()
+    if is_unpadded and not isinstance(model, FixedHeadBertPreTrainedModel):
+        model = to_fixed_head_bert(model)
+    if isinstance(model, FixedHeadBertPreTrainedModel):
+        vars(model.base_model)["unpad_inputs"] = is_unpadded
+    model.eval().to(dtype)
+
+    def predict(batch: Batch) -> list[Predictions]:
+        with torch.autocast("cpu", torch.bfloat16, enabled=is_autocast):
+            predictions = loaded.predict(model, batch)
+        return [Predictions(each.values.float(), each.kind) for each in predictions]
+
+    return predict, sum(weight.numel() * weight.element_size() for weight in model.parameters()) / 1e6
+
+
+@cache
+def supports_bf16() -> bool:
+    """Returns True if matrix products in bfloat16 are not much slower than in float32. Measures both."""
+    x, weight = torch.randn(512, 384), torch.randn(1536, 384)
+    seconds = {}
+    for dtype in (torch.float32, torch.bfloat16):
+        pair, times = (x.to(dtype), weight.to(dtype)), []
+        for _ in range(5):
+            begin = time.perf_counter()
+            linear(*pair)
+            times.append(time.perf_counter() - begin)
+        seconds[dtype] = median(times)
+    return seconds[torch.bfloat16] < SLOW * seconds[torch.float32]
+
+
+def is_bf16(runtime: str) -> bool:
+    return "bf16" in runtime or "autocast" in runtime
+
+
+def missing_package(runtime: str) -> str | None:
+    """Returns a package that is needed to build a graph for this runtime and is not installed, or None."""
+    packages = {"onnxruntime": ["onnxruntime", "onnxscript"], "openvino": ["openvino", "nncf", "onnxscript"]}
+    needed = packages.get(runtime.partition("-")[0], [])
+    return next((package for package in needed if find_spec(package) is None), None)
+
+
+def graph_predictions(graph, head: str, config: PreTrainedConfig, batch: Batch) -> list[Predictions]:
+    """Returns the predictions of an exported graph for a batch, as `LoadedModel.predict` does for a PyTorch model."""
+    outputs = graph(**batch)
+    if head == QUESTIONS:
+        return span_predictions(outputs, batch["attention_mask"])
+    if head == WORDS:
+        return [Predictions(outputs["logits"][batch["attention_mask"].bool()], "classes")]
+    if head == TEXTS:
+        return [Predictions(outputs["logits"], kind_of_logits(config))]
+    return [Predictions(normalize(outputs[EMBEDDING], dim=-1), "embeddings")]

@@ -1,0 +1,64 @@
+"""OpenVINO graphs: converts them from ONNX, quantizes them to int8, and runs them."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from ..support.errors import InputError, require_package
+
+OPENVINO, OPENVINO_INT8 = "openvino/openvino_model.xml", "openvino/openvino_model_qint8_quantized.xml"
+CALIBRATION_ROWS, MIN_CALIBRATION_ROWS = 200, 32  # number of rows for int8 calibration, if available and at least
+EXTRA = "openvino"
+
+
+def convert_to_openvino(onnx_file: Path, file: Path):
+    """Writes an ONNX graph as an OpenVINO graph, a .xml file and a .bin file with float32 weights."""
+    import openvino
+
+    openvino.save_model(openvino.convert_model(onnx_file), file, compress_to_fp16=False)
+
+
+def quantize_openvino(source: Path, file: Path, batches: Iterable[dict[str, Tensor]]):
+    """
+    Quantizes the weights and activations of a graph to int8 with NNCF's post-training quantization for transformers.
+
+    Args:
+        source: an ONNX or OpenVINO graph.
+        batches: at least 32 batches of one calibration row each. NNCF measures the ranges of the activations on them.
+    """
+    import nncf
+    import openvino
+
+    graph = openvino.Core().read_model(source)
+    names = [node.get_any_name() for node in graph.inputs]
+    rows = [{name: batch[name].numpy() for name in names} for batch in batches]
+    if len(rows) < MIN_CALIBRATION_ROWS:
+        raise InputError(f"int8 needs at least {MIN_CALIBRATION_ROWS} calibration rows, but there are {len(rows)}.")
+    quantized = nncf.quantize(graph, nncf.Dataset(rows), model_type=nncf.ModelType.TRANSFORMER, subset_size=len(rows))
+    openvino.save_model(quantized, file, compress_to_fp16=False)
+
+
+class OpenVinoModel:
+    """
+    An OpenVINO graph on the CPU that is called in the same way as the PyTorch model from which it was exported.
+
+    Args:
+        file: the graph, in OpenVINO's or ONNX's format.
+        precision: "f32" or "bf16" for computing with floating-point numbers, or None for OpenVINO's choice.
+    """
+
+    def __init__(self, file: Path, precision: str | None = None):
+        require_package("openvino", EXTRA)
+        import openvino
+
+        options = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_NUM_THREADS": torch.get_num_threads()}
+        options |= {} if precision is None else {"INFERENCE_PRECISION_HINT": precision}
+        self.model = openvino.compile_model(file, "CPU", options)
+        self.inputs = [node.get_any_name() for node in self.model.inputs]
+        self.outputs = [node.get_any_name() for node in self.model.outputs]
+
+    def __call__(self, **inputs: Tensor) -> dict[str, Tensor]:
+        outputs = self.model({name: inputs[name].numpy() for name in self.inputs})
+        return {name: torch.from_numpy(outputs[name]) for name in self.outputs}
