@@ -104,13 +104,3 @@ def test_diverging_run_is_a_result_without_a_loss(tmp_path):
     record = execute(run, tmp_path / "run", DataSources())
     assert record["results"] == {"loss": None} and record["tokens"] == step * 7 * 5
     assert record["training_flops"] == 3 * record["forward_flops"] * step * 7 * 5
-
-
-def test_lesson_is_part_of_the_study():
-    """All runs at scale `lesson` are also runs at scale `tiny`, and include those next to the threshold."""
-    lesson, tiny = (load_study("synthetic", scale) for scale in ("lesson", "tiny"))
-    for series, fields in lesson.series.items():
-        for point, size in enumerate(fields["attention_head_size"]):
-            other = tiny.series[series]["attention_head_size"].index(size)
-            assert lesson.run(series, point, 0.1, 1).key == tiny.run(series, other, 0.1, 1).key
-    assert {10, 11} <= {*lesson.series["dense pattern"]["attention_head_size"]}
