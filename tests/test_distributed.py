@@ -11,9 +11,9 @@ from accelerate.commands.launch import _validate_launch_command, launch_command_
 from accelerate.utils.launch import prepare_multi_gpu_env
 from helpers import ROOT, fork_server
 from helpers.accelerate_launch import TWO_PROCESSES, finished, launch
-from helpers.script_arguments import SHAPE, glue_of, pretraining, results
+from helpers.outputs import log_of, results, weights_in
+from helpers.script_arguments import SHAPE, glue_of, pretraining
 from helpers.tiny_models import L, config_of, inputs_of, model_of
-from safetensors.torch import load_file
 from torch.utils.data import DataLoader
 from transformers import Trainer, TrainingArguments
 
@@ -319,18 +319,17 @@ def sharded(script: str, arguments: list[str], printed: Path) -> str:
 def assert_same_training(one: Path, two: Path, exact: bool = False):
     """Compares the weights, logs and evaluation results of two runs."""
     rtol, atol = (0, 0) if exact else (1e-4, 1e-5)
-    weights = [load_file(directory / "model.safetensors") for directory in (one, two)]
+    weights = [weights_in(directory) for directory in (one, two)]
     assert weights[0].keys() == weights[1].keys()
     for name, weight in weights[0].items():
         assert torch.allclose(weight, weights[1][name], rtol=rtol, atol=atol), name
-    histories = [json.loads((directory / "trainer_state.json").read_text())["log_history"] for directory in (one, two)]
-    for a, b in zip(*histories, strict=True):
+    for a, b in zip(log_of(one), log_of(two), strict=True):
         for name in set(a) & {"loss", "grad_norm", "mlm_accuracy", "fill_ratio", "num_input_tokens_seen", "eval_loss"}:
             assert a[name] == pytest.approx(b[name], rel=1e-3), (name, a, b)
     evaluated = [name for name in results(one) if name.startswith("eval_") and name.endswith(("_loss", "_accuracy"))]
     for name in evaluated:
         assert results(one)[name] == pytest.approx(results(two)[name], rel=1e-4)
-    assert len(histories[0]) > 4 and len(evaluated) > 1
+    assert len(log_of(one)) > 4 and len(evaluated) > 1
 
 
 def rewind(output: Path, step: int):

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 from helpers import ROOT, fork_server
-from helpers.script_arguments import QUICK, SHAPE, glue_of, pretraining, results, squad_of
+from helpers.outputs import log_of, results
+from helpers.script_arguments import QUICK, SHAPE, glue_of, pretraining, squad_of
 from safetensors.torch import load_file, save_file
 from transformers import (
     AutoModelForCausalLM,
@@ -37,8 +38,7 @@ def test_pretraining_leaves_a_complete_directory(pretrained):
     assert 0 <= metrics["eval_mlm_accuracy"] <= 1 and 0 <= metrics["eval_nsp_accuracy"] <= 1
     assert not pretrained.with_name("pretrained.partial").exists()
     assert not model.config.sparse_prediction  # used in training only
-    log = json.loads((pretrained / "trainer_state.json").read_text())["log_history"]
-    assert any(entry.get("tokens_per_second", 0) > 0 for entry in log)
+    assert any(entry.get("tokens_per_second", 0) > 0 for entry in log_of(pretrained))
 
 
 @pytest.mark.parametrize("flow", ["pretraining", "glue", "squad"])

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers.outputs import configure
 from helpers.tiny_models import bert_of, differences, inputs_of
 from safetensors.torch import save_file
 from transformers import AutoModel, AutoModelForSequenceClassification, PreTrainedModel
@@ -21,11 +22,6 @@ from fixedbert_cli import main
 
 TYPE = ("model_type", "architectures", "transformers_version")
 PRUNED_HEADS = {0: [1, 2], 2: [0, 1, 2, 3]}  # indices for each layer, which has 4 heads of size 8
-
-
-def configure(folder: Path, **fields):
-    file = folder / "config.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | fields))
 
 
 def write(folder: Path, tensors: dict[str, torch.Tensor], pickled: bool = False):

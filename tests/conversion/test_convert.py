@@ -2,14 +2,14 @@
 
 import json
 import pickle
+from functools import partial
 from pathlib import Path
 
 import pytest
-import torch
 import transformers
+from helpers.outputs import configure, same_weights
 from helpers.tiny_models import bert_of
 from huggingface_hub import ModelCard
-from safetensors.torch import load_file
 
 import fixedbert
 from fixedbert import convert
@@ -47,8 +47,7 @@ def test_command_writes_a_model_directory(checkpoint, tmp_path, capsys):
     main(["convert", str(checkpoint), "--output_dir", str(tmp_path / "same")])
     main(["convert", str(tmp_path / "same"), "--output_dir", str(tmp_path / "back"), "--bert"])
     assert json.loads((tmp_path / "back" / "config.json").read_text())["model_type"] == "bert"
-    one, other = (load_file(folder / "model.safetensors") for folder in (checkpoint, tmp_path / "back"))
-    assert one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+    assert same_weights(checkpoint, tmp_path / "back")
 
 
 @pytest.mark.parametrize(
@@ -62,8 +61,7 @@ def test_command_writes_a_model_directory(checkpoint, tmp_path, capsys):
 def test_heads_missing_from_config_json_are_kept(saved, named, expected, tmp_path):
     """All pretraining heads in the file are kept, even if config.json names a class with fewer or none."""
     bert_of(saved).save_pretrained(tmp_path)
-    config = json.loads((tmp_path / "config.json").read_text())
-    (tmp_path / "config.json").write_text(json.dumps(config | {"architectures": named}))
+    configure(tmp_path, architectures=named)
     assert type(convert(load_bert(tmp_path))) is getattr(fixedbert, f"FixedHeadBert{expected}")
 
 
@@ -93,14 +91,6 @@ def truncate(checkpoint: Path):
     weights.write_bytes(weights.read_bytes()[:-1000])
 
 
-def change_config(**fields):
-    def damage(checkpoint: Path):
-        config = json.loads((checkpoint / "config.json").read_text())
-        (checkpoint / "config.json").write_text(json.dumps(config | fields))
-
-    return damage
-
-
 def pickle_with_code(checkpoint: Path):
     (checkpoint / "model.safetensors").unlink()
     code = pickle.dumps(Malicious(checkpoint.parent / "executed"))
@@ -119,8 +109,8 @@ def tensorflow(checkpoint: Path):
         (truncate, "cannot load a BERT model"),
         (pickle_with_code, "cannot load a BERT model"),
         (tensorflow, "TensorFlow checkpoints are not supported; convert it with transformers 4.57"),
-        (change_config(model_type="gpt2"), "model_type 'gpt2' is not supported"),
-        (change_config(quantization_config={"quant_method": "bitsandbytes", "load_in_4bit": True}), "quantized"),
+        (partial(configure, model_type="gpt2"), "model_type 'gpt2' is not supported"),
+        (partial(configure, quantization_config={"quant_method": "bitsandbytes", "load_in_4bit": True}), "quantized"),
     ],
 )
 def test_invalid_checkpoints_are_refused(checkpoint, tmp_path, damage, message):

@@ -1,10 +1,9 @@
 """Tests the conversion of a FixedHeadBert to a transformers BERT with the same outputs."""
 
-import json
-
 import pytest
 import torch
 import transformers
+from helpers.tiny_checkpoints import save_sentence_model
 from helpers.tiny_models import HEADS, bert_of, inputs_of, model_of
 
 from fixedbert import convert, to_bert
@@ -126,16 +125,9 @@ def test_command_converts_a_sentence_transformers_model(tmp_path, vocabulary, ca
     """A sentence-transformers model keeps its modules and its embeddings."""
     source, bert = tmp_path / "model", tmp_path / "bert"
     tokenizer = transformers.BertTokenizer(vocab=vocabulary)
-    model_of("Model", vocab_size=len(tokenizer), attention_head_size=4).save_pretrained(source)
+    model = model_of("Model", vocab_size=len(tokenizer), attention_head_size=4)
+    save_sentence_model(model, source, "Pooling", settings={"max_seq_length": 11})
     tokenizer.save_pretrained(source)
-    modules = [
-        {"idx": number, "name": str(number), "path": path, "type": f"sentence_transformers.models.{kind}"}
-        for number, (kind, path) in enumerate([("Transformer", ""), ("Pooling", "1_Pooling")])
-    ]
-    (source / "modules.json").write_text(json.dumps(modules))
-    (source / "1_Pooling").mkdir()
-    pooling = {"word_embedding_dimension": 32, "pooling_mode_mean_tokens": True}
-    (source / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
     main(["convert", str(source), "--output_dir", str(bert), "--bert"])
     difference = capsys.readouterr().out.split("largest difference between outputs ")[1].split("\n")[0]
     assert float(difference) < 1e-4

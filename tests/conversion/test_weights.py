@@ -1,12 +1,12 @@
 """Tests that every command refuses checkpoints with missing, unexpected or invalid weights in the base model."""
 
-import json
 import logging
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 import torch
+from helpers.outputs import configure, weights_in
 from helpers.tiny_models import bert_of
 from safetensors.torch import load_file, save_file
 from transformers import (
@@ -39,10 +39,6 @@ def folder(tmp_path, vocabulary):
     return tmp_path
 
 
-def tensors_in(folder: Path) -> dict[str, torch.Tensor]:
-    return load_file(folder / "model.safetensors")
-
-
 def write(folder: Path, tensors: dict[str, torch.Tensor]):
     save_file(tensors, folder / "model.safetensors", {"format": "pt"})
 
@@ -50,11 +46,6 @@ def write(folder: Path, tensors: dict[str, torch.Tensor]):
 def write_pickle(folder: Path, content: object):
     (folder / "model.safetensors").unlink(missing_ok=True)
     torch.save(content, folder / "pytorch_model.bin")
-
-
-def configure(folder: Path, **fields):
-    file = folder / "config.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | fields))
 
 
 def to_train(folder: Path, auto_class=AutoModelForSequenceClassification, train=True, **arguments) -> PreTrainedModel:
@@ -85,7 +76,7 @@ def check_refused(folder: Path, *parts: str, flows=FLOWS):
 
 def test_incomplete_base_model(folder, caplog):
     """A missing layer or bias, or a common prefix of all names, is reported, and transformers prints no report."""
-    tensors = tensors_in(folder)
+    tensors = weights_in(folder)
     for part in (LAYER, "query.bias"):
         write(folder, {name: tensor for name, tensor in tensors.items() if part not in name})
         check_refused(folder, "weights are missing for", "the file is incomplete")
@@ -99,7 +90,7 @@ def test_incomplete_base_model(folder, caplog):
 
 def test_unexpected_base_model_weights(folder):
     """Additional layers, relative positions and adapter weights raise an error instead of being dropped."""
-    tensors = tensors_in(folder)
+    tensors = weights_in(folder)
     configure(folder, num_hidden_layers=2)
     check_refused(folder, "has no parameters for 'bert.encoder.layer.2.attention.output.LayerNorm.bias'")
     write(folder, {name.removeprefix("bert."): tensor for name, tensor in tensors.items()})
@@ -115,7 +106,7 @@ def test_unexpected_base_model_weights(folder):
 
 def test_task_heads_may_be_missing_or_unused(folder):
     """Models load without a task head or pooler, with a different task head, old parameter names or saved buffers."""
-    tensors = tensors_in(folder)
+    tensors = weights_in(folder)
     old = {name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): tensor
            for name, tensor in tensors.items()}  # fmt: skip
     old["bert.embeddings.position_ids"] = old["bert.embeddings.token_type_ids"] = torch.arange(11)[None]
@@ -135,7 +126,7 @@ def test_models_of_other_families_are_fine_tuned(folder):
     """Weights of other model families are checked too, such as DistilBERT, which has no pooler."""
     config = DistilBertConfig(vocab_size=99, dim=32, n_layers=2, n_heads=4, hidden_dim=37)
     DistilBertForMaskedLM(config).save_pretrained(folder)
-    tensors = tensors_in(folder)
+    tensors = weights_in(folder)
     query = "distilbert.transformer.layer.1.attention.q_lin.weight"
     assert torch.equal(to_train(folder).state_dict()[query], tensors[query])
     del tensors[query]
@@ -151,7 +142,7 @@ def test_base_model_is_never_reinitialized(folder):
 
 def test_precision_of_the_file_is_kept(folder):
     """The model has the precision of the file or the configuration, whichever is higher."""
-    tensors = tensors_in(folder)
+    tensors = weights_in(folder)
     half = {name: tensor.half() for name, tensor in tensors.items()}
     for dtype, weights, expected in (
         ("float16", tensors, torch.float32),
@@ -168,7 +159,7 @@ def test_precision_of_the_file_is_kept(folder):
 
 def test_weights_are_finite_floating_point_numbers(folder):
     """Every command refuses quantized weights, which are meaningless without their scales, and NaN."""
-    tensors = tensors_in(folder)
+    tensors = weights_in(folder)
     for dtype in (torch.int8, torch.float8_e4m3fn):
         write(folder, tensors | {QUERY: tensors[QUERY].to(dtype)})
         check_refused(folder, f"{QUERY} has dtype ", "not quantized")

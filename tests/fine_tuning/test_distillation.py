@@ -1,7 +1,6 @@
 """Tests for distillation: losses, teachers that do not match the student, and resumption."""
 
 import copy
-import json
 import math
 import os
 import shutil
@@ -10,9 +9,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers.outputs import configure, same_weights
 from helpers.tiny_models import inputs_of, model_of
 from helpers.tiny_tasks import glue, squad
-from safetensors.torch import load_file
 from transformers import (
     AutoModelForSequenceClassification,
     AutoTokenizer,
@@ -114,10 +113,8 @@ def test_weights_of_the_losses(model, teacher, download, tmp_path):
     for weight in ("0", "0.5"):
         more = ("--teacher_model", teacher, "--distillation_weight", weight)
         glue(model, download, tmp_path / weight, *STEPS, *more)
-    without, zero, half = (load_file(tmp_path / name / "model.safetensors") for name in ("without", "0", "0.5"))
-    assert without.keys() == half.keys()
-    assert all(torch.equal(without[name], zero[name]) for name in without)
-    assert not torch.equal(without["classifier.weight"], half["classifier.weight"])
+    assert same_weights(tmp_path / "without", tmp_path / "0")
+    assert not same_weights(tmp_path / "without", tmp_path / "0.5")
     assert "teacher_model" in (tmp_path / "0.5/README.md").read_text()
 
 
@@ -159,8 +156,7 @@ def test_interrupted_run_resumes(model, teacher, download, tmp_path, monkeypatch
     shutil.copy(Path(teacher, "model.safetensors"), own)
     glue(model, download, tmp_path / "resumed", *steps)
     assert len(calls) == 12
-    one, two = (load_file(tmp_path / name / "model.safetensors") for name in ("complete", "resumed"))
-    assert all(torch.equal(one[name], two[name]) for name in one)
+    assert same_weights(tmp_path / "complete", tmp_path / "resumed")
 
 
 def load(teacher, student, tokenizer) -> Teacher:
@@ -194,8 +190,7 @@ def cased(directory):
 
 
 def unnamed_labels(directory):
-    config = json.loads((directory / "config.json").read_text())
-    (directory / "config.json").write_text(json.dumps(config | {"id2label": {"0": "LABEL_0", "1": "LABEL_1"}}))
+    configure(directory, id2label={"0": "LABEL_0", "1": "LABEL_1"})
 
 
 @pytest.mark.parametrize(

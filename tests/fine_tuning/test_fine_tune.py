@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 import torch
 from helpers import ROOT, fork_server
+from helpers.outputs import log_of, results, weights_in
 from helpers.script_arguments import parse
 from helpers.tiny_tasks import QUICK, glue, glue_arguments, squad
-from safetensors.torch import load_file
 from transformers import (
     AutoModelForQuestionAnswering,
     AutoModelForSequenceClassification,
@@ -144,7 +144,7 @@ def test_different_labels_need_a_new_head(model, download, tmp_path, capsys):
     glue(str(tmp_path / "mnli"), download, tmp_path / "again", *unchanged, task="mnli")
     glue(str(tmp_path / "rte"), download, tmp_path / "mrpc", *unchanged, task="mrpc")  # also has two labels
     assert "with a new head for one label per text (entailment, not_entailment)" in capsys.readouterr().out
-    weights = {name: load_file(tmp_path / name / "model.safetensors") for name in ("mnli", "rte", "again", "mrpc")}
+    weights = {name: weights_in(tmp_path / name) for name in ("mnli", "rte", "again", "mrpc")}
     query = "bert.encoder.layer.1.attention.self.query.weight"
     assert all(torch.equal(weights["mnli"][query], weights[name][query]) for name in weights)
     assert weights["rte"]["classifier.weight"].shape == (2, 32)
@@ -173,12 +173,9 @@ def train_on_eleven(model, data, tmp_path, script, *more):
         run = ("--do_train", "--num_train_epochs", "1", "--max_train_samples", "11", "--learning_rate", "1e-2")
         output = tmp_path / f"{script.__name__}-{size}"
         script(model, data, output, *run, *batch, "--optim", "sgd", *more)
-        weights.append(load_file(output / "model.safetensors"))
-        losses = [
-            entry["loss"] for entry in json.loads((output / "trainer_state.json").read_text())["log_history"][:2]
-        ]
-        weights[-1]["losses"] = torch.tensor(losses)
-    start = load_file(Path(model, "model.safetensors"))
+        weights.append(weights_in(output))
+        weights[-1]["losses"] = torch.tensor([entry["loss"] for entry in log_of(output)[:2]])
+    start = weights_in(Path(model))
     query = "bert.encoder.layer.1.attention.self.query.weight"
     assert not torch.equal(start[query], weights[0][query])
     return weights
@@ -355,13 +352,13 @@ def test_two_processes_are_one(model, download, tmp_path):
     pair = fork_server.Pair(ROOT / "run_glue.py", commands["two"], tmp_path / "printed")
     run_glue(commands["one"])
     pair.finished()
-    one, two = (load_file(tmp_path / name / "model.safetensors") for name in runs)
+    one, two = (weights_in(tmp_path / name) for name in runs)
     for name in one:
         if not name.endswith("key.bias"):  # its gradient is zero except for rounding errors, which Adam amplifies
             assert torch.allclose(one[name], two[name], rtol=1e-4, atol=1e-5), name
-    results = [json.loads((tmp_path / name / "all_results.json").read_text()) for name in runs]
-    assert results[0]["eval_accuracy"] == results[1]["eval_accuracy"]
-    assert results[0]["eval_loss"] == pytest.approx(results[1]["eval_loss"], rel=1e-5)
+    first, second = (results(tmp_path / name) for name in runs)
+    assert first["eval_accuracy"] == second["eval_accuracy"]
+    assert first["eval_loss"] == pytest.approx(second["eval_loss"], rel=1e-5)
     assert (tmp_path / "one/RTE.tsv").read_text() == (tmp_path / "two/RTE.tsv").read_text()
 
 
@@ -376,7 +373,7 @@ def test_two_processes_evaluate_squad_like_one(model, questions, tmp_path):
     pair = fork_server.Pair(ROOT / "run_squad.py", [*start, *more, str(tmp_path / "two")], tmp_path / "printed")
     run_squad([*start, *more, str(tmp_path / "one")])
     pair.finished()
-    one, two = (json.loads((tmp_path / name / "all_results.json").read_text()) for name in ("one", "two"))
+    one, two = (results(tmp_path / name) for name in ("one", "two"))
     for name in ("eval_f1", "eval_exact", "eval_best_f1", "eval_loss", "eval_samples"):
         assert one[name] == pytest.approx(two[name], rel=1e-5), name
 

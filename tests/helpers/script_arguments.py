@@ -1,6 +1,5 @@
 """Arguments that make the scripts train a tiny model for a few steps."""
 
-import json
 from pathlib import Path
 
 from fixedbert.training.arguments import make_arguments, read_arguments
@@ -27,10 +26,6 @@ def squad_of(model: Path, tasks: Path, output: Path, *more: str) -> list[str]:
     size = ("--max_seq_length", "64", "--doc_stride", "16", "--max_train_samples", "50", "--max_eval_samples", "13")
     run = ("--do_train", "--do_eval", *QUICK, "--output_dir", str(output))
     return ["--model_name_or_path", str(model), *files, *size, *run, *more]
-
-
-def results(output: Path) -> dict:
-    return json.loads((output / "all_results.json").read_text())
 
 
 def parse(argv: list[str], *types: type) -> tuple:

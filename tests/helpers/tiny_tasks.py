@@ -11,6 +11,7 @@ import fixedbert
 from fixedbert.data.glue import TASKS
 from fixedbert.fine_tuning.glue import main as run_glue
 from fixedbert.fine_tuning.squad import main as run_squad
+from helpers.outputs import results
 
 WORDS = "the a function takes returns list string file read write what does one two three four five six".split()
 QUICK = ("--use_cpu", "--bf16", "false", "--disable_tqdm", "true", "--save_strategy", "no")
@@ -71,7 +72,7 @@ def write_questions(file: Path):
 def glue(model, download, output, *more, task="rte"):
     """Fine-tunes on GLUE tasks and returns the metrics of a single run, or None."""
     run_glue(glue_arguments(model, download, output, *more, task=task))
-    return json.loads((output / "all_results.json").read_text()) if (output / "all_results.json").exists() else None
+    return results(output) if (output / "all_results.json").exists() else None
 
 
 def glue_arguments(model, download, output, *more, task="rte"):
@@ -84,4 +85,4 @@ def squad(model, questions, output, *more):
     files = [word for kind in ("train", "validation", "test") for word in (f"--{kind}_file", questions)]
     size = ("--max_seq_length", "32", "--doc_stride", "8", "--version_2_with_negative")
     run_squad(["--model_name_or_path", model, *files, *size, *QUICK, "--output_dir", str(output), *more])
-    return json.loads((output / "all_results.json").read_text()) if (output / "all_results.json").exists() else None
+    return results(output) if (output / "all_results.json").exists() else None

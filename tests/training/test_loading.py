@@ -1,10 +1,10 @@
 """Loading a configuration and a model: corrupted files, missing weights, and untrusted directories."""
 
-import json
 import re
 
 import pytest
 import torch
+from helpers.outputs import configure
 from helpers.tiny_tasks import write_model
 from transformers import AutoModelForMaskedLM, AutoModelForSequenceClassification
 
@@ -67,9 +67,7 @@ def remote(tmp_path, vocabulary):
     """A model directory with custom code that its config.json refers to."""
     directory = tmp_path / "remote"
     write_model(str(directory), vocabulary)
-    config = json.loads((directory / "config.json").read_text())
-    auto_map = {"AutoConfig": "evil.Config", "AutoModel": "evil.Model"}
-    (directory / "config.json").write_text(json.dumps(config | {"model_type": "evil", "auto_map": auto_map}))
+    configure(directory, model_type="evil", auto_map={"AutoConfig": "evil.Config", "AutoModel": "evil.Model"})
     (directory / "evil.py").write_text(CODE.format(str(tmp_path / "executed")))
     return directory
 

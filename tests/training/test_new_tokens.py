@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 import torch
 from helpers import ROOT, fork_server
+from helpers.outputs import StopAfter, same_weights, weights_in
 from helpers.script_arguments import glue_of, pretraining
 from helpers.tiny_checkpoints import WORDS
 from helpers.tiny_models import bert_of, model_of
-from safetensors.torch import load_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import AutoTokenizer, BertTokenizer, PreTrainedTokenizerFast, TrainerCallback
+from transformers import AutoTokenizer, BertTokenizer, PreTrainedTokenizerFast
 
 import run_glue
 import run_pretraining
@@ -91,12 +91,6 @@ def test_rows_are_means(family, tied, tokenizer, tmp_path):
         assert torch.equal(load_bert(tmp_path)(ids).logits, after)
 
 
-class StopAfterTwo(TrainerCallback):
-    def on_step_end(self, args, state, control, **kwargs):
-        if state.global_step == 2:
-            raise KeyboardInterrupt
-
-
 @pytest.fixture
 def extended(pretrained, tmp_path) -> Path:
     """Directory with a copy of a pretrained model without dropout, whose tokenizer has two more tokens."""
@@ -108,10 +102,6 @@ def extended(pretrained, tmp_path) -> Path:
     tokenizer.add_tokens(["document 7"])
     tokenizer.save_pretrained(tmp_path / "extended")
     return tmp_path / "extended"
-
-
-def weights(directory: Path) -> dict:
-    return load_file(directory / "model.safetensors")
 
 
 @pytest.mark.parametrize("own", [True, False])
@@ -134,12 +124,11 @@ def test_pretraining(corpus, pretrained, extended, tmp_path, monkeypatch, own):
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(
             "fixedbert.pretraining.pretrain.train",
-            lambda trainer, checkpoint: (trainer.add_callback(StopAfterTwo()), train(trainer, checkpoint)),
+            lambda trainer, checkpoint: (trainer.add_callback(StopAfter(2)), train(trainer, checkpoint)),
         )
         run("stopped", "--resize_embeddings")
     run("stopped", "--resize_embeddings")
-    complete, resumed = weights(tmp_path / "complete"), weights(tmp_path / "stopped")
-    assert all(torch.equal(complete[name], resumed[name]) for name in complete)
+    assert same_weights(tmp_path / "complete", tmp_path / "stopped")
     assert json.loads((tmp_path / "complete" / "config.json").read_text())["vocab_size"] == 102
     assert len(AutoTokenizer.from_pretrained(tmp_path / "complete")) == 102
 
@@ -152,7 +141,7 @@ def test_fine_tuning(extended, tasks, tmp_path, vocabulary):
         other = ("--tokenizer_name", vocabulary, "--resize_embeddings")
         run_glue.main(glue_of(extended, tasks, tmp_path / "out", *other))
     run_glue.main(glue_of(extended, tasks, tmp_path / "out", "--resize_embeddings"))
-    assert weights(tmp_path / "out")["bert.embeddings.word_embeddings.weight"].shape[0] == 102
+    assert weights_in(tmp_path / "out")["bert.embeddings.word_embeddings.weight"].shape[0] == 102
     command = glue_of(tmp_path / "out", tasks, tmp_path / "again")
     command.remove("--do_train")
     run_glue.main(command)
@@ -169,6 +158,6 @@ def test_two_processes_add_the_same_embeddings(corpus, extended, tmp_path):
             run_pretraining.main(command)
         else:
             fork_server.Pair(ROOT / "run_pretraining.py", command, tmp_path / "printed").finished()
-    one, two = weights(tmp_path / "one"), weights(tmp_path / "two")
+    one, two = weights_in(tmp_path / "one"), weights_in(tmp_path / "two")
     for key in one:
         assert torch.allclose(one[key], two[key], rtol=0, atol=1e-5), key

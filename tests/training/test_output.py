@@ -11,10 +11,9 @@ import time
 from pathlib import Path
 
 import pytest
-import torch
 from helpers import ROOT, fork_server
+from helpers.outputs import same_weights
 from helpers.tiny_tasks import glue, glue_arguments
-from safetensors.torch import load_file
 
 from fixedbert.fine_tuning import glue as glue_task
 from fixedbert.fine_tuning.glue import TextClassification
@@ -117,8 +116,7 @@ def test_trained_weights_are_kept(model, download, tmp_path, monkeypatch):
     calls = count_steps(monkeypatch)
     results = glue(model, download, tmp_path / "interrupted", *TRAIN)
     assert calls == [] and results.keys() == expected.keys()
-    weights = [load_file(tmp_path / name / "model.safetensors") for name in ("complete", "interrupted")]
-    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+    assert same_weights(tmp_path / "complete", tmp_path / "interrupted")
     assert all(results[name] == expected[name] for name in ("eval_accuracy", "eval_loss", "epoch", "train_loss"))
 
 
