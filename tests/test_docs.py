@@ -22,11 +22,7 @@ from transformers import BertConfig, BertForPreTraining, BertTokenizer, RobertaC
 import fixedbert_cli
 from experiments.head_size import EXTENSION
 from experiments.study import load_study, register
-from fixedbert import (
-    FixedHeadBertForPreTraining,
-    FixedHeadBertForSequenceClassification,
-    FixedHeadBertModel,
-)
+from fixedbert import FixedHeadBertForPreTraining, FixedHeadBertForSequenceClassification, FixedHeadBertModel
 from fixedbert.data.sample import documents
 from fixedbert.fine_tuning.glue import TextClassification
 from fixedbert.fine_tuning.squad import QuestionAnswering

@@ -134,13 +134,3 @@ def test_card_metadata_is_kept(checkpoint, tmp_path, caplog):
     convert(checkpoint, tmp_path / "bad")
     assert f"{checkpoint}/README.md: cannot read the model card" in caplog.text
     assert "license: mit" not in (tmp_path / "bad" / "README.md").read_text()
-
-
-def test_model_in_memory_is_written_with_its_tokenizer(checkpoint, tmp_path):
-    """A model in memory can be written to a directory, but only with its tokenizer."""
-    model, tokenizer = load_bert(checkpoint), transformers.AutoTokenizer.from_pretrained(checkpoint)
-    convert(model, tmp_path / "fixed", tokenizer=tokenizer)
-    assert "Converted from `bert`" in (tmp_path / "fixed" / "README.md").read_text()
-    assert (tmp_path / "fixed" / "tokenizer.json").exists()
-    with pytest.raises(InputError, match="`tokenizer`"):
-        convert(model, tmp_path / "other")

@@ -9,12 +9,7 @@ from accelerate.data_loader import prepare_data_loader, skip_first_batches
 from helpers.tiny_stores import make_store
 
 from fixedbert.data.collator import PretrainingCollator
-from fixedbert.data.examples import (
-    EpochSampler,
-    PackedExamples,
-    shuffled,
-    split_documents,
-)
+from fixedbert.data.examples import EpochSampler, PackedExamples, shuffled, split_documents
 from fixedbert.data.masking import mask_tokens
 from fixedbert.data.segment_pairs import PairExamples
 
@@ -54,9 +49,8 @@ def test_examples_of_a_different_length_and_subsets(make):
     assert len({*expected.subset(7).indices}) == 7 and expected.subset(10**6) is expected.subset(None) is expected
 
 
-@pytest.mark.parametrize("processes", [1, 2])
-@pytest.mark.parametrize("skipped", [0, 2])
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("make", ["pairs", "mlm"], indirect=True)
+@pytest.mark.parametrize("processes, skipped, workers", [(1, 2, 0), (1, 0, 2), (2, 0, 0), (2, 2, 2)])
 def test_examples_do_not_depend_on_the_number_of_processes(make, processes, skipped, workers):
     """
     Each epoch has the same examples for any number of processes and workers, also in a resumed run. An incomplete last

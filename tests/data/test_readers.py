@@ -189,13 +189,3 @@ def test_concatenated_files(tmp_path):
         assert [row.problem for row in rows] == [None, "repeats the header", None]
     (tmp_path / "a.jsonl").write_text('\ufeff{"a": 1}\n\ufeff{"a": 2}\n', encoding="utf-8")
     assert [row.values for row in DataFile(tmp_path / "a.jsonl").rows()] == [{"a": 1}, {"a": 2}]
-
-
-def test_integers_with_many_digits(tmp_path):
-    """Integers with too many digits are refused with their line, also in nested values."""
-    file = tmp_path / "a.jsonl"
-    file.write_text('{"text": "x", "n": 12}\n{"text": "x", "n": [{"m": ' + "7" * 300_000 + "}]}\n")
-    with pytest.raises(
-        InputError, match=r"a\.jsonl, line 2: not valid JSON .the integer 7777777777... has 300,000 digits"
-    ):
-        list(DataFile(file).rows())

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import sentencex
 from accelerate import PartialState
 from helpers import fork_server
 from helpers.tiny_stores import make_store
@@ -18,7 +17,6 @@ from transformers import BertTokenizer
 from fixedbert.data import store as store_module
 from fixedbert.data.corpora import Corpus
 from fixedbert.data.store import Documents, prepare_store, tokenize_sentences
-from fixedbert.data.tokenizers import load_tokenizer
 from fixedbert.support.errors import InputError
 
 
@@ -56,17 +54,6 @@ def test_documents_are_tokenized_like_their_sentences(tokenizer, monkeypatch, pi
         assert ids.tolist() == sum(alone, []) and ids.dtype == np.uint16
         assert ends.tolist() == sorted(set(np.cumsum([len(a) for a in alone])) - {0})
         assert not set(ids.tolist()) & {tokenizer.sep_token_id, tokenizer.mask_token_id, tokenizer.cls_token_id}
-
-
-def test_real_text_is_tokenized_like_its_sentences(real_data):
-    """The joined sentences of a novel have the same tokens as the separate sentences."""
-    tokenizer = load_tokenizer(str(next((real_data / "vocab").glob("*.txt"))))
-    text = sorted((real_data / "books").glob("*.txt"))[0].read_text(encoding="utf-8-sig")[:300_000]
-    sentences = list(sentencex.segment("en", text))
-    ((ids, ends),) = tokenize_sentences([sentences], tokenizer)
-    alone = tokenizer(sentences, add_special_tokens=False)["input_ids"]
-    assert ids.tolist() == sum(alone, []) and len(ids) > 50_000
-    assert ends.tolist() == sorted(set(np.cumsum([len(a) for a in alone])) - {0})
 
 
 def test_stores_are_reused_until_something_changes(tmp_path, tokenizer, monkeypatch):
@@ -138,7 +125,7 @@ store.prepare_store([Corpus(sys.argv[2])], tokenizer, "en", 2, sys.argv[3])
 
 def test_killed_preparation_resumes(tmp_path, vocabulary, tokenizer, monkeypatch):
     """After SIGKILL, the worker processes exit, and the next preparation keeps the complete shards."""
-    corpus = rows(tmp_path / "a.jsonl", *(f"file {n} " + "one two three. " * 300 for n in range(1000)))
+    corpus = rows(tmp_path / "a.jsonl", *(f"file {n} " + "one two three. " * 300 for n in range(500)))
     monkeypatch.setattr(store_module, "SHARD_DOCUMENTS", 50)  # as in PREPARE
     script = tmp_path / "prepare.py"
     script.write_text(PREPARE)
@@ -153,7 +140,7 @@ def test_killed_preparation_resumes(tmp_path, vocabulary, tokenizer, monkeypatch
     time.sleep(0.5)
     assert not (directory / "store.json").exists() and len(list(directory.glob("shard-*.arrow"))) == done
     documents = prepare_store([corpus], tokenizer, store_dir=tmp_path / "store")
-    assert len(documents) == 1000 and not list(directory.glob("*.partial"))
+    assert len(documents) == 500 and not list(directory.glob("*.partial"))
 
 
 @pytest.mark.parametrize("name", ["shard-000000.arrow", "documents.npy", "store.json"])

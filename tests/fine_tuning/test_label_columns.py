@@ -1,7 +1,6 @@
 """Tests for the interpretation of label columns: labels, sets of labels, and scores."""
 
 import datasets
-import numpy as np
 import pytest
 from transformers import BertConfig
 
@@ -130,10 +129,3 @@ def test_problem_types_are_not_overwritten(capsys):
     config = BertConfig(id2label=names, label2id={"a": 1, "b": 0}, **FINE_TUNED)
     with pytest.raises(InputError, match="id2label and label2id in the model's config.json give a, b different ids"):
         align_labels(["a", "b"], config, True)
-
-
-def test_labels_are_strings_in_nfc():
-    """Labels with composed and decomposed accents in different files are the same label."""
-    labels = infer([("caf\u00e9",), ("tea",)])
-    assert labels.parse(["cafe\u0301"]) == "caf\u00e9"
-    assert np.array_equal(encode_labels(["tea"], {"caf\u00e9": 0, "tea": 1}, BertConfig(num_labels=2)), [1])

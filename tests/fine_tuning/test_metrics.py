@@ -16,15 +16,9 @@ from fixedbert.fine_tuning.squad_metrics import (
     exact_match,
     f1,
     f1_gain_without_punctuation,
-    normalize_answer,
     squad_scores,
     squad_v2_scores,
 )
-
-
-def test_answer_normalization():
-    """Answers are compared without case, ASCII punctuation, articles and repeated whitespace."""
-    assert normalize_answer("  The  Theatre, an A-Team's  ") == "theatre ateams"
 
 
 def official_words(text):

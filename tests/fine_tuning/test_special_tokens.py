@@ -32,38 +32,6 @@ def byte_level_tokenizer():
     )
 
 
-@pytest.mark.parametrize("family", ["bert", "roberta"])
-def test_special_tokens_in_texts_are_text(vocabulary, tmp_path, family):
-    """Fine-tuning, plain text and pretraining tokenize special tokens in texts as ordinary text."""
-    tokenizer = BertTokenizer(vocab=vocabulary) if family == "bert" else byte_level_tokenizer()
-    special = [token for token in tokenizer.all_special_tokens if token]
-    text = f"one {' two '.join(special)} three"
-    ids = set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}  # "[" is not in the small vocabulary
-
-    def special_ids(tokens):
-        return [token for token in tokens if token in ids]
-
-    cls, sep = tokenizer.cls_token_id, tokenizer.sep_token_id
-    rows = datasets.Dataset.from_dict({"sentence1": [text], "sentence2": [text]})
-    (row,) = text_features(rows, tokenizer, 128)["input_ids"]
-    assert special_ids(row) == ([cls, sep, sep] if family == "bert" else [cls, sep, sep, sep])
-    answers = {"text": ["three"], "answer_start": [text.index("three")]}
-    question = {"id": "1", "context": text, "question": text, "answers": answers}
-    windows = squad_windows(datasets.Dataset.from_list([question], features=FEATURES), tokenizer, 128, 16, False)
-    assert special_ids(windows["input_ids"][0]) == special_ids(row)
-    first, last = windows["start_positions"][0], windows["end_positions"][0]
-    offsets = np.array(windows["offsets"][0]).reshape(-1, 2)
-    assert text[offsets[first, 0] : offsets[last, 1]] == "three"
-    file = tmp_path / "a.txt"
-    file.write_text(text)
-    (sequence,) = next(read_sequences([str(file)], tokenizer, 24, 1))
-    assert special_ids(sequence.tolist()) == [cls, sep]
-    ((tokens, ends),) = tokenize_sentences([[text, "one two", text]], tokenizer)
-    alone = tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
-    assert special_ids(tokens) == [] and tokens[: len(alone)].tolist() == alone and len(ends) == 3
-    assert tokenize_sentences([["one", "two"]], tokenizer)[0][1].tolist()[-1] < 10  # the option does not persist
-
-
 MARKERS = ["[E1]", "[/E1]"]
 
 
@@ -81,7 +49,7 @@ def with_markers(family, vocabulary):
 
 @pytest.mark.parametrize("family", ["bert", "roberta", "distilbert", "electra"])
 def test_additional_special_tokens_stay_intact(vocabulary, tmp_path, family):
-    """Additional special tokens and added tokens remain single tokens in all data, and no other text changes."""
+    """Additional special and added tokens remain single tokens in all data. Other special tokens in texts are text."""
     tokenizer = with_markers(family, vocabulary)
     own = set(tokenizer.convert_tokens_to_ids([*MARKERS, "<num>"]))
     plain = {tokenizer.convert_ids_to_tokens(index) for index in tokenizer.all_special_ids} - {*MARKERS}
@@ -100,6 +68,15 @@ def test_additional_special_tokens_stay_intact(vocabulary, tmp_path, family):
     rows = datasets.Dataset.from_dict({"sentence1": [text], "sentence2": [marked]})
     (row,) = text_features(rows, tokenizer, 128)["input_ids"]
     assert counts(row)[0] == [*intact, "[E1]", *intact]
+    own_special = [name for name in counts(row)[1] if name != tokenizer.unk_token]
+    assert own_special == [tokenizer.cls_token, *[tokenizer.sep_token] * (3 if family == "roberta" else 2)]
+    answers = {"text": ["three"], "answer_start": [text.index("three")]}
+    question = {"id": "1", "context": text, "question": marked, "answers": answers}
+    windows = squad_windows(datasets.Dataset.from_list([question], features=FEATURES), tokenizer, 128, 16, False)
+    assert counts(windows["input_ids"][0])[0] == [*intact, *intact, "[E1]"]
+    first, last = windows["start_positions"][0], windows["end_positions"][0]
+    offsets = np.array(windows["offsets"][0]).reshape(-1, 2)
+    assert text[offsets[first, 0] : offsets[last, 1]] == "three"
     (tmp_path / "a.txt").write_text(text)
     (sequence,) = next(read_sequences([str(tmp_path / "a.txt")], tokenizer, len(mixed) + 2, 1))
     assert sequence[1:-1].tolist() == mixed

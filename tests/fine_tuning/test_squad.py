@@ -12,7 +12,7 @@ from transformers import BertTokenizer, EvalPrediction
 from fixedbert.fine_tuning.squad import SquadDataArguments, load_questions
 from fixedbert.fine_tuning.squad_metrics import SquadEvaluation
 from fixedbert.fine_tuning.squad_questions import FEATURES, load_squad, questions_that_fit
-from fixedbert.fine_tuning.squad_windows import answer_characters, squad_windows, token_span
+from fixedbert.fine_tuning.squad_windows import squad_windows
 from fixedbert.support.errors import InputError
 
 CONTEXT = "The function read takes a string . The function write returns two six lists . One two three four five ."
@@ -50,25 +50,6 @@ def test_windows_against_hand_computed_values(windows_of, tokenizer):
     assert windows["end_positions"][:] == [0, 7 + 14 - 7, 0]
     assert windows["length"][:] == [19, 19, 7 + 8 + 1]
     assert windows.column_names == ["input_ids", "token_type_ids", "start_positions", "end_positions", "length"]
-
-
-def test_token_spans_at_the_edges():
-    """Answers are expanded to complete tokens. They need not start or end at a token, but must lie in the window."""
-    context = np.array([[0, 4], [5, 8], [9, 12], [12, 15], [16, 20], [21, 25]])
-    window = context[1:5]  # without the first and last token
-
-    def span(start, length):
-        (characters,) = answer_characters(context, {"answer_start": [start], "text": ["x" * length]})
-        return token_span(window, *characters)
-
-    assert span(9, 6) == (1, 2)
-    assert span(10, 1) == (1, 1)  # part of a token selects the whole token
-    assert span(5, 15) == (0, 3)
-    assert span(17, 3) == (3, 3)  # in the last token
-    assert span(8, 4) == (1, 1)  # starts with a space
-    assert span(4, 4) == (0, 0) and span(16, 5) == (3, 3)  # spaces outside the window do not matter
-    assert span(3, 5) is None and span(17, 5) is None
-    assert answer_characters(context, {"answer_start": [4, 4], "text": [" ", "  x"]}) == [(5, 8)]
 
 
 def positions_of_run_qa(offsets, parts, answer, cls):
@@ -119,25 +100,6 @@ def test_windows_equal_those_of_transformers(real_data, tokenizer, length, strid
             assert (window["start_positions"], window["end_positions"]) == labels
             compared += 1
     assert compared > 0.98 * len(windows)
-
-
-def test_best_valid_span_is_the_answer(windows_of):
-    """The answer is the best span in all windows that lies in the context and is not too long."""
-    rows, windows = windows_of()
-    evaluation = SquadEvaluation(rows, windows, max_answer_length=4)  # "lists" is two tokens
-    longest = max(map(len, windows["input_ids"]))
-    start, end = (np.full((len(windows), longest), -5.0) for _ in range(2))
-    right = next(number for number, first in enumerate(windows["start_positions"]) if first)
-    first, last = windows["start_positions"][right], windows["end_positions"][right]
-    start[right, first], end[right, last] = 4.0, 4.0
-    start[0, 0] = end[0, 0] = 50.0  # [CLS] is not in the context
-    end[right, first - 1] = 9.0  # before the start
-    end[right, first + 4] = 9.0  # more than 4 tokens
-    for window, size in enumerate(windows["length"]):
-        start[window, size:] = end[window, size:] = 70.0  # padding added by Trainer
-    scores = evaluation(EvalPrediction(predictions=(start, end), label_ids=None))
-    assert evaluation.predictions == {"q1": "two six lists"}
-    assert scores == {"exact_match": 100.0, "f1": 100.0}
 
 
 def questions_for_post_processing(tmp_path, version_2_with_negative):

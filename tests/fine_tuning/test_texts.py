@@ -182,29 +182,6 @@ def test_other_datasets_on_the_hub(monkeypatch):
         load_dataset("me/mine", None, {"train": "train", "validation": "validation"}, {})
 
 
-REAL_SIZES = {
-    "cola": (8551, 1043, 1063),
-    "sst2": (67349, 872, 1821),
-    "mrpc": (3668, 408, 1725),
-    "stsb": (5749, 1500, 1379),
-    "qqp": (20000, 3496),
-    "mnli": (8010, 5000, 2490),
-    "qnli": (4000, 1463, 5463),
-    "rte": (2490, 277, 3000),
-    "wnli": (635, 71, 146),
-    "ax": (1104,),
-}
-
-
-@pytest.mark.parametrize("task", TASKS)
-def test_all_rows_of_real_files_are_loaded(real_data, task):
-    """All rows of the real files are loaded, despite unpaired quotes and byte order marks."""
-    available = [kind for kind in ("train", "validation", "test") if not (task in ("mnli", "qqp") and kind == "test")]
-    kinds = ("test",) if task == "ax" else tuple(available)
-    data = load_task(task, str(real_data / "glue"), kinds)
-    assert tuple(map(len, data.splits.values())) == REAL_SIZES[task]
-
-
 @pytest.mark.parametrize(
     "name, content",
     [
@@ -286,13 +263,6 @@ def test_labels_and_scores(tmp_path, labels, do_regression, names, values):
     assert data.labels == names and data.splits["train"]["label"][:] == values
 
 
-def test_labels_are_counted(tmp_path, capsys):
-    """The labels in the training data are printed with their counts, and long labels are shortened."""
-    file = own_file(tmp_path, f"text\tlabel\nx\tb\ny\t{'a' * 500}\nz\tb\n")
-    load_files({"train": file})
-    assert f"{file}: labels '{'a' * 99}, 'b' (2)" in capsys.readouterr().out
-
-
 def test_test_files_need_no_labels(tmp_path):
     """Test files need no labels. Rows keep their position in the file and their id, also when rows are skipped."""
     file = own_file(tmp_path, "id\ttext\nc\tx\na\t\nb\ty\n")
@@ -336,18 +306,6 @@ def test_validation_split_is_stratified(tmp_path):
         load_files({"train": file}, **options | {"validation_percentage": 1})
     with pytest.raises(InputError, match="`validation_split_percentage` cannot be combined with `validation_file`"):
         GlueDataArguments(train_file=file, validation_file=file, validation_split_percentage=10)
-
-
-def test_names_of_the_text_columns_are_kept(tmp_path):
-    """The columns on which the model was trained take precedence over the columns that are known from GLUE."""
-    content = "answer\tsentence1\tsentence2\tquestion\na\tb\tc\td\n"
-    file = own_file(tmp_path, content)
-    data = load_files({"test": file}, expected_columns=("question", "answer"))
-    assert data.text_columns == ("question", "answer") and data.splits["test"]["sentence1"][:] == ["d"]
-    assert load_files({"test": file}, expected_columns=("question", "other")).text_columns == (
-        "sentence1",
-        "sentence2",
-    )
 
 
 @pytest.mark.parametrize(

@@ -13,12 +13,7 @@ from helpers.tiny_checkpoints import SHAPE, save
 from helpers.tiny_models import UNEQUAL, H, P, bert_of, model_of
 from PIL import Image
 from safetensors.torch import load_file, save_file
-from transformers import (
-    AutoModel,
-    BertTokenizer,
-    MPNetConfig,
-    MPNetModel,
-)
+from transformers import AutoModel, BertTokenizer, MPNetConfig, MPNetModel
 
 from fixedbert import convert, to_bert
 from fixedbert.inspection.inspect import inspect

@@ -265,15 +265,3 @@ def test_two_checkpoints(browser, tmp_path):
     both.all(".choice")[1].send_keys(both.keys.ARROW_UP)
     assert [found.get_property("value") for found in both.all(".choice")] == ["1 4", "1 1"]
     assert both.errors() == []
-
-
-def test_two_large_models_open_at_once(browser, tmp_path):
-    """A page for two models like BERT-large is laid out a few times, not once per cell."""
-    tokens = ["token"] * example_length(24 * 16, 128)
-    large = [inspection_of(name, [16] * 24, [64] * 24, tokens, EXAMPLES) for name in ("one", "other")]
-    browser.execute_cdp_cmd("Performance.enable", {})
-    page = Reader(browser, tmp_path, *large)
-    assert page.errors() == [] and len(page.all(".map button")) == 2 * len(MAPS) * 24 * 16
-    metrics = {one["name"]: one["value"] for one in browser.execute_cdp_cmd("Performance.getMetrics", {})["metrics"]}
-    assert 0 < metrics["LayoutCount"] < 10 and 0 < metrics["RecalcStyleCount"] < 20
-    assert metrics["Nodes"] < 8 * len(MAPS) * 2 * 24 * 16  # details of heads are created on request

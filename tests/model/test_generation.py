@@ -7,7 +7,8 @@ from transformers import ContinuousBatchingConfig, GenerationConfig, StaticCache
 
 
 @pytest.mark.parametrize(
-    "variant", [{}, {"head_embedding": "mul"}, {"head_embedding": "add", "qk_norm": True}, UNEQUAL]
+    "variant",
+    [{}, {"unpad_inputs": True}, {"head_embedding": "mul"}, {"head_embedding": "add", "qk_norm": True}, UNEQUAL],
 )
 @pytest.mark.parametrize(
     "how",

@@ -11,13 +11,7 @@ import pytest
 import torch
 import transformers
 from helpers.tiny_models import BERT_HEADS, HEADS, SHAPE, B, L, P, V, config_of, inputs_of, model_of
-from transformers import (
-    AutoModelForMaskedLM,
-    BertConfig,
-    BertTokenizer,
-    Trainer,
-    TrainingArguments,
-)
+from transformers import AutoModelForMaskedLM, BertConfig, BertTokenizer, Trainer, TrainingArguments
 from transformers.dynamic_module_utils import get_class_from_dynamic_module
 
 import fixedbert

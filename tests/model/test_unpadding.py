@@ -237,18 +237,6 @@ def test_inputs_embeds_are_unpadded():
     assert torch.allclose(actual, expected, rtol=0, atol=1e-10)
 
 
-def test_decoding_with_a_cache_is_padded():
-    """Generation with a cache yields the same tokens with `unpad_inputs`."""
-    plain, unpadded = pair_of("LMHeadModel", max_position_embeddings=32)
-    ids = inputs_of("Model")["input_ids"][:3]
-    mask = torch.ones_like(ids)
-    mask[0, :3] = 0
-    expected, actual = (
-        model.generate(ids, attention_mask=mask, max_new_tokens=8, pad_token_id=0) for model in (plain, unpadded)
-    )
-    assert torch.equal(actual, expected)
-
-
 @pytest.mark.parametrize("head, variant", [*((head, {}) for head in HEADS), ("LMHeadModel", UNEQUAL)])
 def test_export(head, variant):
     """Models with unpadding can be exported with torch.export, for any batch size and length."""

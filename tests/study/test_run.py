@@ -129,12 +129,6 @@ def test_resumption(text, vocabulary, tmp_path):
     assert (line["num_attention_heads"], line["seed"], line["learning_rate"]) == ((5, 3)[line["point"]], 5, 0.003)
     assert 0.95 * 30 * 4 * 16 < line["tokens"] <= 30 * 4 * 16 and line["objective"] == "clm"  # the last row is short
     assert line["training_flops"] == 3 * forward_flops(config, 16) * 30 * 4 * 16
-    layer = 4 * 32 * 6 * line["num_attention_heads"] + 3 * 6 * line["num_attention_heads"] + 32
-    layer += 2 * 32 * 37 + 37 + 32 + 4 * 32
-    vocabulary_size = len(Path(vocabulary).read_text().splitlines())
-    head = 32 * 32 + 32 + 2 * 32 + vocabulary_size
-    assert line["non_embedding_parameters"] == layer + 2 * 32 + head
-    assert line["parameters"] == line["non_embedding_parameters"] + (vocabulary_size + 16 + 2) * 32
     assert len(line["curve"]) == 8 and line["curve"][-1] == [line["tokens"], line["results"]["loss"]]
     assert line["results"]["perplexity"] == pytest.approx(2.718281828 ** line["results"]["loss"])
     assert set(line["versions"]) == {"fixedbert", "torch", "transformers", "python"}

@@ -6,13 +6,8 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from fixedbert.training.plots import draw_glue, draw_pretraining, draw_squad
+from fixedbert.training.plots import draw_glue, draw_pretraining
 
-PRETRAINING = [
-    {"loss": 7 - n / 9, "mlm_accuracy": n / 50, "learning_rate": 1e-4, "num_input_tokens_seen": 1000 * n, "step": n}
-    for n in range(5)
-]
-HELD_OUT = {"eval_loss": 7.1, "eval_mlm_loss": 6.4, "eval_nsp_loss": 0.7, "eval_mlm_accuracy": 0.1, "eval_f1": None}
 FINE_TUNING = [{"loss": 0.7, "step": 1}, {"eval_loss": 0.6, "eval_matthews_correlation": -0.1, "step": 2}]
 LABELS, PREDICTIONS = np.array([0, 0, 0, 1]), np.array([0, 1, 1, 1])
 
@@ -31,15 +26,6 @@ def legends(panels) -> list[list[str]]:
     return [[text.get_text() for text in one] for one in texts]
 
 
-def test_pretraining(tmp_path, panels):
-    """The pretraining plot shows losses, accuracies and the learning rate, and held-out results if available."""
-    draw_pretraining(PRETRAINING, "mlm", "title", tmp_path / "a.png")
-    draw_pretraining([*PRETRAINING, HELD_OUT | {"num_input_tokens_seen": 4000}], "mlm", "title", tmp_path / "b.png")
-    (steps, values) = panels[0].lines[0].get_data()
-    assert list(steps) == [n / 1000 for n in range(5)] and list(values) == [7 - n / 9 for n in range(5)]
-    assert "held out, next sentence" in legends(panels)[3] and "held out, next sentence" not in legends(panels)[0]
-
-
 @pytest.mark.parametrize("labels", [["yes", "no"], []])
 def test_glue(tmp_path, panels, labels):
     """The GLUE plot shows losses and metrics, and a confusion matrix for classes or a scatter plot for scores."""
@@ -51,17 +37,8 @@ def test_glue(tmp_path, panels, labels):
         assert np.allclose(panels[2].images[0].get_array(), [[1 / 3, 2 / 3], [0, 1]])
 
 
-def test_squad(tmp_path, panels):
-    """The SQuAD plot shows a histogram of the null odds for SQuAD 2.0 only."""
-    odds = {"a": -3.0, "b": 2.0, "c": 4.0}
-    draw_squad(FINE_TUNING, odds, {"a": ["x"], "b": [], "c": []}, 1.5, tmp_path / "a.png")
-    assert legends(panels)[2] == ["answerable (1)", "unanswerable (2)", "threshold 1.50"]
-    draw_squad(FINE_TUNING, {}, {}, 0.0, tmp_path / "b.png")
-    assert len(panels) == 5
-
-
 def test_runs_do_not_need_matplotlib(tmp_path, monkeypatch, caplog):
     """Without matplotlib, a run only logs a warning."""
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    draw_pretraining(PRETRAINING, "mlm", "title", tmp_path / "a.png")
+    draw_pretraining(FINE_TUNING, "mlm", "title", tmp_path / "a.png")
     assert not list(tmp_path.iterdir()) and "matplotlib is not installed" in caplog.text

@@ -12,13 +12,7 @@ import torch
 from helpers.tiny_models import HEADS, SHAPE, bert_of, inputs_of, model_of
 from safetensors.torch import load_file, save_file
 from torch.nn.functional import cross_entropy
-from transformers import (
-    BertConfig,
-    BertForPreTraining,
-    EvalPrediction,
-    Trainer,
-    TrainerCallback,
-)
+from transformers import BertConfig, BertForPreTraining, EvalPrediction, Trainer, TrainerCallback
 
 from fixedbert.fine_tuning.trainer import FineTuningArguments
 from fixedbert.pretraining.arguments import Objective
