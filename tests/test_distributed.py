@@ -302,9 +302,7 @@ def test_nonfinite_step_is_skipped_on_all_processes(vocabulary, tmp_path):
     windows = {end: [means[number] for number in (end - 1, end) if number in means] for end in (2, 4, 6)}
     assert logged == [[end, pytest.approx(sum(values) / len(values))] for end, values in windows.items()]
     assert train_loss == pytest.approx(sum(means.values()) / 5)
-    assert reason.startswith(
-        f"step {step}: non-finite loss; the last checkpoint is {tmp_path}/1/checkpoint-{step - 1}; "
-    )
+    assert reason.startswith(f"step {step}: non-finite loss; ") and f"{tmp_path}/1/checkpoint-{step - 1}; " in reason
 
 
 def sharded(script: str, arguments: list[str], printed: Path) -> str:

@@ -37,11 +37,7 @@ PAGES = [
     for pattern in ("*.md", "docs/**/*.md", "benchmarks/*.md", "model_cards/*.md", "soak/*.md")
     for file in sorted(ROOT.glob(pattern))
 ]
-TASKS = {
-    "pretraining": ARGUMENTS,
-    "glue": TextClassification.arguments,
-    "squad": QuestionAnswering.arguments,
-}
+TASKS = {"pretraining": ARGUMENTS, "glue": TextClassification.arguments, "squad": QuestionAnswering.arguments}
 SCRIPT_OF = {"pretrain": "pretraining", "glue": "glue", "squad": "squad"}
 RUN = {"convert", "shrink", "compare", "export", "inspect", "plan", "theory"}
 # Replacements that reduce the number of steps and sequences and skip timing.

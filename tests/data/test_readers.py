@@ -91,11 +91,7 @@ def test_compressed_files(tmp_path, suffix, opener):
         ("a.parquet", b"PAR1 truncated", "a.parquet: cannot be read"),
         ("a.docx", b"x", "a.docx: unsupported format"),
         ("a.txt.gz", b"x", "a.txt.gz: cannot be read"),
-        (
-            "a.txt",
-            "Three.\n".encode("utf-16-le"),
-            "a.txt, line 1: contains a NUL character; convert the file to UTF-8",
-        ),
+        ("a.txt", "Three.\n".encode("utf-16-le"), "a.txt, line 1: contains a NUL character"),
         ("a.jsonl", b'{"text": "x"}\n{"text": "\0"}\n', "a.jsonl, line 2: contains a NUL character"),
         ("a.csv", b"text,label\rx,1\ry,2\r", "a.csv: lines end with carriage returns; convert the line endings"),
         ("a.txt", b"One.\rTwo.", "a.txt: lines end with carriage returns"),
@@ -103,16 +99,8 @@ def test_compressed_files(tmp_path, suffix, opener):
         ("a.tsv", b"text,label\nx,1\n", "a.tsv, line 1: 'text,label' is read as a single column"),
         ("a.csv", b"text, text\nx,y\n", "a.csv, line 1: two columns are named 'text'"),
         ("a.csv", b'text,label\n"x,1\ny,2\n', "a.csv, line 2: not valid csv .unexpected end of data"),
-        (
-            "a.jsonl",
-            b'{"text": "x", "text": "y"}',
-            "a.jsonl, line 1: not valid JSON .the name 'text' occurs more than",
-        ),
-        (
-            "a.json",
-            b'[{"n": ' + b"7" * 301 + b"}]",
-            "a.json: not valid JSON .the integer 7777777777... has 301 digits",
-        ),
+        ("a.jsonl", b'{"text": "x", "text": "y"}', "a.jsonl, line 1: .*the name 'text' occurs more than"),
+        ("a.json", b'[{"n": ' + b"7" * 301 + b"}]", "a.json: .*the integer 7777777777... has 301 digits"),
     ],
 )
 def test_malformed_files_are_reported_with_their_location(tmp_path, name, content, message):

@@ -214,9 +214,7 @@ def test_teachers_for_a_different_task(model, teacher, download, tmp_path):
     taught = ("--do_train", "--max_steps", "1", "--teacher_model")
     with pytest.raises(InputError, match="^`teacher_model`: .*classifier.bias, classifier.weight"):
         glue(model, download, tmp_path / "no", *taught, model)
-    with pytest.raises(
-        InputError, match=r"its labels \(entailment, not_entailment\) differ from the labels in the data"
-    ):
+    with pytest.raises(InputError, match=r"its labels \(entailment, not_entailment\) differ"):
         glue(model, download, tmp_path / "no", *taught, teacher, task="stsb")
     glue(model, download, tmp_path / "score", *taught[:-1], task="stsb")
     found = glue(model, download, tmp_path / "stsb", *taught, str(tmp_path / "score"), task="stsb")

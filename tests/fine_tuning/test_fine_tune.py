@@ -150,9 +150,7 @@ def test_different_labels_need_a_new_head(model, download, tmp_path, capsys):
     assert weights["rte"]["classifier.weight"].shape == (2, 32)
     assert torch.equal(weights["mnli"]["classifier.weight"], weights["again"]["classifier.weight"])
     assert not torch.equal(weights["rte"]["classifier.weight"], weights["mrpc"]["classifier.weight"])
-    with pytest.raises(
-        InputError, match="predicts one label per text .entailment, neutral, contradiction., but the data"
-    ):
+    with pytest.raises(InputError, match="predicts one label per text .entailment, neutral, contradiction."):
         glue(str(tmp_path / "mnli"), download, tmp_path / "no", "--do_eval", task="rte")
 
 
@@ -216,9 +214,7 @@ def test_validation_rows_that_are_training_rows(model, tmp_path, capsys):
 
 def test_thresholds_and_maximum_counts(model, download, questions, tmp_path):
     """Choosing a threshold requires validation questions. `max_predict_samples` limits the predictions."""
-    with pytest.raises(
-        InputError, match='`null_score_diff_threshold` "best" can only be chosen on validation questions'
-    ):
+    with pytest.raises(InputError, match='`null_score_diff_threshold` "best" can only be chosen on validation'):
         squad(model, questions, tmp_path / "no", "--do_predict", "--null_score_diff_threshold", "best")
     few = ("--do_train", "--do_predict", "--max_steps", "1", "--max_predict_samples", "3")
     glue(model, download, tmp_path / "few", *few)

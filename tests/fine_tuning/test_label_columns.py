@@ -118,9 +118,7 @@ def test_problem_types_are_not_overwritten(capsys):
     """Data of a different problem type needs a new head, which is printed, or is refused without training."""
     names = {0: "a", 1: "b"}
     config = BertConfig(id2label=names, problem_type=MULTI, **FINE_TUNED)
-    with pytest.raises(
-        InputError, match="the model predicts several labels per text .a, b., but the data contain one"
-    ):
+    with pytest.raises(InputError, match="the model predicts several labels per text .a, b., but"):
         align_labels(["a", "b"], config, False, SINGLE)
     assert config.problem_type == MULTI
     assert align_labels(None, config, False) == ({"a": 0, "b": 1}, False) and config.problem_type == MULTI

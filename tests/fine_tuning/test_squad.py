@@ -262,9 +262,7 @@ def test_invalid_questions_can_be_skipped(tmp_path, capsys):
     skipped = []
     assert load_squad(str(tmp_path / "a.jsonl"), skip_bad_rows=True, skipped=skipped)["id"][:] == ["1"]
     assert skipped == ["1", "2"]
-    assert (
-        "skipped 2 rows (question 1: its id occurs more than once; question 2: the answer" in capsys.readouterr().out
-    )
+    assert "skipped 2 rows (question 1: its id occurs more than once; question 2: " in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -287,10 +285,7 @@ def test_long_questions(tmp_path, tokenizer, capsys):
     (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
     rows = load_squad(str(tmp_path / "a.jsonl"))
     size = ("a.jsonl", tokenizer, 19, 4)
-    message = (
-        "a.jsonl, question q1: it has 12 tokens, but `max_seq_length` 19 and `doc_stride` 4 leave room for at most 11"
-    )
-    with pytest.raises(InputError, match=message):
+    with pytest.raises(InputError, match="a.jsonl, question q1: it has 12 tokens, but .* room for at most 11"):
         questions_that_fit(rows, *size)
     fitting = questions_that_fit(rows, *size, skip_bad_rows=True)
     assert fitting["id"][:] == ["q0"] and "skipped 1 rows (question q1" in capsys.readouterr().out

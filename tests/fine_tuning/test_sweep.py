@@ -141,16 +141,8 @@ def test_invalid_commands(model, download, tmp_path):
         ("rte", (), "nothing to do; set `do_train`, `do_eval` or `do_predict`"),
         ("mnly", train, "unknown `task_name` 'mnly'; available tasks: cola"),
         ("rte wnli", (*train, *teacher), "`teacher_model` can only be used with a single `task_name`"),
-        (
-            "mrpc stsb",
-            (*train, "--metric_for_best_model", "f1"),
-            "unknown metric 'f1'; available metrics: loss, pearson",
-        ),
-        (
-            "rte wnli",
-            (*train, "--resume_from_checkpoint", "x"),
-            "`resume_from_checkpoint` can only be used with a single run",
-        ),
+        ("mrpc stsb", (*train, "--metric_for_best_model", "f1"), "unknown metric 'f1'; available metrics: loss, p"),
+        ("rte wnli", (*train, "--resume_from_checkpoint", "x"), "`resume_from_checkpoint` can only be used with"),
     ):
         with pytest.raises(InputError, match=message):
             glue(model, download, tmp_path / "no", *flags, task=task)

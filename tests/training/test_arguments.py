@@ -42,12 +42,8 @@ def test_total_batch_size_on_any_number_of_devices(monkeypatch):
         monkeypatch.setattr(TrainingArguments, "world_size", property(lambda _: devices))
         return PretrainingArguments(use_cpu=True, **options)
 
-    for devices, batch_size, expected in (
-        (1, 128, (128, 8)),
-        (8, 128, (128, 1)),
-        (3, 100, (80, 4)),
-        (64, 128, (15, 1)),
-    ):
+    cases = ((1, 128, (128, 8)), (8, 128, (128, 1)), (3, 100, (80, 4)), (64, 128, (15, 1)))
+    for devices, batch_size, expected in cases:
         total = 960 if devices in (3, 64) else 1024
         arguments = make(devices, per_device_train_batch_size=batch_size, total_train_batch_size=total)
         actual = arguments.per_device_train_batch_size, arguments.gradient_accumulation_steps
