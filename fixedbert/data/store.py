@@ -262,7 +262,11 @@ def store_lock(path: Path) -> Iterator[None]:
 
 
 def corpus_fingerprints(readers: list[CorpusReader], store_dir: Path) -> list[list[object]]:
-    """Returns the fingerprint of each corpus. Caches the content hashes of files in the store."""
+    """
+    Returns the fingerprint of each corpus, a list of values that changes if the content of the corpus changes.
+
+    The content hashes of its files are cached in the store, so that unchanged files are not read again.
+    """
     with store_lock(store_dir / "hashes"):
         return [reader.fingerprint(partial(content_hash, cache=store_dir / "hashes")) for reader in readers]
 

@@ -52,8 +52,9 @@ def weighted_cross_entropy(logits: Tensor, labels: Tensor, weights: list[float])
     """
     Returns the average over the rows of the weighted cross-entropy, for logits (B, C) and label ids (B,).
 
-    The sum is divided by the number of rows, and not by the sum of their weights, so that batches of different sizes
-    and several processes give the same gradient as a single batch.
+    The sum is divided by the number of rows, as if the weights were part of each row's loss. The average over a step
+    is then exactly the average of its batches, weighted by their number of rows. PyTorch divides by the sum of the
+    weights, which differs between batches, so that the gradient would depend on how a step is divided into batches.
     """
     losses = cross_entropy(
         logits.float(), labels, weight=logits.new_tensor(weights, dtype=torch.float32), reduction="sum"

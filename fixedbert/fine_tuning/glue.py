@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import datasets
 import numpy as np
@@ -27,7 +27,7 @@ from .labels import MULTI, REGRESSION, align_labels, default_names, match_names,
 from .prediction_files import prediction_columns, write_predictions, write_submission
 from .sweep import sweep
 from .target_scaling import choose_scaling, is_unit_scale, scale, unscale
-from .texts import TextData, load_dataset, load_files, load_task, text_features
+from .texts import ReadingOptions, RowSource, TextData, dataset_rows, load_task, read_splits, text_features
 from .trainer import FineTuningArguments, FineTuningDataArguments, FineTuningTrainer
 
 REPORT = "classification_report.txt"
@@ -36,6 +36,8 @@ REPORT = "classification_report.txt"
 @dataclass
 class GlueDataArguments(FineTuningDataArguments):
     """Arguments for the texts and their labels or scores."""
+
+    alternatives: ClassVar[str] = "`task_name` or `dataset_name`"
 
     task_name: list[str] | None = field(
         default=None, metadata={"help": f"One or more GLUE tasks ({', '.join(TASKS)}), or all."}
@@ -121,35 +123,35 @@ def load_texts(
 
     `seed` draws the rows for `max_*_samples`. `expected_columns` are the text columns on which the model was trained.
     """
-    given = [name for name in ("task_name", "dataset_name", "train_file") if getattr(arguments, name)]
-    if len(given) > 1:
-        raise InputError(f"cannot be combined with `{given[1]}`.", given[0])
-    limits = {kind: arguments.max_samples(kind) for kind in kinds}
+    if arguments.task_name and (arguments.dataset_name or arguments.train_file):
+        other = "dataset_name" if arguments.dataset_name else "train_file"
+        raise InputError(f"cannot be combined with `{other}`.", "task_name")
+    options: dict[str, Any] = {"max_samples": {kind: arguments.max_samples(kind) for kind in kinds}, "seed": seed}
     if task:
-        return load_task(task, arguments.data_dir, kinds, arguments.skip_bad_rows, limits, seed, **hub_options)
+        return load_task(task, arguments.data_dir, kinds, arguments.skip_bad_rows, hub_options, **options)
     texts = split_names(arguments.text_column_names) or None
     if texts and len(texts) > 2:
         raise InputError("accepts at most two columns.", "text_column_names")
-    options: dict[str, Any] = {
-        "do_regression": arguments.do_regression,
-        "skip_bad_rows": arguments.skip_bad_rows,
-        "text_columns": texts,
-        "expected_columns": expected_columns,
-        "label_columns": split_names(arguments.label_column_name),
-        "id_columns": split_names(arguments.id_column_name),
-        "max_samples": limits,
-        "seed": seed,
-        "validation_percentage": arguments.validation_split_percentage,
-    }
     if arguments.validation_split_percentage and "validation" in kinds:  # its rows come from the training data
         kinds = ("train", *(kind for kind in kinds if kind == "test"))
-    if arguments.dataset_name:
-        splits = {kind: arguments.validation_split_name if kind == "validation" else kind for kind in kinds}
-        return load_dataset(arguments.dataset_name, arguments.dataset_config_name, splits, hub_options, **options)
-    files = {kind: getattr(arguments, f"{kind}_file") for kind in kinds}
-    if absent := [f"`{kind}_file`" for kind, file in files.items() if file is None]:
-        raise InputError(f"no data specified; set `task_name` or `dataset_name`, or set {' and '.join(absent)}.")
-    return load_files(files, **options)
+    names = {kind: arguments.validation_split_name if kind == "validation" else kind for kind in kinds}
+    sources = {
+        kind: RowSource.from_file(Path(name)) if rows is None else RowSource(name, dataset_rows(rows))
+        for kind, (name, rows) in arguments.sources(names, **hub_options).items()
+    }
+    return read_splits(
+        sources,
+        ReadingOptions(
+            text_columns=texts,
+            expected_columns=expected_columns,
+            label_columns=split_names(arguments.label_column_name),
+            id_columns=split_names(arguments.id_column_name),
+            do_regression=arguments.do_regression,
+            skip_bad_rows=arguments.skip_bad_rows,
+            validation_percentage=arguments.validation_split_percentage,
+            **options,
+        ),
+    )
 
 
 def main(argv: list[str] | None = None, prog: str | None = None):

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..data.glue import TASKS
 from ..support.files import write_atomically
-from .labels import MULTI, SINGLE, submitted_names
+from .labels import MULTI, submitted_names
 
 PREDICTIONS = "predictions.csv"
 ESCAPES = str.maketrans({"\t": "\\t", "\n": "\\n", "\r": "\\r"})
@@ -39,24 +39,25 @@ def prediction_columns(
     Returns the columns of predictions.csv that describe the predictions.
 
     Args:
-        problem_type: as in transformers.
-        names: label names, or the names of the targets of a regression, if there are several.
-        predictions: label ids (rows,), flags of 0 and 1 (rows, labels), or scores (rows,) or (rows, outputs).
-        probabilities: probabilities (rows, labels). None for a regression.
+        problem_type: the `problem_type` of the model.
+        names: label names. For regression with several targets, their names.
+        predictions: label ids (rows,), 0/1 flags (rows, labels), or scores (rows,) or (rows, outputs).
+        probabilities: probabilities (rows, labels). None for regression.
     """
+
+    def columns(prefix: str, values: np.ndarray, form: str) -> dict[str, list[str]]:
+        pairs = zip(names, values.T, strict=True)
+        return {f"{prefix}_{name}": [format(value, form) for value in column] for name, column in pairs}
+
     if probabilities is None:
-        columns = predictions.reshape(len(predictions), -1).T
-        titles = [f"prediction_{name}" for name in names] if len(columns) > 1 else ["prediction"]
-        return {title: [f"{score:.6g}" for score in column] for title, column in zip(titles, columns, strict=True)}
-    each = {f"probability_{name}": column for name, column in zip(names, probabilities.T, strict=True)}
-    columns = {title: [f"{probability:.6f}" for probability in column] for title, column in each.items()}
+        if predictions.ndim == 2 and predictions.shape[1] > 1:
+            return columns("prediction", predictions, ".6g")
+        return {"prediction": [f"{score:.6g}" for score in predictions.ravel()]}
+    each = columns("probability", probabilities, ".6f")
     if problem_type == MULTI:
-        flags = {f"prediction_{name}": column for name, column in zip(names, predictions.T, strict=True)}
-        return {title: [str(int(flag)) for flag in column] for title, column in flags.items()} | columns
-    assert problem_type == SINGLE
-    chosen = probabilities[np.arange(len(predictions)), predictions]
-    names_and_probabilities = [names[number] for number in predictions], [f"{value:.6f}" for value in chosen]
-    return dict(zip(("prediction", "probability"), names_and_probabilities, strict=True)) | columns
+        return columns("prediction", predictions, "d") | each
+    chosen = [f"{row[label]:.6f}" for row, label in zip(probabilities, predictions, strict=True)]
+    return {"prediction": [names[label] for label in predictions], "probability": chosen} | each
 
 
 def write_predictions(
@@ -67,20 +68,15 @@ def write_predictions(
     columns: dict[str, list[str]],
 ):
     """
-    Writes predictions.csv, with a line for each row of the test file that was read.
+    Writes predictions.csv, with a line for each row that was read from the test file.
 
-    Its columns are `row`, which is the position of the row in the file and starts at 0, the id columns, and `columns`.
-    The predictions for rows that were skipped because they are invalid are empty.
-
-    Args:
-        skipped: the values of `row` and `ids` for the invalid rows.
-        columns: predictions and probabilities for `rows`.
+    The columns are `row` (the position of the row in the file, from 0), the id columns, and `columns`, which are the
+    predictions and probabilities for `rows`. They are empty for the invalid rows in `skipped`, which have the values
+    `row` and `ids`.
     """
-    header = ["row", *id_columns, *columns]
-    ids = rows["ids"][:] if id_columns else [[]] * len(rows)
     lines = [[row["row"], *row.get("ids", []), *[""] * len(columns)] for row in skipped]
-    for row, keys, values in zip(rows["row"][:], ids, zip(*columns.values(), strict=True), strict=True):
-        lines.append([row, *keys, *values])
+    for row, values in zip(rows, zip(*columns.values(), strict=True), strict=True):
+        lines.append([row["row"], *row.get("ids", []), *values])
     buffer = StringIO()
-    csv.writer(buffer, lineterminator="\n").writerows([header, *sorted(lines)])
+    csv.writer(buffer, lineterminator="\n").writerows([["row", *id_columns, *columns], *sorted(lines)])
     write_atomically(directory / PREDICTIONS, buffer.getvalue())

@@ -1,5 +1,6 @@
 """Fine-tuning, evaluation and prediction for extractive question answering, on SQuAD or the user's own questions."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,6 @@ import datasets
 from accelerate import PartialState
 from transformers import AutoModelForQuestionAnswering, PreTrainedConfig, PreTrainedTokenizerBase
 
-from ..data.readers import load_from_hub
 from ..data.tokenizers import check_features
 from ..support.errors import InputError
 from ..support.files import to_json, write_atomically
@@ -45,33 +45,22 @@ class SquadDataArguments(FineTuningDataArguments):
     )
     max_answer_length: int = field(default=30, metadata={"help": "Maximum answer length in tokens."})
 
-    def source(self, kind: str) -> str:
-        """Returns the file or dataset of the "train", "validation" or "test" questions, for messages."""
-        return f"{self.dataset_name}, {kind}" if self.dataset_name else getattr(self, f"{kind}_file")
 
+def load_questions(
+    data_args: SquadDataArguments, skipped: dict[str, list[str]], **hub_options
+) -> Iterator[tuple[str, str, datasets.Dataset]]:
+    """
+    Yields "train", "validation" or "test", the name of the file or dataset, and its questions.
 
-def load_questions(arguments: SquadDataArguments, kind: str, skipped: list[str], **hub_options) -> datasets.Dataset:
+    `skipped` has one of these keys for each split to load. The ids of invalid questions are appended to its lists.
     """
-    Loads the "train", "validation" or "test" questions from a file or the Hub, and appends the ids of invalid
-    questions to `skipped`.
-    """
-    options: dict[str, Any] = {
-        "version_2_with_negative": arguments.version_2_with_negative,
-        "answered": kind != "test",
-        "skip_bad_rows": arguments.skip_bad_rows,
-        "skipped": skipped,
-    }
-    file = getattr(arguments, f"{kind}_file")
-    if not arguments.dataset_name:
-        if file is None:
-            raise InputError(f"no data specified; set `{kind}_file` or `dataset_name`.")
-        return load_squad(file, **options)
-    if file:
-        raise InputError(f"cannot be combined with `{kind}_file`.", "dataset_name")
-    splits = load_from_hub(arguments.dataset_name, arguments.dataset_config_name, **hub_options)
-    if kind not in splits:
-        raise InputError(f"{arguments.dataset_name} has no split {kind!r}; available splits: {', '.join(splits)}.")
-    return question_rows(splits[kind], arguments.source(kind), **options)
+    for kind, (source, rows) in data_args.sources({kind: kind for kind in skipped}, **hub_options).items():
+        options: dict[str, Any] = {
+            "version_2_with_negative": data_args.version_2_with_negative,
+            "answered": kind != "test",
+        }
+        options |= {"skip_bad_rows": data_args.skip_bad_rows, "skipped": skipped[kind]}
+        yield kind, source, load_squad(source, **options) if rows is None else question_rows(rows, source, **options)
 
 
 def main(argv: list[str] | None = None, prog: str | None = None):
@@ -116,11 +105,11 @@ class QuestionAnswering(FineTuningTask):
         self.skipped: dict[str, list[str]] = {kind: [] for kind in training_args.kinds}
         examples: dict[str, datasets.Dataset] = {}
         seed = training_args.sample_seed
-        for kind, skipped in self.skipped.items():
-            source, size = data_args.source(kind), (data_args.max_seq_length, data_args.doc_stride)
-            rows = load_questions(data_args, kind, skipped, cache_dir=model_args.cache_dir, token=model_args.token)
+        size = data_args.max_seq_length, data_args.doc_stride
+        hub_options = {"cache_dir": model_args.cache_dir, "token": model_args.token}
+        for kind, source, rows in load_questions(data_args, self.skipped, **hub_options):
             fitting = questions_that_fit(rows, source, tokenizer, *size, data_args.skip_bad_rows)
-            skipped += {*rows["id"]} - {*fitting["id"]}
+            self.skipped[kind] += {*rows["id"]} - {*fitting["id"]}
             examples[kind] = sample_rows(fitting, data_args.max_samples(kind), seed)
             options = data_args.map_options() | {"for_training": kind == "train"}
             windows = squad_windows(examples[kind], tokenizer, *size, **options)

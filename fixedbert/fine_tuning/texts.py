@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -78,6 +78,38 @@ class Columns:
                 )
 
 
+@dataclass(frozen=True)
+class ReadingOptions:
+    """
+    Options for reading the splits of a dataset.
+
+    Args:
+        text_columns: names of one or two columns. By default, names used by GLUE are recognized.
+        expected_columns: the text columns on which the model was trained, which are used if they exist.
+        label_columns: names of the label columns, which are ignored in the test split.
+        id_columns: names of the columns that identify the rows of the test split.
+        labels: the format of the labels. By default, it is inferred from the first split, usually the training split.
+        do_regression: True if labels are scores. By default, floats are scores, as in transformers' run_glue.py.
+        skip_bad_rows: skip and print invalid rows instead of raising InputError.
+        max_samples: number of rows to draw for "train", "validation" and "test". By default, all rows are read.
+        seed: seed for drawing rows and for the validation split.
+        validation_percentage: percentage of the training rows that become the validation split.
+        official: accept empty texts and skip rows with too few fields, like the version of GLUE on the Hub.
+    """
+
+    text_columns: tuple[str, ...] | None = None
+    expected_columns: tuple[str, ...] = ()
+    label_columns: tuple[str, ...] = ("label",)
+    id_columns: tuple[str, ...] = ()
+    labels: LabelFormat | None = None
+    do_regression: bool | None = None
+    skip_bad_rows: bool = False
+    max_samples: Mapping[str, int | None] = field(default_factory=dict)
+    seed: int = SAMPLE_SEED
+    validation_percentage: int | None = None
+    official: bool = False
+
+
 class RowSource:
     """The rows of a file or dataset. Messages contain its `name`, and the `unit` of its rows: "line" or "row"."""
 
@@ -113,50 +145,37 @@ class RowSource:
         return known[0]
 
     def read(
-        self,
-        columns: Columns,
-        labels: LabelFormat | None = None,
-        do_regression: bool | None = None,
-        skip_bad_rows: bool = False,
-        max_samples: int | None = None,
-        seed: int = SAMPLE_SEED,
-        official: bool = False,
+        self, columns: Columns, options: ReadingOptions, labels: LabelFormat | None, count: int | None
     ) -> tuple[datasets.Dataset, LabelFormat | None]:
         """
         Reads and validates rows, and returns a split for TextData and the format of its labels.
 
-        Args:
-            labels: the format of the labels. By default, it is inferred from all rows.
-            do_regression: True if the labels are scores. Only used to infer the format.
-            skip_bad_rows: skip and print invalid rows instead of raising InputError.
-            max_samples, seed: number of rows to draw, and the seed. By default, all rows are read.
-            official: accept empty texts and skip rows with too few fields, like the version of GLUE on the Hub.
+        `labels` is None if the format must be inferred. `count` rows are drawn at random, or all if it is None.
         """
         columns.check(self.name, self.columns)
-        rows = [row for row in enumerate(self.rows) if not (official and row[1].problem == TOO_FEW)]
+        rows = [row for row in enumerate(self.rows) if not (options.official and row[1].problem == TOO_FEW)]
         if columns.labels and labels is None:
             raw = [tuple(map(row.values.get, columns.labels)) for _, row in rows if not row.problem]
-            labels = LabelFormat.infer(raw, columns.labels, do_regression, self.name)
+            labels = LabelFormat.infer(raw, columns.labels, options.do_regression, self.name)
         kept, bad_rows = [], {}
-        for position, (number, values, problem) in map(
-            rows.__getitem__, sampled_indices(len(rows), max_samples, seed)
-        ):
+        for index in sampled_indices(len(rows), count, options.seed):
+            position, (number, values, problem) = rows[index]
             entry: dict[str, Any] = {"row": position}
             if columns.ids:
                 entry["ids"] = ["" if values.get(name) is None else str(values[name]) for name in columns.ids]
             try:
-                check_row(values, problem, columns.texts, official)
+                check_row(values, problem, columns.texts, options.official)
                 texts = {f"sentence{n}": values[column] for n, column in enumerate(columns.texts, start=1)}
-                if labels:
+                if columns.labels and labels:
                     entry["label"] = labels.parse([values.get(column) for column in columns.labels])
             except ValueError as error:
                 bad_rows[f"{self.unit} {number}"] = str(error)
                 self.skipped.append(entry)
                 continue
-            if official:
+            if options.official:
                 entry["index"] = str(values.get("index", values.get("idx", position)))
             kept.append(texts | entry)
-        report_bad_rows(self.name, bad_rows, skip_bad_rows)
+        report_bad_rows(self.name, bad_rows, options.skip_bad_rows)
         if not kept:
             raise InputError(f"{self.name} contains no valid rows.")
         return datasets.Dataset.from_list(kept), labels
@@ -201,9 +220,8 @@ def load_task(
     data_dir: str | None = None,
     kinds: tuple[str, ...] = ("train", "validation"),
     skip_bad_rows: bool = False,
-    max_samples: Mapping[str, int | None] | None = None,
-    seed: int = SAMPLE_SEED,
-    **hub_options,
+    hub_options: Mapping[str, Any] | None = None,
+    **options,
 ) -> TextData:
     """
     Loads a GLUE task.
@@ -213,9 +231,8 @@ def load_task(
         data_dir: directory with the original GLUE download. By default, the task is loaded from the Hub.
         kinds: kinds of splits to load: "train", "validation" and "test".
         skip_bad_rows: skip and print invalid rows instead of raising InputError.
-        max_samples: number of rows to draw for each of `kinds`. By default, all rows are read.
-        seed: seed for drawing rows.
         hub_options: `cache_dir` and `token` for downloads from the Hub.
+        options: `max_samples` and `seed`, as in ReadingOptions.
 
     Raises:
         InputError: If the task is unknown or lacks a split, a file is not found, or a row is invalid.
@@ -226,10 +243,10 @@ def load_task(
     files = {split: file for split, file in task.files.items() if split.split("_")[0] in kinds}
     if absent := set(kinds) - {split.split("_")[0] for split in files}:
         raise InputError(f"the GLUE task {name} has no {' and no '.join(sorted(absent))} split.")
-    columns, label_names = Columns(task.texts, ("label",)), {label: label for label in task.labels}
+    texts, label_column, label_names = task.texts, "label", {label: label for label in task.labels}
     if data_dir is None:
         config = task.dataset_config_name or name
-        hub = load_from_hub(task.dataset_name, config, **hub_options)
+        hub = load_from_hub(task.dataset_name, config, **(hub_options or {}))
         origin = f"{task.dataset_name}, {config}"
         sources = {split: RowSource(f"{origin}, {split}", dataset_rows(hub[split])) for split in files}
     else:
@@ -240,83 +257,38 @@ def load_task(
             split: RowSource.from_file(directory / file, header=headers[split], raw=True)
             for split, file in files.items()
         }
-        columns = Columns(task.file_texts, (task.label,))
+        texts, label_column = task.file_texts, task.label
         if task.numbered:
             label_names = {str(number): label for number, label in enumerate(task.labels)}
     labels = LabelFormat(SINGLE if label_names else REGRESSION, label_names)
-    splits: dict[str, datasets.Dataset] = {}
-    options: dict[str, Any] = {"skip_bad_rows": skip_bad_rows, "seed": seed, "official": True}
-    for split, source in sources.items():
-        kind = split.split("_")[0]
-        present = replace(columns, labels=()) if kind == "test" else columns
-        limit = (max_samples or {}).get(kind)
-        splits[split], _ = source.read(present, labels if kind != "test" else None, max_samples=limit, **options)
-        if kind != "test" and limit is not None:
-            labels.report(source.name, splits[split]["label"][:], kind)
-    return TextData([*task.labels], splits, labels.problem_type, task.texts)
+    columns: dict[str, Any] = {"text_columns": texts, "label_columns": (label_column,), "labels": labels}
+    data = read_splits(sources, ReadingOptions(**columns, skip_bad_rows=skip_bad_rows, official=True, **options))
+    data.text_columns = task.texts
+    return data
 
 
 def load_files(files: Mapping[str, str], **options) -> TextData:
-    """Loads one file per split ("train", "validation", "test"). `options` are passed to `read_splits`."""
-    return read_splits({split: RowSource.from_file(Path(file)) for split, file in files.items()}, **options)
+    """Loads one file per split ("train", "validation", "test"). `options` are the fields of ReadingOptions."""
+    sources = {split: RowSource.from_file(Path(file)) for split, file in files.items()}
+    return read_splits(sources, ReadingOptions(**options))
 
 
-def load_dataset(name: str, config: str | None, splits: Mapping[str, str], hub_options: dict, **options) -> TextData:
-    """
-    Loads splits of a dataset on the Hub.
-
-    Args:
-        splits: maps each kind of split ("train", "validation", "test") to its name on the Hub.
-        hub_options: `cache_dir` and `token`.
-        options: passed to `read_splits`.
-    """
-    hub = load_from_hub(name, config, **hub_options)
-    if absent := [split for split in splits.values() if split not in hub]:
-        raise InputError(f"{name} has no split {absent[0]!r}; available splits: {', '.join(hub)}.")
-    sources = {kind: RowSource(f"{name}, {split}", dataset_rows(hub[split])) for kind, split in splits.items()}
-    return read_splits(sources, **options)
-
-
-def read_splits(  # noqa: PLR0913  the options of run_glue.py
-    sources: dict[str, RowSource],
-    do_regression: bool | None = None,
-    skip_bad_rows: bool = False,
-    text_columns: tuple[str, ...] | None = None,
-    expected_columns: tuple[str, ...] = (),
-    label_columns: tuple[str, ...] = ("label",),
-    id_columns: tuple[str, ...] = (),
-    max_samples: Mapping[str, int | None] | None = None,
-    seed: int = SAMPLE_SEED,
-    validation_percentage: int | None = None,
-) -> TextData:
-    """
-    Reads all splits. The sorted labels in the first split, usually the training split, become the label names.
-
-    Args:
-        do_regression: True if labels are scores. By default, floats are scores, as in transformers' run_glue.py.
-        skip_bad_rows: skip and print invalid rows instead of raising InputError.
-        text_columns: names of one or two columns. By default, names used by GLUE are recognized.
-        expected_columns: the text columns on which the model was trained, which are used if they exist.
-        label_columns: names of the label columns, which are ignored in the test split.
-        id_columns: names of the columns that identify the rows of the test split.
-        max_samples: number of rows to draw for each split. By default, all rows are used.
-        seed: seed for drawing rows and for the validation split.
-        validation_percentage: percentage of the training rows that become the validation split.
-    """
-    texts = text_columns or next(iter(sources.values())).text_columns(expected_columns)
-    limits = dict(max_samples or {})
-    data = TextData(None, {}, None, texts)
-    labels: LabelFormat | None = None
+def read_splits(sources: dict[str, RowSource], options: ReadingOptions = ReadingOptions()) -> TextData:
+    """Reads all splits. The sorted labels in the first split, usually the training split, become the label names."""
+    texts = options.text_columns or next(iter(sources.values())).text_columns(options.expected_columns)
+    limits, labels, data = options.max_samples, options.labels, TextData(None, {}, None, texts)
     for split, source in sources.items():
-        columns = Columns(texts, ids=id_columns) if split == "test" else Columns(texts, label_columns)
-        divided = split == "train" and validation_percentage is not None
-        known, limit = None if split == "test" else labels, None if divided else limits.get(split)
-        rows, inferred = source.read(columns, known, do_regression, skip_bad_rows, limit, seed)
-        labels, parts = labels or inferred, {split: rows}
+        kind = split.split("_")[0]
+        columns = Columns(texts, ids=options.id_columns) if kind == "test" else Columns(texts, options.label_columns)
+        divided = kind == "train" and options.validation_percentage is not None
+        rows, labels = source.read(columns, options, labels, None if divided else limits.get(kind))
+        parts = {split: rows}
         if divided:
             stratify = rows["label"][:] if labels and labels.problem_type == SINGLE else None
-            parts = split_rows(rows, validation_percentage or 0, seed, stratify)
-            parts = {part: sample_rows(half, limits[part], seed) for part, half in parts.items() if part in limits}
+            parts = split_rows(rows, options.validation_percentage or 0, options.seed, stratify)
+            parts = {
+                part: sample_rows(half, limits[part], options.seed) for part, half in parts.items() if part in limits
+            }
         for part, part_rows in parts.items():
             if columns.labels and labels:
                 labels.report(f"{source.name}, {part}" if divided else source.name, part_rows["label"][:], part)

@@ -1,7 +1,9 @@
 """Trainer and arguments for fine-tuning, with batches of similar lengths, exact losses and distillation."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from inspect import signature
+from typing import ClassVar
 
 import datasets
 import numpy as np
@@ -11,6 +13,7 @@ from torch.utils.data import Sampler, SequentialSampler
 from transformers import DataCollatorWithPadding, EarlyStoppingCallback, EvalPrediction
 from transformers.trainer_pt_utils import get_length_grouped_indices
 
+from ..data.readers import load_from_hub
 from ..support.errors import InputError
 from ..training.arguments import CommonArguments
 from ..training.speed import has_bf16
@@ -87,6 +90,7 @@ class FineTuningArguments(CommonArguments):
 class FineTuningDataArguments:
     """Arguments for the source of the examples, their number, and their tokenization."""
 
+    alternatives: ClassVar[str] = "`dataset_name`"  # arguments that replace the files, for messages
     dataset_name: str | None = field(default=None, metadata={"help": "Hub id of a dataset, such as rajpurkar/squad."})
     dataset_config_name: str | None = field(default=None, metadata={"help": "Configuration of the dataset."})
     train_file: str | None = field(default=None, metadata={"help": "A .csv, .tsv, .json, .jsonl or .parquet file."})
@@ -98,15 +102,17 @@ class FineTuningDataArguments:
         default=False, metadata={"help": "Pad to `max_seq_length` instead of the longest example in a batch."}
     )
     max_train_samples: int | None = field(
-        default=None, metadata={"help": "Number of training examples, drawn at random."}
+        default=None, metadata={"help": "Train on a random subset of this many examples."}
     )
     max_eval_samples: int | None = field(
-        default=None, metadata={"help": "Number of validation examples, drawn at random."}
+        default=None, metadata={"help": "Evaluate on a random subset of this many examples."}
     )
     max_predict_samples: int | None = field(
-        default=None, metadata={"help": "Number of test examples, drawn at random."}
+        default=None, metadata={"help": "Predict a random subset of this many test examples."}
     )
-    preprocessing_num_workers: int | None = field(default=None, metadata={"help": "Processes for tokenization."})
+    preprocessing_num_workers: int | None = field(
+        default=None, metadata={"help": "Number of processes for tokenization."}
+    )
     overwrite_cache: bool = field(default=False, metadata={"help": "Tokenize again instead of using cached features."})
 
     def map_options(self) -> dict:
@@ -116,6 +122,25 @@ class FineTuningDataArguments:
     def tasks(self, predict: bool) -> list[str | None]:
         """Returns the tasks in the order in which they run, or [None] for the user's own data."""
         return [None]
+
+    def sources(self, splits: Mapping[str, str], **hub_options) -> dict[str, tuple[str, datasets.Dataset | None]]:
+        """
+        Returns the path to a file or the name of a split on the Hub, and the rows of this split or None for a file.
+
+        The keys of `splits` are "train", "validation" and "test", and its values are the names of these splits on the
+        Hub. Raises InputError if there is no file or split, or both a file and a dataset on the Hub.
+        """
+        files = {kind: getattr(self, f"{kind}_file") for kind in splits}
+        if not self.dataset_name:
+            if absent := [f"`{kind}_file`" for kind, file in files.items() if file is None]:
+                raise InputError(f"no data specified; set {self.alternatives}, or set {' and '.join(absent)}.")
+            return {kind: (file, None) for kind, file in files.items()}
+        if given := [f"`{kind}_file`" for kind, file in files.items() if file]:
+            raise InputError(f"cannot be combined with {given[0]}.", "dataset_name")
+        hub = load_from_hub(self.dataset_name, self.dataset_config_name, **hub_options)
+        if absent := [split for split in splits.values() if split not in hub]:
+            raise InputError(f"{self.dataset_name} has no split {absent[0]!r}; available splits: {', '.join(hub)}.")
+        return {kind: (f"{self.dataset_name}, {split}", hub[split]) for kind, split in splits.items()}
 
     def max_samples(self, kind: str) -> int | None:
         """Returns the maximum number of "train", "validation" or "test" examples, or None to use all of them."""

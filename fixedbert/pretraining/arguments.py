@@ -102,7 +102,7 @@ class PretrainingDataArguments:
         if not 0 < self.validation_split_percentage < 100:
             raise InputError("must be greater than 0 and less than 100.", "validation_split_percentage")
         if self.corpus_weights and (min(self.corpus_weights) < 0 or not any(self.corpus_weights)):
-            raise InputError("needs a positive number, and must not contain negative numbers.", "corpus_weights")
+            raise InputError("must contain at least one positive number and no negative numbers.", "corpus_weights")
 
     @property
     def processes(self) -> int:

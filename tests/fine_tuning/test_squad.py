@@ -346,17 +346,17 @@ def test_sources_of_questions(tmp_path, monkeypatch):
     answers = {"text": ["two"], "answer_start": [3]}
     row = {"id": "1", "title": "t", "context": "no two", "question": "x ?", "answers": answers}
     hub = {"train": datasets.Dataset.from_list([row, {**row, "id": "2"}])}
-    monkeypatch.setattr("fixedbert.fine_tuning.squad.load_from_hub", lambda *_, **__: hub)
+    monkeypatch.setattr("fixedbert.fine_tuning.trainer.load_from_hub", lambda *_, **__: hub)
     arguments = SquadDataArguments(dataset_name="me/mine")
-    assert load_questions(arguments, "train", []).to_list() == [
-        {k: row[k] for k in FEATURES} | {"id": i} for i in "12"
-    ]
+    ((kind, source, rows),) = load_questions(arguments, {"train": []})
+    assert (kind, source) == ("train", "me/mine, train")
+    assert rows.to_list() == [{k: row[k] for k in FEATURES} | {"id": i} for i in "12"]
     with pytest.raises(InputError, match="me/mine has no split 'validation'; available splits: train"):
-        load_questions(arguments, "validation", [])
+        [*load_questions(arguments, {"validation": []})]
     with pytest.raises(InputError, match="`dataset_name` cannot be combined with `train_file`"):
-        load_questions(SquadDataArguments(dataset_name="me/mine", train_file="a.json"), "train", [])
-    with pytest.raises(InputError, match="no data specified; set `test_file` or `dataset_name`"):
-        load_questions(SquadDataArguments(train_file="a.json"), "test", [])
+        [*load_questions(SquadDataArguments(dataset_name="me/mine", train_file="a.json"), {"train": []})]
+    with pytest.raises(InputError, match="no data specified; set `dataset_name`, or set `test_file`"):
+        [*load_questions(SquadDataArguments(train_file="a.json"), {"test": []})]
 
 
 def test_tokenizers_that_pad_on_the_left_are_refused(tokenizer):

@@ -16,7 +16,7 @@ from fixedbert.data.glue import TASKS
 from fixedbert.fine_tuning.glue import GlueDataArguments, load_texts
 from fixedbert.fine_tuning.label_columns import encode_labels
 from fixedbert.fine_tuning.prediction_files import write_submission
-from fixedbert.fine_tuning.texts import load_dataset, load_files, load_task, text_features
+from fixedbert.fine_tuning.texts import load_files, load_task, text_features
 from fixedbert.support.errors import InputError
 
 # Two labeled rows and a test row in the format of the original download, and the label ids on the Hub, for each task.
@@ -172,14 +172,14 @@ def test_glue_on_the_hub(monkeypatch):
 def test_other_datasets_on_the_hub(monkeypatch):
     """--dataset_name loads texts and labels from the Hub. Missing splits are refused."""
     rows = datasets.Dataset.from_dict({"text": ["x", "y"], "label": [1, 0]})
-    monkeypatch.setattr("fixedbert.fine_tuning.texts.load_from_hub", lambda *_, **__: {"train": rows})
+    monkeypatch.setattr("fixedbert.fine_tuning.trainer.load_from_hub", lambda *_, **__: {"train": rows})
     data = load_texts(None, GlueDataArguments(dataset_name="me/mine"), ("train",))
     assert data.labels == ["0", "1"] and columns(data.splits["train"]) == {
         "sentence1": ["x", "y"],
         "label": ["1", "0"],
     }
     with pytest.raises(InputError, match="me/mine has no split 'validation'; available splits: train"):
-        load_dataset("me/mine", None, {"train": "train", "validation": "validation"}, {})
+        load_texts(None, GlueDataArguments(dataset_name="me/mine"), ("train", "validation"))
 
 
 @pytest.mark.parametrize(
