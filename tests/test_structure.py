@@ -42,7 +42,7 @@ BUDGETS = {
     "fixedbert/model": 1397,
     "fixedbert/conversion": 1202,
     "fixedbert/data": 2271,
-    "fixedbert/fine_tuning": 3196,
+    "fixedbert/fine_tuning": 3182,
     "fixedbert/pretraining": 850,
     "fixedbert/training": 1338,
     "fixedbert/shrinking": 2099,
@@ -55,7 +55,7 @@ BUDGETS = {
     "soak": 561,
     "tests": 15306,
 }
-INSTALLED_BUDGET = 16157  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
+INSTALLED_BUDGET = 16140  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
 
 
 def module_of(file: Path) -> str:

@@ -12,7 +12,7 @@ from tqdm.auto import tqdm
 from ..support.errors import InputError
 from ..support.files import reading
 from . import sample
-from .readers import READERS, REDOWNLOAD, DataFile, file_format, load_from_hub, text_problem
+from .readers import READERS, REDOWNLOAD, DataFile, check_columns, file_format, load_from_hub, text_problem
 
 DOCUMENT_BOUNDARIES = {
     "row": "the end of a row (jsonl, csv, parquet, Hub) or of a text file",
@@ -93,7 +93,7 @@ class CorpusReader:
             self.size = len(self.texts)
         elif corpus.on_hub:
             self.dataset = load_from_hub(corpus.source, corpus.config_name, split="train", **corpus.hub_options)
-            check_columns(corpus.columns, self.dataset.column_names, corpus.source)
+            check_columns(column_options(corpus.columns), self.dataset.column_names, corpus.source)
             self.size = len(self.dataset)
         else:
             with reading(corpus.source, REDOWNLOAD):
@@ -172,13 +172,9 @@ def corpus_files(source: str) -> list[Path]:
     return sorted(files)
 
 
-def check_columns(columns: list[str], existing: Iterable[str], location: str):
-    """Raises InputError if the text column or the document column is not in `existing`."""
-    for column, argument in zip(columns, ("text_column_name", "document_column_name"), strict=False):
-        if column not in existing:
-            raise InputError(
-                f"{location}: column {column!r} not found (available: {', '.join(existing)}); set `{argument}`."
-            )
+def column_options(columns: list[str]) -> dict[str, str]:
+    """Maps the text column and the document column to the options that name them."""
+    return dict(zip(columns, ("text_column_name", "document_column_name"), strict=False))
 
 
 def parse_row(values: dict[str, Any], columns: list[str], location: str) -> Row:
@@ -189,7 +185,7 @@ def parse_row(values: dict[str, Any], columns: list[str], location: str) -> Row:
         InputError: If a column does not exist, or if the value in the text column is not text.
     """
     if not values.keys() >= {*columns}:
-        check_columns(columns, values, location)
+        check_columns(column_options(columns), values, location)
     text, value = values[columns[0]], values[columns[1]] if len(columns) > 1 else None
     if problem := text_problem(text, repr(columns[0])):
         raise InputError(f"{location}: {problem}; correct it or set `text_column_name`.")

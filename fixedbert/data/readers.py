@@ -10,7 +10,7 @@ import io
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain, zip_longest
 from pathlib import Path
@@ -25,7 +25,6 @@ from ..support.errors import InputError
 from ..support.files import error_reason, reading
 
 COMPRESSIONS = (".gz", ".bz2", ".xz", ".zst")
-MAX_DIGITS = 300  # in a JSON integer; larger integers do not fit into a float
 DOUBLED = re.compile(r'"(?:[^"]|"")*""(?:[^"]|"")*"')  # a field that csv writers have quoted
 NUMBER = re.compile(r"[-+.\d]+(?:[eE][-+]?\d+)?")
 MAX_FIELD_SIZE = 2**28  # characters in a csv field
@@ -229,16 +228,9 @@ def check_object(row: object, location: str) -> dict:
 
 def parse_json(text: str, location: str) -> Any:
     try:
-        return json.loads(text, parse_int=parse_int, object_pairs_hook=parse_object)
+        return json.loads(text, object_pairs_hook=parse_object)
     except (ValueError, RecursionError) as error:
         raise InputError(f"{location}: not valid JSON ({error_reason(error)}); {REDOWNLOAD}.") from error
-
-
-def parse_int(digits: str) -> int:
-    """Parses an integer in JSON. Raises ValueError if it has more than MAX_DIGITS digits."""
-    if len(digits) > MAX_DIGITS:
-        raise ValueError(f"the integer {digits[:10]}... has {len(digits):,} digits")
-    return int(digits)
 
 
 def parse_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -262,6 +254,15 @@ def read_parquet(file: DataFile) -> Iterator[FileRow]:
                 yield FileRow(number, values)
                 number += 1
             file.position = size * number // table.metadata.num_rows
+
+
+def check_columns(options: Mapping[str, str], existing: Collection[str], source: str):
+    """Raises InputError if a column does not exist. `options` maps each column to the option that names it."""
+    for column, option in options.items():
+        if column not in existing:
+            raise InputError(
+                f"{source} has no column {column!r} (`{option}`); available columns: {', '.join(existing)}."
+            )
 
 
 def text_problem(value: object, name: str) -> str | None:

@@ -4,7 +4,7 @@ import math
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -35,10 +35,10 @@ class LabelFormat:
 
     @classmethod
     def infer(
-        cls, labels: Collection[tuple], columns: tuple[str, ...], do_regression: bool | None, source: str
+        cls, rows: Collection[tuple], columns: tuple[str, ...], do_regression: bool | None, source: str
     ) -> "LabelFormat":
         """
-        Returns the format for the values `labels` in the label columns.
+        Returns the format for the values in the label columns of all `rows`.
 
         A single column contains one label, a list of labels, or a score for each text. Several columns contain either
         0 or 1 for each label, or scores. By default, floats are scores, as in transformers' run_glue.py.
@@ -46,16 +46,14 @@ class LabelFormat:
         Raises:
             InputError: If the values are ambiguous. The message contains the name of the `source`.
         """
-        values = [value for row in labels for value in row if not is_missing(value)]
+        values = [value for row in rows for value in row if not is_missing(value)]
         strings = {str(value) for value in values if not isinstance(value, list)}
         scores = do_regression or (do_regression is None and are_floats(strings))
         if len(columns) > 1:
-            names = {column: column for column in columns}
-            flags = [flag_of(value) for value in values if not is_placeholder(value)]
-            if do_regression is not True and {*flags} <= {0, 1}:
-                return cls(MULTI, names)
-            if scores or do_regression is False:
-                return cls(REGRESSION if scores else MULTI, names)
+            flags = {flag_of(value) for value in values if not is_placeholder(value)}
+            are_flags = do_regression is False or (do_regression is None and flags <= {0, 1})
+            if are_flags or scores:
+                return cls(MULTI if are_flags else REGRESSION, {column: column for column in columns})
             raise InputError(
                 f"{source}: the columns {', '.join(columns)} contain values other than 0 and 1; set `do_regression` "
                 "if they are scores."
@@ -68,9 +66,10 @@ class LabelFormat:
             raise InputError(f"{source}: the labels are lists of floats; set `do_regression` if they are scores.")
         if scores:
             return cls(REGRESSION, {})
-        names = label_names_in(value for value in (items if lists else strings) if not is_placeholder(value))
-        check_label_names([*names], len(values), source)
-        return cls(MULTI if lists else SINGLE, names)
+        labels = {normalized(value) for value in (items if lists else strings) if not is_placeholder(value)}
+        names = sorted(labels, key=label_sort_key)
+        check_label_names(names, len(values), source)
+        return cls(MULTI if lists else SINGLE, {name: name for name in names})
 
     def parse(self, values: Sequence) -> str | float | list:
         """
@@ -188,11 +187,6 @@ def normalized(value: object) -> str:
     return unicodedata.normalize("NFC", str(value))
 
 
-def label_names_in(values: Iterable) -> dict[str, str]:
-    """Returns the sorted label names as the `names` of a LabelFormat."""
-    return {name: name for name in sorted({normalized(value) for value in values}, key=label_sort_key)}
-
-
 def are_floats(labels: Collection[str]) -> bool:
     """Returns True if pandas would parse these labels as floats instead of integers or strings."""
     return all(math.isfinite(as_float(label)) for label in labels) and any(set(".eE") & {*label} for label in labels)
@@ -202,7 +196,7 @@ def as_float(label: object) -> float:
     """Returns the label as a float, or NaN if it is not a number."""
     try:
         return float(label)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return math.nan
 
 

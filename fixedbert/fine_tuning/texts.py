@@ -13,7 +13,7 @@ from sklearn.model_selection import train_test_split
 from transformers import PreTrainedTokenizerBase
 
 from ..data.glue import TASKS
-from ..data.readers import TOO_FEW, DataFile, FileRow, load_from_hub, text_problem
+from ..data.readers import TOO_FEW, DataFile, FileRow, check_columns, load_from_hub, text_problem
 from ..data.tokenizers import encode
 from ..support.errors import InputError
 from .examples import SAMPLE_SEED, make_features, report_bad_rows, sample_rows, sampled_indices
@@ -71,11 +71,7 @@ class Columns:
     def check(self, source: str, available: list[str]):
         """Raises InputError if a column does not exist."""
         options = {"text_column_names": self.texts, "label_column_name": self.labels, "id_column_name": self.ids}
-        for option, names in options.items():
-            if absent := [name for name in names if name not in available]:
-                raise InputError(
-                    f"{source} has no column {absent[0]!r} (`{option}`); available columns: {', '.join(available)}."
-                )
+        check_columns({name: option for option, names in options.items() for name in names}, available, source)
 
 
 @dataclass(frozen=True)

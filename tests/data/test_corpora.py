@@ -74,7 +74,7 @@ def test_document_columns_and_empty_rows(tmp_path):
         found = documents(tmp_path / file, document_boundary="column", document_column="book")
         assert found == [["One.", "Two."], ["Three."], ["Four."]]
         assert documents(tmp_path / file, document_boundary="blank_line") == ["One.\nTwo.\nThree.\n", "Four.\n"]
-    with pytest.raises(InputError, match="column 'volume' not found .available: .*`document_column_name`"):
+    with pytest.raises(InputError, match="has no column 'volume' .`document_column_name`.; available columns: "):
         documents(tmp_path / "b.parquet", document_boundary="column", document_column="volume")
     with pytest.raises(InputError, match="requires `document_column_name`"):
         Corpus("a.jsonl", document_boundary="column")
@@ -85,7 +85,7 @@ def test_document_columns_and_empty_rows(tmp_path):
 @pytest.mark.parametrize(
     "name, content, message",
     [
-        ("a.jsonl", '{"body": "x"}', r"line 1: column 'text' not found \(available: body\); set `text_column_name`"),
+        ("a.jsonl", '{"body": "x"}', r"line 1 has no column 'text' \(`text_column_name`\); available columns: body"),
         ("a.jsonl", '{"text": "x"}\n{"text": 7}', "line 2: 'text' must be text, not int"),
         ("a.jsonl", '{"text": "x \\ud83d"}', "line 1: character 3 in 'text' is an unpaired surrogate"),
         ("a.csv", "id,text\n1,x\n2,y,z\n", "line 3: more fields than the header has columns"),
@@ -130,7 +130,7 @@ def test_hub_datasets(tmp_path):
     assert documents(tmp_path, on_hub=True) == [f"row {n}" for n in range(2500)]
     found = documents(tmp_path, on_hub=True, document_boundary="column", document_column="doc")
     assert [len(sentences) for sentences in found] == [1000, 1000, 500]
-    with pytest.raises(InputError, match="column 'body' not found"):
+    with pytest.raises(InputError, match="has no column 'body'"):
         documents(tmp_path, on_hub=True, text_column="body")
     with pytest.raises(InputError, match="nobody/nothing: could not load the dataset"):
         documents("nobody/nothing", on_hub=True)

@@ -12,11 +12,10 @@ from torch.nn.functional import cross_entropy
 from transformers import AutoModelForSequenceClassification, BertConfig, BertTokenizer
 
 from fixedbert.fine_tuning.class_weights import read_class_weights, weighted_cross_entropy
-from fixedbert.fine_tuning.document_windows import pool_windows
 from fixedbert.fine_tuning.glue import GlueDataArguments
 from fixedbert.fine_tuning.glue import main as run_glue
 from fixedbert.fine_tuning.target_scaling import choose_scaling, scale, unscale
-from fixedbert.fine_tuning.trainer import ExampleSampler, FineTuningArguments
+from fixedbert.fine_tuning.trainer import ExampleSampler, FineTuningArguments, pool_windows
 from fixedbert.support.errors import InputError
 
 
