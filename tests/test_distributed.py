@@ -230,17 +230,10 @@ def first_step(head: str, accumulation: int, output: str) -> list[float]:
                 DataLoader(rows, arguments.train_batch_size, collate_fn=self.data_collator)
             )
 
-    arguments = (PretrainingArguments if ours else TrainingArguments)(
-        output_dir=output,
-        per_device_train_batch_size=16 // accumulation // int(os.environ.get("WORLD_SIZE", 1)),
-        gradient_accumulation_steps=accumulation,
-        max_steps=1,
-        logging_steps=1,
-        save_strategy="no",
-        use_cpu=True,
-        disable_tqdm=True,
-        report_to="none",
-    )
+    options = {"max_steps": 1, "logging_steps": 1, "save_strategy": "no", "use_cpu": True, "report_to": "none"}
+    options["per_device_train_batch_size"] = 16 // accumulation // int(os.environ.get("WORLD_SIZE", 1))
+    options |= {"gradient_accumulation_steps": accumulation, "disable_tqdm": True}
+    arguments = (PretrainingArguments if ours else TrainingArguments)(output_dir=output, **options)
     model = model_of(head, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     trainer = InOrder(model=model, args=arguments, train_dataset=rows)
     trainer.train()

@@ -5,7 +5,6 @@ from helpers.study_records import lines, report, report_of, write
 
 from experiments.head_size.thresholds import (
     KNEE,
-    RULES,
     SUFFICES,
     TRANSITION,
     Growth,
@@ -101,15 +100,11 @@ def test_report_of_a_threshold(tmp_path):
 
     report = report_of(records_of("nearest", "relative_error", error, extra))
     text = report_markdown(report)
-    decided = "agrees; 4 of these runs did not converge"  # one for each smaller shape
-    assert f"- 1 layer, 16 / r heads: predicted 16, measured 16, {decided}" in text
+    assert "- 1 layer, 16 / r heads: predicted 16, measured 16, agrees; 4 of these runs did not converge" in text
     assert "- 2 layers, 64 / r heads: none predicted, measured 16" in text
-    header = "series | width | layers | heads | head size | MFLOP/token"  # no feed-forward network, no parameters
-    assert f"| {header} |" in text and "| 32 | 1 | 16 | 1, values 16 | " in text
+    assert "| head size | MFLOP/token |" in text  # no feed-forward network, no parameters
     assert "| 0.36 ± 0.075 (1 not converged) | never |" in text
     assert "| 0.00012 ± 2.5e-05 | 200 ± 250 |" in text  # runs at the goal count as converged
-    assert f"head size from which on the best seed reaches the goal; {RULES[TRANSITION]}:" in text
-    assert "- Runs that did not converge within the maximum number of steps: 16.\n" in text
     assert [threshold.measured for threshold in thresholds(report)] == [16] * 4
     write_report(report, tmp_path)
     assert (tmp_path / "report.png").stat().st_size > 10_000

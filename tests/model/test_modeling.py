@@ -103,18 +103,10 @@ def test_gradient_accumulation_equals_one_large_batch(head, tmp_path):
         inputs["labels"] = torch.where(torch.arange(L) % 2 == 0, inputs["input_ids"], -100)
         inputs["attention_mask"][:] = 1
     rows = [{name: tensor[row] for name, tensor in inputs.items()} for row in range(16)]
-    logs = []
+    logs, options = [], {"max_steps": 1, "logging_steps": 1, "save_strategy": "no", "use_cpu": True}
     for batch, steps in ((16, 1), (4, 4)):
-        arguments = TrainingArguments(
-            output_dir=str(tmp_path),
-            per_device_train_batch_size=batch,
-            gradient_accumulation_steps=steps,
-            max_steps=1,
-            logging_steps=1,
-            save_strategy="no",
-            use_cpu=True,
-            disable_tqdm=True,
-        )
+        options |= {"per_device_train_batch_size": batch, "gradient_accumulation_steps": steps}
+        arguments = TrainingArguments(str(tmp_path), disable_tqdm=True, **options)
         model = model_of(head, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
         trainer = Trainer(model=model, args=arguments, train_dataset=rows)
         trainer.train()
