@@ -232,6 +232,9 @@ def test_column_names(tmp_path):
     ambiguous = own_file(tmp_path, "text\tsentence1\tsentence2\tlabel\nx\ty\tz\tno\n", "b.tsv")
     with pytest.raises(InputError, match="`text_column_names` must be set"):
         load_files({"train": ambiguous})
+    assert load_files({"test": ambiguous}, expected_columns=("text",)).text_columns == ("text",)  # of the model
+    pairs = own_file(tmp_path, "sentence1\tsentence2\nx\ty\n", "c.tsv")
+    assert load_files({"test": pairs}, expected_columns=("text",)).text_columns == ("sentence1", "sentence2")
     with pytest.raises(InputError, match="`text_column_names` accepts at most two columns"):
         load_texts(None, GlueDataArguments(train_file=file, text_column_names="a,b,c"), ("train",))
 
