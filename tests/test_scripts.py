@@ -143,6 +143,8 @@ def test_lines_that_are_sentences(vocabulary, tmp_path):
     shutil.rmtree(tmp_path / "run")
     with pytest.raises(InputError, match="books.txt: a .txt file has no columns; set `document_boundary`"):
         run_pretraining.main([*command, "--document_boundary", "column", "--document_column_name", "book"])
+    with pytest.raises(InputError, match="only one sentence.* set `document_boundary` to sentence_lines"):
+        run_pretraining.main([*command, "--document_boundary", "blank_line"])
 
 
 @pytest.mark.parametrize(
