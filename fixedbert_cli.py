@@ -7,7 +7,7 @@ command runs. Importing fixedbert takes seconds, which would also slow down `fix
 
 import os
 import sys
-from argparse import ArgumentParser
+from argparse import ArgumentParser, BooleanOptionalAction
 from collections.abc import Callable
 from functools import partial
 from importlib import import_module
@@ -80,7 +80,7 @@ def shrink_arguments(parser: ArgumentParser):
     add = parser.add_argument
     add("model", help="directory or Hub id of any model that fixedbert convert supports")
     target = parser.add_mutually_exclusive_group()
-    target.add_argument("--speedup", type=float, help="target speedup on this machine, such as 2")
+    target.add_argument("--speedup", type=float, nargs="+", help="target speedups on this machine, such as 1.5 2 3")
     target.add_argument("--milliseconds", type=float, help="target time per batch on this machine")
     target.add_argument("--params", type=float, help="target number of parameters, such as 15e6")
     target.add_argument("--flops", type=float, help="target FLOPs of a forward pass for a row of average length")
@@ -93,6 +93,11 @@ def shrink_arguments(parser: ArgumentParser):
         "lists of words (.jsonl), questions (.json), or any text for a masked LM; labels are ignored",
     )
     add_row_arguments(parser, max_samples=1500)
+    add("--unpad_inputs", action=BooleanOptionalAction, help="skip padding tokens; default: if this is faster")
+    add(
+        "--dtype",
+        help="dtype of the weights, such as bfloat16; default: the fastest on this machine for a target time",
+    )
     add("--latency_table", help="file with measured latencies; created if it does not exist")
     add(
         "--distil_steps",

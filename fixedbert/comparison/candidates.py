@@ -19,6 +19,7 @@ from ..publishing.openvino_graphs import CALIBRATION_ROWS, convert_to_openvino, 
 from ..publishing.sentence_models import read_text_settings
 from ..shrinking.predictions import LoadedModel, head_name, kind_of_logits
 from ..shrinking.report import short_name
+from ..shrinking.serving import supports_bf16
 from ..support.errors import InputError, require_package
 from ..support.files import reading
 from .runtimes import (
@@ -31,7 +32,6 @@ from .runtimes import (
     graph_predictions,
     is_bf16,
     missing_package,
-    supports_bf16,
     torch_runtime,
 )
 

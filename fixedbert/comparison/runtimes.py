@@ -1,16 +1,14 @@
 """The ways to run a model on the CPU: PyTorch with or without padding, onnxruntime and OpenVINO, in several dtypes."""
 
 import copy
-import time
 from collections.abc import Callable
-from functools import cache, partial
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from statistics import median
 from typing import Any, NamedTuple
 
 import torch
-from torch.nn.functional import linear, normalize
+from torch.nn.functional import normalize
 from transformers import PreTrainedConfig
 
 from ..conversion.growing import to_fixed_head_bert
@@ -19,6 +17,7 @@ from ..model.modeling_fixed_head_bert import FixedHeadBertPreTrainedModel
 from ..publishing.export import EMBEDDING, GRAPH, QUANTIZED, OnnxModel
 from ..publishing.openvino_graphs import OPENVINO, OPENVINO_INT8, OpenVinoModel
 from ..shrinking.predictions import LoadedModel, kind_of_logits
+from ..shrinking.serving import Serving
 
 # The task heads that can be compared. An encoder, whose head is "", needs pooling.
 WORDS, QUESTIONS, TEXTS = "TokenClassification", "QuestionAnswering", "SequenceClassification"
@@ -51,19 +50,19 @@ GRAPHS = {
     "openvino-int8": GraphRuntime(OPENVINO_INT8, "openvino", "openvino", OpenVinoModel),
 }
 RUNTIMES = (*TORCH, *GRAPHS)
-SLOW = 2.0  # bfloat16 is not supported if matrix products take this many times as long as in float32
 
 
 def torch_runtime(
     loaded: LoadedModel, is_unpadded: bool, dtype: torch.dtype, is_autocast: bool = False
 ) -> tuple[Callable[[Batch], list[Predictions]], float]:
     """Returns a function that predicts with a copy of the model, and the size of its weights in megabytes."""
-    model = copy.deepcopy(loaded.model).float()
+    model = loaded.model
     if is_unpadded and not isinstance(model, FixedHeadBertPreTrainedModel):
         model = to_fixed_head_bert(model)
     if isinstance(model, FixedHeadBertPreTrainedModel):
-        vars(model.base_model)["unpad_inputs"] = is_unpadded
-    model.eval().to(dtype)
+        model = Serving(is_unpadded, dtype).model(model)
+    else:
+        model = copy.deepcopy(model).eval().to(dtype)
 
     def predict(batch: Batch) -> list[Predictions]:
         with torch.autocast("cpu", torch.bfloat16, enabled=is_autocast):
@@ -71,21 +70,6 @@ def torch_runtime(
         return [Predictions(each.values.float(), each.kind) for each in predictions]
 
     return predict, sum(weight.numel() * weight.element_size() for weight in model.parameters()) / 1e6
-
-
-@cache
-def supports_bf16() -> bool:
-    """Returns True if matrix products in bfloat16 are not much slower than in float32. Measures both."""
-    x, weight = torch.randn(512, 384), torch.randn(1536, 384)
-    seconds = {}
-    for dtype in (torch.float32, torch.bfloat16):
-        pair, times = (x.to(dtype), weight.to(dtype)), []
-        for _ in range(5):
-            begin = time.perf_counter()
-            linear(*pair)
-            times.append(time.perf_counter() - begin)
-        seconds[dtype] = median(times)
-    return seconds[torch.bfloat16] < SLOW * seconds[torch.float32]
 
 
 def is_bf16(runtime: str) -> bool:

@@ -200,10 +200,3 @@ def mean_tokens(batches: list[Batch]) -> float:
     """Returns the average number of non-padding tokens per row."""
     masks = [batch["attention_mask"] for batch in batches]
     return sum(int(mask.sum()) for mask in masks) / sum(len(mask) for mask in masks)
-
-
-def typical_sizes(batches: list[Batch]) -> list[tuple[int, int]]:
-    """Returns the sizes (rows, tokens per row) of up to three batches, with rows of short, medium and long length."""
-    indices = (len(batches) // 6, len(batches) // 2, len(batches) - 1 - len(batches) // 6)
-    shapes = [batches[index]["input_ids"].shape for index in indices]
-    return sorted({(rows, tokens) for rows, tokens in shapes})

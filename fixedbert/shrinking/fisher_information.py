@@ -133,7 +133,6 @@ def attention_mask_for(model: FixedHeadBertPreTrainedModel, states: Tensor, batc
 
 
 @torch.no_grad()
-@torch.no_grad()
 def measure_score_errors(
     model: FixedHeadBertPreTrainedModel,
     batches: list[Batch],

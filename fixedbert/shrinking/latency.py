@@ -15,6 +15,7 @@ from tqdm.auto import tqdm
 
 from ..conversion.growing import Heads, set_heads
 from ..model.modeling_fixed_head_bert import FixedHeadBertLayer, FixedHeadBertPreTrainedModel
+from ..model.unpadding_fixed_head_bert import PackedBatch, SequenceLengths
 from ..publishing.model_card import hardware_name
 from ..support.errors import InputError
 from ..support.files import read_json_object, reading, to_json, write_atomically
@@ -22,7 +23,6 @@ from .budget import LayerSize, head_choices, neuron_choices
 
 CPUINFO = Path("/proc/cpuinfo")  # contains the name of the processor on Linux
 ROUNDS = 5  # number of measurements per latency, of which the median is used
-Size = tuple[int, int]  # rows in a batch, and tokens per row
 
 
 @dataclass(frozen=True)
@@ -33,20 +33,22 @@ class LatencyTable:
     Args:
         machine: the machine on which the latencies were measured, as returned by `machine_name`.
         width: hidden_size of the model.
-        inputs: sizes of the batches, as (rows, tokens per row).
+        inputs: lengths of the rows in each batch.
         heads: (number of heads, head size, value head size, seconds) for each attention block, including its residual
             connection and LayerNorm.
         neurons: (number of neurons, seconds) for each feed-forward block, including its residual connection and
             LayerNorm.
         rest: seconds for everything in the base model except the layers.
+        serving: how the model ran, for example "without padding, in bfloat16".
     """
 
     machine: str
     width: int
-    inputs: list[Size]
+    inputs: list[list[int]]
     heads: list[tuple[int, int, int, float]]
     neurons: list[tuple[int, float]]
     rest: float
+    serving: str = "with padding, in float32"
 
     @property
     def is_local(self) -> bool:
@@ -101,30 +103,54 @@ def processor_name() -> str:
 
 @torch.inference_mode()
 def measure_latencies(
-    model: FixedHeadBertPreTrainedModel, shapes: list[LayerSize], inputs: list[Size]
+    model: FixedHeadBertPreTrainedModel, shapes: list[LayerSize], masks: list[torch.Tensor], serving: str
 ) -> LatencyTable:
-    """Measures, with random weights, the latency of each sublayer to which layers of these shapes can be pruned."""
+    """
+    Measures, with random weights, the latency of each sublayer to which layers of these shapes can be pruned.
+
+    Args:
+        model: the model as it is served. Its dtype and `unpad_inputs` apply to the sublayers, too.
+        masks: attention masks (B, L) of the batches.
+        serving: description of how the model is served.
+    """
     heads = dict.fromkeys(choice for shape in shapes for choice in head_choices(shape.heads))
     neurons = dict.fromkeys(choice for shape in shapes for choice in neuron_choices(shape.neurons))
-    sublayers: dict[object, Callable] = {choice: layer_with(model, choice).attention for choice in heads}
-    sublayers |= {choice: layer_with(model, Heads(1, 1, 1), choice).feed_forward_chunk for choice in neurons}
-    width, rounds = model.config.hidden_size, {choice: [0.0] * ROUNDS for choice in sublayers}
-    states = [torch.randn(*size, width, dtype=model.dtype, device=model.device) for size in inputs]
+    inputs = [sublayer_inputs(model, mask) for mask in masks]
+    runs: dict[object, list[Callable]] = {}
+    for choice in heads:
+        attention = layer_with(model, choice).attention
+        runs[choice] = [partial(attention, x, **lengths) for x, lengths in inputs]
+    for count in neurons:
+        feed_forward = layer_with(model, Heads(1, 1, 1), count).feed_forward_chunk
+        runs[count] = [partial(feed_forward, x) for x, _ in inputs]
+    rounds = {size: [0.0] * ROUNDS for size in runs}
     for index in tqdm(range(ROUNDS), "measuring latencies", unit="round"):
-        for choice, run in sublayers.items():
-            run(states[0])  # warm-up
-            rounds[choice][index] = sum(timed(partial(run, x), model.device) for x in states)
-    times = {choice: median(seconds) / len(inputs) for choice, seconds in rounds.items()}
-    ids = [torch.full(size, 5, device=model.device) for size in inputs]
-    encoder = sum(median_time(partial(model.base_model, x), model.device) for x in ids) / len(inputs)
+        for size, calls in runs.items():
+            calls[0]()  # warm-up
+            rounds[size][index] = sum(timed(call, model.device) for call in calls)
+    times = {size: median(seconds) / len(inputs) for size, seconds in rounds.items()}
+    encoder = sum(
+        median_time(partial(model.base_model, input_ids=5 * mask, attention_mask=mask), model.device) for mask in masks
+    )
     return LatencyTable(
         machine=machine_name(),
-        width=width,
-        inputs=inputs,
-        heads=[(*choice, seconds) for choice, seconds in times.items() if isinstance(choice, Heads)],
-        neurons=[(choice, seconds) for choice, seconds in times.items() if isinstance(choice, int)],
-        rest=max(0.0, encoder - sum(times[shape.heads] + times[shape.neurons] for shape in shapes)),
+        width=model.config.hidden_size,
+        inputs=[mask.sum(1).tolist() for mask in masks],
+        heads=[(*size, seconds) for size, seconds in times.items() if isinstance(size, Heads)],
+        neurons=[(size, seconds) for size, seconds in times.items() if isinstance(size, int)],
+        rest=max(0.0, encoder / len(masks) - sum(times[shape.heads] + times[shape.neurons] for shape in shapes)),
+        serving=serving,
     )
+
+
+def sublayer_inputs(model: FixedHeadBertPreTrainedModel, mask: torch.Tensor) -> tuple[torch.Tensor, dict]:
+    """Returns random hidden states (B, L, D), or (1, T, D) without padding, and the lengths of packed sequences."""
+    if not model.config.unpad_inputs:
+        return torch.randn(*mask.shape, model.config.hidden_size, dtype=model.dtype, device=model.device), {}
+    batch = PackedBatch.from_mask(mask.bool())
+    states = torch.randn(1, len(batch.indices), model.config.hidden_size, dtype=model.dtype, device=model.device)
+    lengths = SequenceLengths(batch.cu_seqlens, batch.cu_seqlens, batch.max_seqlen, batch.max_seqlen)
+    return states, lengths._asdict()
 
 
 def layer_with(model: FixedHeadBertPreTrainedModel, heads: Heads, neurons: int = 1) -> FixedHeadBertLayer:

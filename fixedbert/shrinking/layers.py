@@ -126,6 +126,7 @@ class LayerPruner:
         }
 
 
+@torch.no_grad()
 def refit(original: FixedHeadBertPreTrainedModel, pruned: FixedHeadBertPreTrainedModel, batches: list[Batch]):
     """
     Refits the output projections of attention and of the feed-forward block in each pruned layer, so that the hidden

@@ -11,6 +11,7 @@ from .budget import LayerSize
 from .predictions import Fidelity
 
 RESULTS, PLOT = "shrinking.json", "shrinking.png"
+FAMILY, FAMILY_PLOT = "models.txt", "models.png"  # for several targets
 TOLERANCE = 0.95  # minimum fraction of the target speedup, because measured times vary by about 5%
 
 
@@ -26,10 +27,10 @@ class ShrinkResult:
         predicted_divergence: second-order estimate of the KL divergence before the refit, in nats per row.
         fidelity: fidelity of the pruned model's predictions on held-out rows.
         parameters, operations: number of parameters, and FLOPs for a row of average length, before and after pruning.
-        seconds: seconds per batch, averaged over one batch each of short, medium and long rows, before and after
-            pruning.
+        seconds: seconds per batch, averaged over three batches of random rows, before and after pruning.
         speedup, target_speedup: measured and requested speedup. The latter is None if the target was not a speedup.
         machine: the machine on which the times were measured.
+        serving: how both models were served, for example "without padding, in bfloat16".
         table_speedup, table_machine: speedup according to the latency table, and the machine on which the table was
             measured. The latter is "" for this machine.
         distil_steps: number of distillation steps.
@@ -50,6 +51,7 @@ class ShrinkResult:
     speedup: float
     target_speedup: float | None = None
     machine: str = ""
+    serving: str = ""
     table_speedup: float | None = None
     table_machine: str = ""
     distil_steps: int = 0
@@ -68,7 +70,7 @@ class ShrinkResult:
         operations, parameters = ([count / 1e6 for count in counts] for counts in (self.operations, self.parameters))
         lines += [
             "",
-            f"time         {milliseconds[0]:8.1f} -> {milliseconds[1]:.1f} ms per batch, on average",
+            f"time         {milliseconds[0]:8.1f} -> {milliseconds[1]:.1f} ms per batch, {self.serving}",
             f"operations   {operations[0]:8,.3g} -> {operations[1]:,.3g} million per row",
             f"parameters   {parameters[0]:8,.3g} -> {parameters[1]:,.3g} million",
             f"predictions  on {self.fidelity.rows:,} held-out rows: {self.fidelity}",
@@ -125,12 +127,26 @@ class ShrinkResult:
             distilled = f" After {self.distil_steps:,} distillation steps: {self.distilled}."
         return f"""
 Pruned from `{short_name(self.model)}` on {self.rows:,} unlabeled rows with {self.tokens:.0f} tokens on average: \
-{self.summary}{distilled} Times were measured on {self.machine}.
+{self.summary}{distilled} Times were measured on {self.machine}, {self.serving}.
 
 {markdown_table(rows, ("layer", "heads before", "after", "neurons before", "after"))}
 
 ![Remaining heads and neurons per layer](shrinking.png)
 """
+
+
+@dataclass(frozen=True)
+class ShrinkFamily:
+    """The models for several targets, which were pruned with the same statistics."""
+
+    results: list[ShrinkResult]
+
+    def __str__(self) -> str:
+        lines = [f"{short_name(self.results[0].model)}, {self.results[0].serving}, on {self.results[0].machine}"]
+        for result in self.results:
+            sizes = f"{1e3 * result.seconds[1]:.1f} ms per batch, {result.parameters[1] / 1e6:,.3g} M parameters"
+            lines.append(f"  {Path(result.folder).name}: {sizes}, {result.speed}; {result.fidelity}")
+        return "\n".join(lines)
 
 
 def short_name(model: str) -> str:
@@ -161,3 +177,19 @@ def plot(result: ShrinkResult, file: Path):
 def percent(before: float, after: float) -> float:
     """Returns `after` as a percentage of `before`, or 0 if both are 0."""
     return 100 * after / before if before else 0.0
+
+
+@skip_without_matplotlib
+def plot_family(results: list[ShrinkResult], file: Path):
+    """Plots how close the predictions of each model are to those of the original, against its measured speedup."""
+    with new_figure(6, 3.6, file) as figure:
+        axes = figure.subplots()
+        speeds = [1.0, *(result.speedup for result in results)]
+        similarities = [1.0, *((result.distilled or result.fidelity).similarity for result in results)]
+        axes.plot(speeds, [100 * similarity for similarity in similarities], "o-")
+        is_agreement = results[0].fidelity.agreement is not None
+        axes.set(
+            xlabel=f"speed relative to the original ({results[0].serving})",
+            ylabel="identical predictions (%)" if is_agreement else "similarity of the predictions (%)",
+            title=f"{short_name(results[0].model)}: predictions on {results[0].fidelity.rows:,} held-out rows",
+        )

@@ -14,6 +14,7 @@ import hashlib
 import shutil
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 
 import torch
@@ -22,7 +23,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..conversion.auxiliary_files import CARD, copy_auxiliary_files
 from ..conversion.checkpoints import model_directory
-from ..conversion.convert import check_equivalence
+from ..conversion.convert import DTYPES, check_equivalence
 from ..conversion.families import build_model
 from ..conversion.growing import Heads, heads_of, int_or_list, per_layer, set_heads, to_fixed_head_bert
 from ..counts import forward_flops
@@ -37,13 +38,14 @@ from ..training.interruption import train
 from ..training.output import output_directory
 from ..training.resumption import check_same_data
 from .budget import LayerSize, Option, head_choices, neuron_choices, solve_knapsack
-from .calibration import CalibrationData, mean_tokens, typical_sizes
+from .calibration import CalibrationData, mean_tokens
 from .fisher_information import collect_statistics, layer_sizes, layers_of, non_padding_mask
 from .latency import LatencyTable, machine_name, measure_latencies, measure_speedup, median_time
 from .layers import LayerPruner, refit
-from .predictions import LoadedModel, measure_fidelity
+from .predictions import Fidelity, LoadedModel, measure_fidelity
 from .pruning import TOKENS_PER_DIMENSION
-from .report import PLOT, ShrinkResult, plot
+from .report import FAMILY, FAMILY_PLOT, PLOT, ShrinkFamily, ShrinkResult, plot, plot_family
+from .serving import Serving, fastest_serving, random_batches
 
 PRUNED = "pruned"  # subdirectory that contains the pruned model during distillation
 TRIES = 6  # maximum number of attempts to meet a target time
@@ -119,8 +121,10 @@ class ShrinkContext:
     held_out: list[Batch]
     distillation: list[Batch] = field(default_factory=list)
     seed: int = 0
+    dtype: torch.dtype = torch.float32
     do_lower_case: bool | None = None
     latency_file: Path | None = None
+    serving: Serving = Serving()
 
     @classmethod
     def load(
@@ -133,9 +137,10 @@ class ShrinkContext:
             InputError: If the rows contain too few tokens for a least-squares fit of the largest sublayer.
         """
         loaded = LoadedModel.load(source, **options)
+        dtype = loaded.model.dtype
         loaded.model = original = fixed_head_model(loaded.model, source)
         calibration, held_out, distillation = data.load(loaded, distillation_rows)
-        context = cls(source, original, loaded, target, calibration, held_out, distillation, data.seed)
+        context = cls(source, original, loaded, target, calibration, held_out, distillation, data.seed, dtype)
         inputs = max(max(shape.neurons, shape.heads.num_heads * shape.heads.value_size) for shape in context.shapes)
         tokens = sum(int(non_padding_mask(batch).sum()) for batch in calibration)
         needed = TOKENS_PER_DIMENSION * inputs
@@ -150,15 +155,28 @@ class ShrinkContext:
     def shapes(self) -> list[LayerSize]:
         return layer_sizes(self.original)
 
+    @property
+    def fixed_shapes(self) -> list[LayerSize] | None:
+        """The target shapes, or None if the target is a time or a size."""
+        return self.target.shapes(self.original.config) if self.target.is_shape else None
+
+    def fidelity(self, model: FixedHeadBertPreTrainedModel) -> Fidelity:
+        """Returns the fidelity of a model, as it is served, on the held-out rows."""
+        return measure_fidelity(self.original, self.serving.model(model), self.held_out, self.loaded.predict)
+
     def operations(self, model: FixedHeadBertPreTrainedModel) -> int:
         """Returns the FLOPs of the layers for a row of average length."""
         length = round(mean_tokens(self.calibration))
         return length * forward_flops(model.config, length)
 
+    @cached_property
+    def batches(self) -> list[Batch]:
+        """The batches on which models are timed."""
+        return random_batches(self.calibration)
+
     def forward_passes(self, model: FixedHeadBertPreTrainedModel) -> Callable[[], object]:
-        """Returns a function that runs the model on batches of short, medium and long rows without padding."""
-        inputs = [torch.full(size, 5, device=model.device) for size in typical_sizes(self.calibration)]
-        return lambda: [model.base_model(input_ids=ids) for ids in inputs]
+        """Returns a function that runs the model on `batches` as it will be served."""
+        return self.serving.forward_passes(model, self.batches)
 
     def measure_speedup(self, pruned: FixedHeadBertPreTrainedModel) -> tuple[float, float, float]:
         """Returns the seconds for the original, the seconds for the pruned model, and the speedup."""
@@ -188,7 +206,7 @@ def fixed_head_model(model: PreTrainedModel, source: str) -> FixedHeadBertPreTra
 def shrink(  # noqa: PLR0913  the options of the command
     model: str | Path | PreTrainedModel,
     output_dir: str | Path,
-    speedup: float | None = None,
+    speedup: float | list[float] | None = None,
     milliseconds: float | None = None,
     params: float | None = None,
     flops: float | None = None,
@@ -196,6 +214,8 @@ def shrink(  # noqa: PLR0913  the options of the command
     value_head_size: int | list[int] | None = None,
     num_attention_heads: int | list[int] | None = None,
     intermediate_size: int | list[int] | None = None,
+    unpad_inputs: bool | None = None,
+    dtype: str | None = None,
     task_name: str | None = None,
     data_dir: str | Path | None = None,
     train_file: str | Path | list[str] | list[Path] | None = None,
@@ -213,7 +233,7 @@ def shrink(  # noqa: PLR0913  the options of the command
     revision: str = "main",
     cache_dir: str | None = None,
     token: str | None = None,
-) -> ShrinkResult:
+) -> ShrinkResult | ShrinkFamily:
     """
     Prunes the heads, head sizes and neurons of a model to a target speed or size, and writes the new model.
 
@@ -223,12 +243,16 @@ def shrink(  # noqa: PLR0913  the options of the command
     Args:
         model: a model, or the directory or Hub id of any model that `fixedbert.convert` supports.
         output_dir: a new directory for the model, its tokenizer and model card, shrinking.json and shrinking.png.
-        speedup: target speed relative to the original, measured on this machine.
-        milliseconds: target time per batch, averaged over one batch each of short, medium and long rows.
+        speedup: target speed relative to the original, measured on this machine. With several targets, `output_dir`
+            contains a directory for each of them, such as 1.5x.
+        milliseconds: target time per batch of random rows.
         params: maximum number of parameters.
         flops: maximum number of FLOPs for a row of average length.
         attention_head_size, value_head_size, num_attention_heads, intermediate_size: one number for all layers, or a
             list with one number per layer.
+        unpad_inputs, dtype: whether the new model skips padding, and the dtype of its weights, such as "bfloat16".
+            Both models are timed in this way. The default is the fastest on this machine if the target is a time.
+            Otherwise, the new model skips padding and keeps the dtype of the original.
         task_name, data_dir: a GLUE task, and the directory with its files. The default is to load them from the Hub.
         train_file: one or more files with calibration rows.
         text_column_names: names of the text columns, such as "premise,hypothesis". For token classification, the
@@ -247,16 +271,23 @@ def shrink(  # noqa: PLR0913  the options of the command
         InputError: If the model cannot be shrunk, the calibration data is unsuitable, or the target is out of reach.
         KeyboardInterrupt: If Ctrl-C was pressed. The same call resumes an interrupted distillation.
     """
-    target = Target(
-        speedup=speedup,
-        milliseconds=milliseconds,
-        params=params,
-        flops=flops,
-        attention_head_size=attention_head_size,
-        value_head_size=value_head_size,
-        num_attention_heads=num_attention_heads,
-        intermediate_size=intermediate_size,
-    )
+    speedups = speedup if isinstance(speedup, list) else [speedup]
+    targets = [
+        Target(
+            speedup=value,
+            milliseconds=milliseconds,
+            params=params,
+            flops=flops,
+            attention_head_size=attention_head_size,
+            value_head_size=value_head_size,
+            num_attention_heads=num_attention_heads,
+            intermediate_size=intermediate_size,
+        )
+        for value in speedups
+    ]
+    target = targets[0]
+    if dtype not in (None, *DTYPES):
+        raise InputError(f"{dtype!r}: must be one of {', '.join(DTYPES)}.", "dtype")
     files = [train_file] if isinstance(train_file, str | Path) else train_file
     data = CalibrationData(
         task_name=task_name,
@@ -273,6 +304,8 @@ def shrink(  # noqa: PLR0913  the options of the command
         raise InputError("requires `speedup` or `milliseconds`.", "latency_table")
     if learning_rate is not None and distil_steps is None:
         raise InputError("requires `distil_steps`.", "learning_rate")
+    if distil_steps is not None and len(targets) > 1:
+        raise InputError("requires a single target.", "distil_steps")
     if distil_steps is not None and isinstance(model, PreTrainedModel):
         raise InputError("requires a model directory or Hub id, so that the run can be resumed.", "distil_steps")
     if PartialState(cpu=not torch.accelerator.is_available()).num_processes > 1:
@@ -282,30 +315,65 @@ def shrink(  # noqa: PLR0913  the options of the command
         context = ShrinkContext.load(source, data, target, (distil_steps or 0) * batch_size, **options)
         context.do_lower_case = do_lower_case
         context.latency_file = None if latency_table is None else Path(latency_table)
+        choose_serving(context, unpad_inputs, None if dtype is None else getattr(torch, dtype))
+        if len(targets) > 1:
+            return shrink_family(context, targets, output_dir)
         if distil_steps is None:
             with new_directory(output_dir) as directory:
-                pruned, result = prune(context)
-                pruned.save_pretrained(directory)
+                pruned, result = prune(context, target, *statistics_for(context))
+                context.serving.model(pruned).save_pretrained(directory)
                 write_accompanying_files(directory, output_path(output_dir).name, context, pruned, result)
         else:
             training_args = distillation_arguments(output_dir, distil_steps, learning_rate or LEARNING_RATE, seed)
             arguments = {"model": str(model), "revision": revision} | asdict(data) | asdict(target)
+            arguments |= {"unpad_inputs": unpad_inputs, "dtype": dtype}
             result = prune_and_distil(context, training_args, arguments)
     return replace(result, folder=str(output_dir))
 
 
-def prune(context: ShrinkContext) -> tuple[FixedHeadBertPreTrainedModel, ShrinkResult]:
+def choose_serving(context: ShrinkContext, unpad_inputs: bool | None, dtype: torch.dtype | None):
+    """Sets how the new model is served: as requested, and otherwise in the fastest way if the target is a time."""
+    if context.target.is_time:
+        context.serving = fastest_serving(context.original, context.batches[:1], unpad_inputs, dtype)
+    else:
+        context.serving = Serving(unpad_inputs is not False, dtype or context.dtype)
+    PartialState().print(f"the new model runs {context.serving}")
+
+
+def statistics_for(context: ShrinkContext) -> tuple[LatencyTable | None, list[LayerPruner]]:
+    """Returns the latency table, if the target is a time, and a pruner for each layer."""
+    table = latency_table(context) if context.target.is_time else None
+    return table, layer_pruners(context, context.fixed_shapes)
+
+
+def shrink_family(context: ShrinkContext, targets: list[Target], output_dir: str | Path) -> ShrinkFamily:
+    """Prunes the original to several targets with the same statistics, and writes a directory for each of them."""
+    with new_directory(output_dir) as directory:
+        table, pruners = statistics_for(context)
+        results = []
+        for target in targets:
+            name = f"{target.speedup:g}x"
+            (directory / name).mkdir()
+            pruned, result = prune(replace(context, target=target), target, table, pruners)
+            context.serving.model(pruned).save_pretrained(directory / name)
+            write_accompanying_files(directory / name, name, context, pruned, result)
+            results.append(replace(result, folder=f"{output_dir}/{name}"))
+        family = ShrinkFamily(results)
+        (directory / FAMILY).write_text(str(family) + "\n")
+        plot_family(results, directory / FAMILY_PLOT)
+    return family
+
+
+def prune(
+    context: ShrinkContext, target: Target, table: LatencyTable | None, pruners: list[LayerPruner]
+) -> tuple[FixedHeadBertPreTrainedModel, ShrinkResult]:
     """Prunes a copy of the original model to the target and refits it. Returns the pruned model and its results."""
-    original, target, shapes = context.original, context.target, context.shapes
-    fixed_shapes = target.shapes(original.config) if target.is_shape else None
-    table = latency_table(context) if target.is_time else None
-    pruners = layer_pruners(context, fixed_shapes)
+    original, shapes, fixed_shapes = context.original, context.shapes, context.fixed_shapes
     if fixed_shapes is None:
         chosen, pruned, table_speedup = choose_shapes(context, pruners, table)
     else:
         chosen, pruned, table_speedup = fixed_shapes, prune_layers(original, pruners, fixed_shapes), None
     refit(original, pruned, context.calibration)
-    batches = len(typical_sizes(context.calibration))
     before, after, speedup = context.measure_speedup(pruned)
     result = ShrinkResult(
         model=context.source,
@@ -317,13 +385,14 @@ def prune(context: ShrinkContext) -> tuple[FixedHeadBertPreTrainedModel, ShrinkR
             pruner.cost_of_heads(shape.heads) + pruner.cost_of_neurons(shape.neurons)
             for pruner, shape in zip(pruners, chosen, strict=True)
         ),
-        fidelity=measure_fidelity(original, pruned, context.held_out, context.loaded.predict),
+        fidelity=context.fidelity(pruned),
         parameters=(original.num_parameters(), pruned.num_parameters()),
         operations=(context.operations(original), context.operations(pruned)),
-        seconds=(before / batches, after / batches),
+        seconds=(before / len(context.batches), after / len(context.batches)),
         speedup=speedup,
         target_speedup=target.speedup,
         machine=machine_name(),
+        serving=str(context.serving),
         table_speedup=table_speedup,
         table_machine="" if table is None or table.is_local else table.machine,
     )
@@ -342,7 +411,7 @@ def prune_and_distil(context: ShrinkContext, training_args: CommonArguments, arg
         folder, kept = training_args.directory, training_args.directory / PRUNED
         if not kept.exists():
             with new_directory(kept) as directory:
-                pruned, result = prune(context)
+                pruned, result = prune(context, context.target, *statistics_for(context))
                 pruned.save_pretrained(directory)
                 result.write(directory)
         # Always load from the file: AdamW states have the strides of the weights, which must match in a resumed run.
@@ -353,14 +422,14 @@ def prune_and_distil(context: ShrinkContext, training_args: CommonArguments, arg
         options = {"args": training_args, "train_dataset": examples}
         train(DistillationTrainer(student, context.original, context.loaded.predict, **options), checkpoint)
         student.requires_grad_().eval()
-        distilled = measure_fidelity(context.original, student, context.held_out, context.loaded.predict)
+        distilled = context.fidelity(student)
         result = replace(result, distil_steps=steps)
         if distilled.divergence < result.fidelity.divergence:
             result = replace(result, distilled=distilled)
         else:
             PartialState().print(f"distillation did not help ({distilled}); writing the pruned model instead.")
             student = pruned_model(context, kept)
-            student.save_pretrained(folder)
+        context.serving.model(student).save_pretrained(folder)
         write_accompanying_files(folder, name, context, student, result)
         for directory in (*folder.glob("checkpoint-*"), kept):  # last, because a killed run resumes from them
             shutil.rmtree(directory)
@@ -392,7 +461,8 @@ def latency_table(context: ShrinkContext) -> LatencyTable:
     """Reads the latency table from its file. If the file does not exist, measures the latencies and writes it."""
     if context.latency_file is not None and context.latency_file.exists():
         return LatencyTable.read(context.latency_file, context.original.config.hidden_size, context.shapes)
-    table = measure_latencies(context.original, context.shapes, typical_sizes(context.calibration))
+    served, masks = context.serving.model(context.original), [batch["attention_mask"] for batch in context.batches]
+    table = measure_latencies(served, context.shapes, masks, str(context.serving))
     if context.latency_file is not None:
         table.write(context.latency_file)
     return table
@@ -485,7 +555,7 @@ def budget_for(context: ShrinkContext, table: LatencyTable | None, layers: float
         rest, unit = table.rest, "seconds"
         if table.is_local:  # the machine can now be faster or slower than during the measurement
             seconds = median_time(context.forward_passes(original), original.device)
-            scale = seconds / len(typical_sizes(context.calibration)) / (layers + rest)
+            scale = seconds / len(context.batches) / (layers + rest)
         wanted = (layers + rest) / target.speedup if target.speedup else (target.milliseconds or 0) / 1000 / scale
     elif target.params is not None:
         rest, wanted, unit = original.num_parameters() - layers, target.params, "parameters"

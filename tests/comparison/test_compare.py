@@ -332,7 +332,6 @@ def test_all_runtimes(models, tmp_path, monkeypatch):
     for package in ("openvino", "nncf"):
         pytest.importorskip(package)
     directory, probabilities, *_ = models
-    monkeypatch.setattr(runtimes, "supports_bf16", lambda: True)
     monkeypatch.setattr(candidates, "supports_bf16", lambda: True)
     rows = [(*pair, NAMES[0]) for pair in PAIRS * 2]
     with (tmp_path / "rows.csv").open("w", newline="") as file:

@@ -16,7 +16,7 @@ SIZES = (2, 4, 6, 8)
 def table_for(machine, rest=1e-2, **changes):
     """Returns a latency table for `large` with times proportional to the number of head dimensions and neurons."""
     heads = [(h, p, v, h * (p + v) * 1e-2) for h in range(8) for p in SIZES for v in SIZES if h or p == v == 8]
-    fields = {"width": 32, "inputs": [(13, 7)], "heads": heads, "neurons": [(n, n * 1e-2) for n in range(49)]}
+    fields = {"width": 32, "inputs": [[7] * 13], "heads": heads, "neurons": [(n, n * 1e-2) for n in range(49)]}
     return LatencyTable(machine=machine, rest=rest, **fields | changes)
 
 
@@ -42,12 +42,11 @@ def test_budget_is_scaled_to_the_current_speed(monkeypatch):
     """`milliseconds` refers to the current speed, even if the machine had a different speed during the measurement."""
     monkeypatch.setattr("fixedbert.shrinking.latency.machine_name", lambda: "a machine")
     monkeypatch.setattr("fixedbert.shrinking.shrink.median_time", lambda *_: 3.0)
-    monkeypatch.setattr("fixedbert.shrinking.shrink.typical_sizes", lambda _: [(13, 7)])
     table, original = table_for("a machine", rest=0.2), SimpleNamespace(device=None)
 
     def budget(**target):
         context = SimpleNamespace(
-            original=original, calibration=[], target=Target(**target), forward_passes=lambda _: None
+            original=original, batches=[{}], target=Target(**target), forward_passes=lambda _: None
         )
         return budget_for(context, table, layers=4.6, least=0.1)
 

@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -17,6 +18,8 @@ import fixedbert
 from fixedbert.conversion.growing import Heads
 from fixedbert.conversion.to_bert import to_bert
 from fixedbert.fine_tuning.distillation import DistillationTrainer
+from fixedbert.shrinking import serving
+from fixedbert.shrinking import shrink as shrinking
 from fixedbert.shrinking.budget import LayerSize
 from fixedbert.shrinking.calibration import CalibrationData
 from fixedbert.shrinking.fisher_information import collect_statistics, layer_sizes
@@ -124,7 +127,10 @@ def test_refit_brings_hidden_states_closer(context):
     shapes = [LayerSize(Heads(3, 4, 4), 13)] * 3
     pruners = layer_pruners(context, shapes)
     pruned, refitted = (prune_layers(context.original, pruners, shapes) for _ in range(2))
+    has_graph = []
+    refitted.bert.encoder.layer[2].intermediate.register_forward_hook(lambda *x: has_graph.append(x[2].requires_grad))
     refit(context.original, refitted, context.calibration)
+    assert has_graph and not any(has_graph)  # a graph over all layers and rows would fill the memory
 
     @torch.no_grad()
     def distance(model):
@@ -233,6 +239,46 @@ def test_models_that_cannot_be_shrunk(rows, tmp_path):
         shrink(tmp_path / "a", tmp_path / "out", params=1e4, **rows)
     with pytest.raises(InputError, match="a layer has no heads or no neurons"):
         shrink(tmp_path / "b", tmp_path / "out", params=1e4, **rows)
+
+
+def test_several_targets(large, rows, tmp_path, monkeypatch):
+    """Several speedups give a directory each, from one collection of statistics, with the requested dtype."""
+    monkeypatch.setattr("fixedbert.shrinking.shrink.measure_speedup", lambda *_: (3.0, 2.0, 1.5))
+    options = {"speedup": [1.2, 1.5], "dtype": "bfloat16", "unpad_inputs": True}
+    collect = Mock(wraps=shrinking.collect_statistics)
+    monkeypatch.setattr(shrinking, "collect_statistics", collect)
+    family = shrink(large, tmp_path / "out", **options, **rows)
+    assert [Path(result.folder).name for result in family.results] == ["1.2x", "1.5x"] and collect.call_count == 1
+    assert family.results[0].parameters[1] >= family.results[1].parameters[1]
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"1.2x", "1.5x", "models.txt", "models.png"}
+    model = AutoModelForSequenceClassification.from_pretrained(tmp_path / "out" / "1.5x")
+    assert model.dtype == torch.bfloat16 and model.base_model.unpad_inputs
+    assert "without padding, in bfloat16" in (tmp_path / "out" / "1.5x" / "README.md").read_text()
+    with pytest.raises(InputError, match="`distil_steps` requires a single target"):
+        shrink(large, tmp_path / "no", **options, distil_steps=2, **rows)
+    with pytest.raises(InputError, match="`dtype` 'int8': must be one of float32"):
+        shrink(large, tmp_path / "no", params=1e4, dtype="int8", **rows)
+
+
+def test_fastest_serving(context, monkeypatch):
+    """Without options, the fastest way to serve the original is chosen. A dtype or padding can be requested."""
+    model = context.original
+    batches = serving.random_batches([{"attention_mask": torch.tensor([[1, 1, 1, 0], [1, 0, 0, 0]])}])
+    assert sorted(batches[0]["attention_mask"].sum(1).tolist()) == [1, 3]
+    times = {
+        (True, torch.float32): 2,
+        (True, torch.bfloat16): 1,
+        (False, torch.float32): 3,
+        (False, torch.bfloat16): 4,
+    }
+    monkeypatch.setattr(serving, "supports_bf16", lambda: True)
+    monkeypatch.setattr(serving.Serving, "forward_passes", lambda choice, *_: choice)
+    monkeypatch.setattr(serving, "median_time", lambda choice, _: times[tuple(choice)])
+    assert serving.fastest_serving(model, batches, None, None) == (True, torch.bfloat16)
+    assert serving.fastest_serving(model, batches, False, None) == (False, torch.float32)
+    monkeypatch.setattr(serving, "supports_bf16", lambda: False)
+    assert serving.fastest_serving(model, batches, None, None) == (True, torch.float32)
+    assert serving.fastest_serving(model, batches, False, torch.bfloat16) == (False, torch.bfloat16)
 
 
 def test_command(large, texts, tmp_path, capsys):

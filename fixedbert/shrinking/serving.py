@@ -1,0 +1,85 @@
+"""How a model will be served: with or without padding, and in which dtype. Finds the fastest way on this machine."""
+
+import copy
+import random
+import time
+from collections.abc import Callable
+from functools import cache
+from itertools import product
+from statistics import median
+from typing import NamedTuple
+
+import torch
+from torch import nn
+from torch.nn.functional import linear
+
+from ..fine_tuning.distillation import Batch
+from ..model.modeling_fixed_head_bert import FixedHeadBertPreTrainedModel
+from .latency import median_time
+
+BATCHES = 3  # number of random batches on which models are timed
+SLOW = 2.0  # bfloat16 is not supported if matrix products take this many times as long as in float32
+
+
+class Serving(NamedTuple):
+    """Whether a model skips padding, and the dtype of its weights."""
+
+    unpad_inputs: bool = True
+    dtype: torch.dtype = torch.float32
+
+    def __str__(self) -> str:
+        return f"{'without' if self.unpad_inputs else 'with'} padding, in {str(self.dtype).removeprefix('torch.')}"
+
+    def model(self, model: FixedHeadBertPreTrainedModel) -> FixedHeadBertPreTrainedModel:
+        """Returns a copy of the model that is served in this way. Its configuration says so, too."""
+        served = copy.deepcopy(model)
+        nn.Module.to(served, dtype=self.dtype)
+        served.config.unpad_inputs = vars(served.base_model)["unpad_inputs"] = self.unpad_inputs
+        return served.eval()
+
+    def forward_passes(self, model: FixedHeadBertPreTrainedModel, batches: list[Batch]) -> Callable[[], object]:
+        """Returns a function that runs the served encoder on batches."""
+        encoder = self.model(model).base_model
+        return lambda: [encoder(**batch) for batch in batches]
+
+
+def random_batches(batches: list[Batch]) -> list[Batch]:
+    """Returns up to three batches with the lengths of random rows: ids (B, L) and attention masks (B, L)."""
+    lengths = [length for batch in batches for length in batch["attention_mask"].sum(1).tolist()]
+    random.Random(0).shuffle(lengths)
+    size, device = max(len(batch["attention_mask"]) for batch in batches), batches[0]["attention_mask"].device
+    drawn = []
+    for begin in range(0, min(BATCHES, max(1, len(lengths) // size)) * size, size):
+        rows = torch.tensor(lengths[begin : begin + size], device=device)
+        mask = (torch.arange(int(rows.max()), device=device) < rows[:, None]).long()
+        drawn.append({"input_ids": 5 * mask, "attention_mask": mask})
+    return drawn
+
+
+def fastest_serving(
+    model: FixedHeadBertPreTrainedModel, batches: list[Batch], unpad_inputs: bool | None, dtype: torch.dtype | None
+) -> Serving:
+    """Returns the fastest way to run the model on these batches, with the given `unpad_inputs` and `dtype`, if any."""
+    dtypes = [torch.float32, torch.bfloat16] if dtype is None else [dtype]
+    if dtype is None and model.device.type == "cpu" and not supports_bf16():
+        dtypes = [torch.float32]
+    paddings = [True, False] if unpad_inputs is None else [unpad_inputs]
+    choices = [Serving(*choice) for choice in product(paddings, dtypes)]
+    if len(choices) == 1:
+        return choices[0]
+    return min(choices, key=lambda choice: median_time(choice.forward_passes(model, batches), model.device))
+
+
+@cache
+def supports_bf16() -> bool:
+    """Returns True if matrix products in bfloat16 are not much slower than in float32. Measures both."""
+    x, weight = torch.randn(512, 384), torch.randn(1536, 384)
+    seconds = {}
+    for dtype in (torch.float32, torch.bfloat16):
+        pair, times = (x.to(dtype), weight.to(dtype)), []
+        for _ in range(5):
+            begin = time.perf_counter()
+            linear(*pair)
+            times.append(time.perf_counter() - begin)
+        seconds[dtype] = median(times)
+    return seconds[torch.bfloat16] < SLOW * seconds[torch.float32]
