@@ -37,7 +37,7 @@ LAYER_OF = {name: number for number, names in enumerate(LAYERS) for name in name
 
 # Maximum number of lines of Python in each directory or file.
 BUDGETS = {
-    "fixedbert_cli.py": 253,
+    "fixedbert_cli.py": 258,
     "fixedbert": 460,  # files at the top of the package, without subpackages
     "fixedbert/model": 1397,
     "fixedbert/conversion": 1202,
@@ -45,17 +45,17 @@ BUDGETS = {
     "fixedbert/fine_tuning": 3182,
     "fixedbert/pretraining": 850,
     "fixedbert/training": 1338,
-    "fixedbert/shrinking": 2099,
-    "fixedbert/comparison": 1039,
+    "fixedbert/shrinking": 2305,
+    "fixedbert/comparison": 1023,
     "fixedbert/inspection": 737,
     "fixedbert/publishing": 874,
     "fixedbert/support": 445,
     "experiments": 4000,
     "benchmarks": 2139,
     "soak": 561,
-    "tests": 15268,
+    "tests": 15312,
 }
-INSTALLED_BUDGET = 16140  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
+INSTALLED_BUDGET = 16335  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
 
 
 def module_of(file: Path) -> str:
