@@ -5,7 +5,6 @@ An example depends only on the store, the seed, the epoch and its index. The exa
 number of workers and processes, and in a resumed run.
 """
 
-import copy
 import hashlib
 from collections.abc import Iterator
 from itertools import islice
@@ -109,15 +108,6 @@ class Examples(torch.utils.data.Dataset):
     def count_examples(self, plan: np.ndarray) -> int:
         """Returns the number of examples in a plan. Raises InputError if they are not suitable for training."""
         raise NotImplementedError
-
-    def with_max_seq_length(self, max_seq_length: int) -> "Examples":
-        """Returns a dataset with a different maximum length and the same documents and settings."""
-        if max_seq_length == self.max_seq_length:
-            return self
-        other = copy.copy(self)
-        other.max_seq_length, other.open_epoch = max_seq_length, None
-        other.length = other.count_examples(other.plan(0))
-        return other
 
     def plan(self, epoch: int) -> np.ndarray:
         """Returns the memory-mapped plan for an epoch. Only the most recently requested plan stays open."""

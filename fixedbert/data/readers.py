@@ -158,8 +158,8 @@ def quotes_fields(file: DataFile) -> bool:
     """
     Returns True if a tsv file quotes fields as csv writers do, and False if its quotation marks are text, as in GLUE.
 
-    The rows are read as csv and written again, with quotation marks around all fields, around all that are not
-    numbers, or only where they are necessary. One of the three must give the same file.
+    The rows are read as csv and written again in three ways: with quotation marks around all fields, around all fields
+    except numbers, and only where they are necessary. The file quotes fields if one of the results equals the file.
     """
     columns, lines = len(file.header or ()), []
     are_possible = [True] * 3

@@ -80,7 +80,7 @@ def longest_first(features: datasets.Dataset) -> datasets.Dataset:
 
 
 def warn_of_overlap(name: str, train: datasets.Dataset | None, rows: datasets.Dataset, columns: Iterable[str]):
-    """Warns if rows have the same texts as training rows. Labels and differences in whitespace are ignored."""
+    """Prints a warning if rows have the same texts as training rows, regardless of labels and whitespace."""
     if train is None:
         return
     names = [column for column in columns if column in rows.column_names]

@@ -63,7 +63,7 @@ class GlueDataArguments(FineTuningDataArguments):
         default=None, metadata={"help": "Whether the labels are scores. By default, floats are scores."}
     )
     validation_split_percentage: int | None = field(
-        default=None, metadata={"help": "Percentage of the training data for validation, if there is no other."}
+        default=None, metadata={"help": "Percentage of the training data to use for validation instead of a file."}
     )
     validation_split_name: str = field(
         default="validation", metadata={"help": "Name of the validation split of a dataset on the Hub."}
@@ -71,11 +71,11 @@ class GlueDataArguments(FineTuningDataArguments):
     class_weights: str | None = field(
         default=None,
         metadata={
-            "help": "Weights of the classes in the training loss: balanced, or one number per label, as in 1,5."
+            "help": "Weights of the classes in the training loss: balanced, or one number per label, such as 1,5."
         },
     )
     threshold: float = field(
-        default=0.5, metadata={"help": "Predict all labels with at least this probability (several labels per text)."}
+        default=0.5, metadata={"help": "For several labels per text: predict those with at least this probability."}
     )
     stride: int | None = field(
         default=None,
@@ -351,8 +351,8 @@ class GlueEvaluation:
         """
         Returns the predictions and the probabilities (examples, labels) for the logits (examples, outputs).
 
-        Predictions are label ids or scores (examples,), or flags of 0 and 1 or scores (examples, outputs). For a
-        regression, the probabilities are None. `output` can also be a tuple of outputs that begins with the logits.
+        Predictions are label ids or scores (examples,), or 0/1 flags or scores (examples, outputs). For regression,
+        the probabilities are None. `output` can also be a tuple of outputs that begins with the logits.
         """
         logits = output[0] if isinstance(output, tuple) else output
         if self.problem_type == REGRESSION:

@@ -70,7 +70,7 @@ def glue_scores(
     Returns the metrics for `task`, which is a GLUE task or a `problem_type`.
 
     Args:
-        predictions, labels: label ids or scores (examples,), or flags of 0 and 1 or scores (examples, outputs).
+        predictions, labels: label ids or scores (examples,), or 0/1 flags or scores (examples, outputs).
         positive: label id of the positive class for F1.
         targets: names of the targets, if a regression has several. The metrics are averages over the targets, and
             there is a correlation for each target, such as pearson_price.

@@ -26,8 +26,8 @@ class LabelFormat:
 
     Args:
         problem_type: as in transformers: one label, any number of labels, or scores for each text.
-        names: maps each value in the data to its label name. For several targets of a regression, the keys are the
-            names of the targets. Empty for a regression with a single target.
+        names: maps each value in the data to its label name. For regression with several targets, the keys are the
+            names of the targets. Empty for regression with a single target.
     """
 
     problem_type: str
@@ -93,7 +93,7 @@ class LabelFormat:
         if is_list:
             names = [self.name_of(value) for value in values[0]]
             if len({*names}) < len(names):
-                raise ValueError("a label occurs twice in the list; for flags of 0 and 1, use a column for each label")
+                raise ValueError("a label occurs twice in the list; for 0/1 flags, use a column for each label")
             return names
         flags = [flag_of(value) for value in values]
         if len(values) != len(self.names) or not {*flags} <= {0, 1}:
@@ -178,7 +178,7 @@ def is_placeholder(value: object) -> bool:
 
 
 def flag_of(value: object) -> float:
-    """Returns 0 or 1 for a flag, such as 1.0 or True, which pandas writes. Returns other numbers, or NaN."""
+    """Returns a 0/1 flag, which pandas may have written as 1.0 or True, or another number, or NaN for other text."""
     return {"true": 1.0, "false": 0.0}.get(str(value).strip().lower(), as_float(value))
 
 
@@ -208,9 +208,9 @@ def label_sort_key(label: str) -> tuple:
 
 def encode_labels(labels: Sequence, label_ids: Mapping[str, int], config: PreTrainedConfig) -> np.ndarray:
     """
-    Returns the labels for the outputs of a model, whose ids for the label names are `label_ids`.
+    Converts labels to the targets of a model. `label_ids` maps label names to the model's label ids.
 
-    The array has the shape (rows,) with label ids or scores, or (rows, outputs) with flags of 0 and 1 or scores.
+    Returns label ids or scores (rows,), or 0/1 flags or scores (rows, outputs).
     """
     problem_type = problem_type_of(config)
     if problem_type == SINGLE:

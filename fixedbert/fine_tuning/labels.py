@@ -15,7 +15,7 @@ SINGLE, MULTI, REGRESSION = "single_label_classification", "multi_label_classifi
 
 
 def problem_type_of(config: PreTrainedConfig) -> str:
-    """Returns the model's `problem_type`, or the one that transformers would infer from a model with one output."""
+    """Returns the model's `problem_type`. By default, this is regression for a single output, as in transformers."""
     return config.problem_type or (REGRESSION if config.num_labels == 1 else SINGLE)
 
 
@@ -83,8 +83,8 @@ def check_label_ids(config: PreTrainedConfig):
     names, ids = default_names(config), config.label2id or {}
     if {*names} == {*ids} and any(int(ids[name]) != number for number, name in enumerate(names)):
         raise InputError(
-            f"id2label and label2id in the model's config.json give {shorten(names)} different ids; correct one of "
-            "them."
+            f"id2label and label2id in the model's config.json assign different ids to {shorten(names)}; correct one "
+            "of them."
         )
 
 

@@ -36,7 +36,10 @@ class SquadDataArguments(FineTuningDataArguments):
     )
     null_score_diff_threshold: str = field(
         default="0.0",
-        metadata={"help": "Score by which [CLS] must exceed an answer to predict none; best: maximize F1."},
+        metadata={
+            "help": "Predict no answer if the score of [CLS] exceeds the score of the best answer by more than this. "
+            "best: choose the threshold that maximizes F1."
+        },
     )
     doc_stride: int = field(default=128, metadata={"help": "Number of context tokens by which windows overlap."})
     n_best_size: int = field(
@@ -50,9 +53,9 @@ def load_questions(
     data_args: SquadDataArguments, skipped: dict[str, list[str]], **hub_options
 ) -> Iterator[tuple[str, str, datasets.Dataset]]:
     """
-    Yields "train", "validation" or "test", the name of the file or dataset, and its questions.
+    Loads splits, and yields "train", "validation" or "test", the name of the file or dataset, and its questions.
 
-    `skipped` has one of these keys for each split to load. The ids of invalid questions are appended to its lists.
+    The keys of `skipped` are the splits to load. The ids of invalid questions are appended to its lists.
     """
     for kind, (source, rows) in data_args.sources({kind: kind for kind in skipped}, **hub_options).items():
         options: dict[str, Any] = {

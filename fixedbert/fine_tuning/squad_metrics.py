@@ -37,14 +37,19 @@ def without_punctuation(text: str) -> str:
 
 
 def normalize_both(prediction: str, answer: str) -> tuple[str, str]:
-    """Normalizes both texts for their language, which is that of the answer or of a prediction without blanks."""
+    """
+    Normalizes both texts with the same rules.
+
+    The rules for languages without blanks apply if the answer is in such a language. If the prediction is a single
+    word, they also apply if the prediction is in such a language.
+    """
     text = answer if " " in prediction else prediction + answer
     without_blanks = WITHOUT_BLANKS.search(text) is not None
     return normalize_answer(prediction, without_blanks), normalize_answer(answer, without_blanks)
 
 
 def exact_match(prediction: str, answer: str) -> float:
-    """Returns 1 if the normalized texts are equal, or 0."""
+    """Returns 1 if the normalized texts are equal, otherwise 0."""
     predicted, expected = normalize_both(prediction, answer)
     return float(predicted == expected)
 
@@ -237,7 +242,7 @@ class SquadEvaluation:
         return texts
 
     def spans(self, window: int, start_logits: np.ndarray, end_logits: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Returns the first and end characters, start and end logits of a window's best spans, each (spans,)."""
+        """Returns the first character, end character, start logit and end logit of a window's best spans, (spans,)."""
         size = self.lengths[window]
         offsets = self.offsets[self.ends[window] : self.ends[window + 1]].reshape(size, 2)
         starts, ends = (

@@ -121,7 +121,11 @@ def questions_that_fit(
     doc_stride: int,
     skip_bad_rows: bool = False,
 ) -> datasets.Dataset:
-    """Returns the questions that leave room for more than `doc_stride` context tokens. Longer ones are invalid."""
+    """
+    Returns the questions that leave room for more than `doc_stride` context tokens.
+
+    Longer questions are invalid. They are skipped or raise InputError, depending on `skip_bad_rows`.
+    """
     encoded = encode(tokenizer, rows["question"][:], add_special_tokens=False, return_attention_mask=False)
     room = max_seq_length - tokenizer.num_special_tokens_to_add(pair=True) - doc_stride
     lengths = [len(ids) for ids in encoded["input_ids"]]

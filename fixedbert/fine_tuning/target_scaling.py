@@ -5,7 +5,7 @@ import torch
 from accelerate import PartialState
 from transformers import PreTrainedConfig
 
-# Targets are scaled if their standard deviation is outside the first range, or a mean exceeds the last value.
+# Targets are scaled if a standard deviation is outside this range, or the absolute value of a mean exceeds the limit.
 UNSCALED_STD, UNSCALED_MEAN = (0.1, 10.0), 10.0
 
 
@@ -49,7 +49,11 @@ def unscale(logits, config: PreTrainedConfig):
 
 
 def mean_and_std(values, config: PreTrainedConfig) -> tuple:
-    """Returns the stored means and standard deviations (outputs,) as tensors or arrays like `values`, or Nones."""
+    """
+    Returns the stored means and standard deviations, (outputs,) each, or None and None if the targets are not scaled.
+
+    They are tensors if `values` is a tensor, and otherwise arrays.
+    """
     if getattr(config, "target_std", None) is None:
         return None, None
     convert = values.new_tensor if isinstance(values, torch.Tensor) else np.array

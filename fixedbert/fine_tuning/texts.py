@@ -126,7 +126,7 @@ class RowSource:
 
     def text_columns(self, expected: tuple[str, ...] = ()) -> tuple[str, ...]:
         """
-        Returns the text columns if they are known from GLUE, or those on which a model was trained (`expected`).
+        Returns the `expected` columns, on which a model was trained, if they exist, or else those known from GLUE.
 
         Raises:
             InputError: If the columns are unknown or ambiguous.
@@ -303,7 +303,7 @@ def split_rows(
 
     Args:
         percentage: percentage of the rows for validation.
-        labels: if given, both parts have the same fraction of each label. A label that occurs once is not validated.
+        labels: if given, both parts have the same fraction of each label. A label that occurs once is for training.
     """
     counts = Counter(labels or ())
     common = [index for index in range(len(rows)) if labels is None or counts[labels[index]] > 1]

@@ -75,7 +75,7 @@ class FineTuningArguments(CommonArguments):
 
     @property
     def sample_seed(self) -> int:
-        """Returns the seed for drawing examples, which is the same for all seeds of a sweep."""
+        """Returns the seed for drawing examples. It is the same in all runs of a sweep."""
         return SAMPLE_SEED if self.data_seed is None else self.data_seed
 
     @property
@@ -124,10 +124,10 @@ class FineTuningDataArguments:
 
     def sources(self, splits: Mapping[str, str], **hub_options) -> dict[str, tuple[str, datasets.Dataset | None]]:
         """
-        Returns the path to a file or the name of a split on the Hub, and the rows of this split or None for a file.
+        Returns the source of each split: the path to a file and None, or a name and the rows of a dataset on the Hub.
 
-        The keys of `splits` are "train", "validation" and "test", and its values are the names of these splits on the
-        Hub. Raises InputError if there is no file or split, or both a file and a dataset on the Hub.
+        `splits` maps "train", "validation" and "test" to the names of these splits on the Hub. Raises InputError if
+        a split is missing, or if both a file and a dataset on the Hub are specified.
         """
         files = {kind: getattr(self, f"{kind}_file") for kind in splits}
         if not self.dataset_name:

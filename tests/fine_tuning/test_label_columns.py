@@ -125,5 +125,5 @@ def test_problem_types_are_not_overwritten(capsys):
     assert align_labels(["a", "b"], config, True, SINGLE)[1] and config.problem_type == SINGLE
     assert "head for several labels per text (a, b) with a new head for one label per text" in capsys.readouterr().out
     config = BertConfig(id2label=names, label2id={"a": 1, "b": 0}, **FINE_TUNED)
-    with pytest.raises(InputError, match="id2label and label2id in the model's config.json give a, b different ids"):
+    with pytest.raises(InputError, match="id2label and label2id .* assign different ids to a, b"):
         align_labels(["a", "b"], config, True)
