@@ -41,8 +41,8 @@ BUDGETS = {
     "fixedbert": 460,  # files at the top of the package, without subpackages
     "fixedbert/model": 1397,
     "fixedbert/conversion": 1202,
-    "fixedbert/data": 2271,
-    "fixedbert/fine_tuning": 3182,
+    "fixedbert/data": 2258,
+    "fixedbert/fine_tuning": 3198,
     "fixedbert/pretraining": 850,
     "fixedbert/training": 1338,
     "fixedbert/shrinking": 2305,
@@ -55,7 +55,7 @@ BUDGETS = {
     "soak": 561,
     "tests": 15312,
 }
-INSTALLED_BUDGET = 16335  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
+INSTALLED_BUDGET = 16341  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
 
 
 def module_of(file: Path) -> str:
