@@ -183,7 +183,7 @@ def eager_attention_forward(module, query, key, value, attention_mask, scaling: 
     """
     Computes attention with plain matrix products: queries (B, H, Lq, P), keys (B, G, Lk, P) and values (B, G, Lk, V)
     -> outputs (B, Lq, H, V) and probabilities (B, H, Lq, Lk). Heads that share keys are computed as a single head with
-    H / G times as many queries. `module.dropout` applies dropout and can be replaced.
+    H / G times as many queries. Calls `module.dropout` for attention dropout.
     """
     B, H, length, P = query.shape
     scores = torch.matmul(query.reshape(B, key.shape[1], -1, P), key.transpose(2, 3))  # (B, G, H/G Lq, Lk)

@@ -90,7 +90,7 @@ def remove_incomplete(partial: Path):
 
 @contextmanager
 def output_lock(final: Path, training_args: CommonArguments) -> Iterator[None]:
-    """Context manager that locks the output directory for all processes in the run."""
+    """Context manager that locks the output directory. If it is in use, all processes in the run raise InputError."""
     remedy = "free some space or change the permissions, and run the same command to resume"
     with on_main_process(directory_lock(final, training_args.take_over_output_dir)), writing(final, remedy):
         yield
