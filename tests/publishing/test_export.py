@@ -198,6 +198,7 @@ def test_incorrect_graph_is_not_written(tmp_path, monkeypatch):
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 
+@pytest.mark.slow  # OpenVINO's use of AMX makes signal handlers of other tests in the same process crash
 def test_openvino(tmp_path, monkeypatch):
     """OpenVINO's graphs run without fixedbert, as the model card describes, and predict the same as the model."""
     for package in ("openvino", "nncf", "sentence_transformers"):
