@@ -93,7 +93,7 @@ def shrink_arguments(parser: ArgumentParser):
         "lists of words (.jsonl), questions (.json), or any text for a masked LM; labels are ignored",
     )
     add_row_arguments(parser, max_samples=1500)
-    add("--unpad_inputs", action=BooleanOptionalAction, help="skip padding tokens; default: if this is faster")
+    add("--unpad_inputs", action=BooleanOptionalAction, help="skip padding tokens; default: only if faster")
     add(
         "--dtype",
         help="dtype of the weights, such as bfloat16; default: the fastest on this machine for a target time",

@@ -45,17 +45,17 @@ BUDGETS = {
     "fixedbert/fine_tuning": 3198,
     "fixedbert/pretraining": 850,
     "fixedbert/training": 1338,
-    "fixedbert/shrinking": 2305,
-    "fixedbert/comparison": 1023,
+    "fixedbert/shrinking": 2333,
+    "fixedbert/comparison": 1044,
     "fixedbert/inspection": 737,
     "fixedbert/publishing": 874,
     "fixedbert/support": 445,
     "experiments": 4000,
     "benchmarks": 2139,
     "soak": 561,
-    "tests": 15312,
+    "tests": 15321,
 }
-INSTALLED_BUDGET = 16341  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
+INSTALLED_BUDGET = 16390  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
 
 
 def module_of(file: Path) -> str:

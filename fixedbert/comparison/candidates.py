@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -57,7 +57,7 @@ class Candidate:
         features: tokens for each row.
         truncated: number of rows that were truncated.
         predictions: the predictions for each batch.
-        seconds: the times for each batch, for each of ORDERS.
+        seconds: the times for random batches, sorted batches and single rows.
     """
 
     source: str
@@ -107,7 +107,13 @@ class Candidate:
 
 @dataclass
 class LoadedSource:
-    """A model with candidates: the first is PyTorch in float32 with padding, if there are weights. Graphs follow."""
+    """
+    The candidates that were loaded from a directory or the Hub.
+
+    Args:
+        loaded: the PyTorch model, or None if the directory contains only exported graphs.
+        candidates: the PyTorch model in float32 with padding, if there is one, and the exported graphs.
+    """
 
     loaded: LoadedModel | None
     candidates: list[Candidate]
@@ -129,22 +135,24 @@ def load_model(source: str, **hub_options) -> LoadedSource:
 
 def load_graphs(source: str) -> list[Candidate]:
     """Loads the exported graphs in a directory."""
+    files = {name: Path(source) / runtime.file for name, runtime in GRAPHS.items()}
+    files = {name: file for name, file in files.items() if file.is_file() and (not is_bf16(name) or supports_bf16())}
+    if not files:
+        return []
+    config, tokenizer = read_config(source), load_tokenizer(source, trust_remote_code=False)
+    check_vocab_size(tokenizer, config.vocab_size, source)
+    settings = read_text_settings(Path(source))
+    settings.apply(tokenizer)
+    head = (config.architectures or [""])[0].partition("For")[2]
     candidates = []
-    for name, runtime in GRAPHS.items():
-        file = Path(source) / runtime.file
-        if file.is_file() and not (is_bf16(name) and not supports_bf16()):
-            require_package(runtime.package, runtime.extra)
-            config, tokenizer = read_config(source), load_tokenizer(source, trust_remote_code=False)
-            check_vocab_size(tokenizer, config.vocab_size, source)
-            settings = read_text_settings(Path(source))
-            settings.apply(tokenizer)
-            head = (config.architectures or [""])[0].partition("For")[2]
-            with reading(file, "export the model again"):
-                graph = runtime.load(file)
-            task = task_of(head, config, source, EMBEDDING in graph.outputs)
-            predict = partial(graph_predictions, graph, head, config)
-            rest = (head, task, config, tokenizer, predict, settings.prompt, graph_size(file))
-            candidates.append(Candidate(source, short_name(source), name, *rest))
+    for name, file in files.items():
+        require_package(GRAPHS[name].package, GRAPHS[name].extra)
+        with reading(file, "export the model again"):
+            graph = GRAPHS[name].load(file)
+        task = task_of(head, config, source, EMBEDDING in graph.outputs)
+        predict = partial(graph_predictions, graph, head, config)
+        rest = (head, task, config, tokenizer, predict, settings.prompt, graph_size(file))
+        candidates.append(Candidate(source, short_name(source), name, *rest))
     return candidates
 
 
@@ -189,12 +197,14 @@ class RuntimeBuilder:
         loaded: the model and its tokenizer.
         directory: directory for temporary files.
         notes: messages about runtimes that were skipped.
+        export_error: the exception with which the export has failed, if it has.
     """
 
     reference: Candidate
     loaded: LoadedModel
     directory: Path
     notes: list[str] = field(default_factory=list)
+    export_error: Exception | None = None
 
     def candidates(self, names: Iterable[str], is_required: bool) -> list[Candidate]:
         """
@@ -228,7 +238,8 @@ class RuntimeBuilder:
             candidate = replace(self.reference, runtime=name, predict=predict, megabytes=megabytes, **results)
             candidate.timed([0])
         except Exception as error:  # runtimes reject graphs with exceptions of any type
-            self.notes.append(f"{name}: skipped ({str(error).strip().splitlines()[0]})")
+            reason, *_ = str(error).strip().split("\n")
+            self.notes.append(f"{name}: skipped ({reason})")
             return []
         return [candidate]
 
@@ -243,9 +254,16 @@ class RuntimeBuilder:
         predict = partial(graph_predictions, GRAPHS[name].load(file), self.reference.head, self.reference.config)
         return predict, graph_size(file)
 
-    @cached_property
+    @property
     def graphs(self) -> Path:
-        """A directory with the exported ONNX graphs."""
+        """A directory with the exported ONNX graphs. Raises the same exception again if the export has failed."""
         directory = self.directory / "graphs"
-        export(self.reference.source, directory, int8=True)
+        if self.export_error is not None:
+            raise self.export_error
+        if not directory.exists():
+            try:
+                export(self.reference.source, directory, int8=True)
+            except Exception as error:
+                self.export_error = error
+                raise
         return directory

@@ -52,8 +52,9 @@ def compare(  # noqa: PLR0913  the options of the command
     """
     Compares the ways to run a model on this machine, or several models, on the same rows.
 
-    A single model runs in every way that is installed. Of several models, each runs in the fastest way that preserves
-    its predictions. Predictions and times are compared with those of the first model in padded float32 PyTorch.
+    A single model runs in every way that is installed. If there are several models, each of them runs only in the
+    fastest way that preserves its predictions. Predictions and times are compared with those of the first model in
+    padded float32 PyTorch.
 
     Args:
         models: directories or Hub ids of models for the same task: classification, regression, embeddings, token
@@ -69,7 +70,7 @@ def compare(  # noqa: PLR0913  the options of the command
         max_seq_length: maximum tokens per row. By default, this is the limit that all models support, at most 512.
         max_samples: maximum number of rows, sampled at random.
         batch_size: rows per batch.
-        runtime: the ways to run the models, of `fixedbert.comparison.runtimes.RUNTIMES`. The default is all of them.
+        runtime: names of ways to run the models, from `fixedbert.comparison.runtimes.RUNTIMES`. The default is all.
         output_dir: a new directory for the measurements and the rows with different predictions.
         cache_dir, token: options for models on the Hub.
 
@@ -95,6 +96,7 @@ def compare(  # noqa: PLR0913  the options of the command
     with TemporaryDirectory() as directory:
         candidates, notes = choose_runtimes(loaded, runtime, batch_size, Path(directory))
         run(candidates, len(rows.data), batch_size)
+    is_single = len(models) == 1 and loaded[0].loaded is not None  # not only exported graphs
     answers = [rows.answers(model, candidates) for model in candidates]
     compared = [measurements(*pair, candidates[0], answers[0]) for pair in zip(candidates, answers, strict=True)]
     result = Comparison(
@@ -107,7 +109,7 @@ def compare(  # noqa: PLR0913  the options of the command
         models=compared,
         item=rows.item,
         notes=notes,
-        advice=advice(compared, candidates[0], str(validation_file), length) if len(models) == 1 else "",
+        advice=advice(compared, candidates[0], str(validation_file), length) if is_single else "",
     )
     if output_dir is None:
         return result
@@ -127,9 +129,9 @@ def choose_runtimes(
     """
     Returns the candidates to compare, and notes about skipped runtimes.
 
-    The first candidate is the first model in padded float32 PyTorch, or its first graph. The others are all other ways
-    to run a single model, or the fastest way to run each of several models that preserves its predictions, and all
-    exported graphs.
+    The first candidate is the first model in padded float32 PyTorch, or its first graph. If there is a single model,
+    the others are all other ways to run it. If there are several, the others are the fastest way to run each of them
+    that preserves its predictions. Exported graphs are always among the candidates.
     """
     first, chosen, notes = loaded[0].candidates[0], [], []
     for index, model in enumerate(loaded):
@@ -148,8 +150,8 @@ def choose_runtimes(
 @torch.inference_mode()
 def fastest(candidates: list[Candidate], reference: Candidate, batch_size: int) -> Candidate:
     """Returns the fastest candidate with at least 99.5% of the reference's predictions on a few batches."""
-    count = len(reference.features)
-    batches = [range(begin, min(begin + batch_size, count)) for begin in range(0, count, batch_size)][:PROBES]
+    count = min(len(reference.features), PROBES * batch_size)
+    batches = [range(begin, min(begin + batch_size, count)) for begin in range(0, count, batch_size)]
     expected = [reference.timed(batch)[0] for batch in batches]
     seconds = []
     for candidate in tqdm(candidates, f"choosing a runtime for {reference.name}", unit="runtime"):

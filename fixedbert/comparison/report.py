@@ -155,22 +155,23 @@ def advice(models: list[ComparedModel], first: Candidate, file: str, longest: in
 
 def instructions(runtime: str, model: Candidate, file: str, longest: int) -> str:
     """Returns the command that writes a model for the runtime, if one is necessary, and Python code that runs it."""
+    prompt = json.dumps(model.prompt, ensure_ascii=False)
+    texts = f"[{prompt} + text for text in {TWO_TEXTS}]" if model.prompt else TWO_TEXTS
     if runtime in GRAPHS:
         is_onnx, int8 = runtime.startswith("onnx"), " --int8" * runtime.endswith("int8")
         options = int8 if is_onnx else f" --runtime openvino{int8}" + f" --calibration_file {file}" * bool(int8)
         command = f"fixedbert export {model.source} --output_dir fast{options}"
         names = OUTPUTS.get(f"For{model.head}", ("logits",)) if model.head else [EMBEDDING]
         precision = {"openvino": "f32", "openvino-bf16": "bf16"}.get(runtime)
-        return f"$ {command}\n{loading_code(f'fast/{GRAPHS[runtime].file}', names, longest, precision=precision)}"
+        return f"$ {command}\n{loading_code(f'fast/{GRAPHS[runtime].file}', names, longest, texts, precision)}"
     is_unpadded, dtype, is_autocast = TORCH[runtime]
     command = f"$ fixedbert convert {model.source} --output_dir fast --unpad_inputs"
     command += " --dtype bfloat16\n" if dtype == torch.bfloat16 else "\n"
-    prompt = json.dumps(model.prompt, ensure_ascii=False)
     code = TORCH_CODE.format(
         model_class=f"AutoModelFor{model.head}" if model.head else "AutoModel",
         source="fast" if is_unpadded else model.source,
         options="" if is_unpadded else f", dtype={dtype}",
-        texts=f"[{prompt} + text for text in {TWO_TEXTS}]" if model.prompt else TWO_TEXTS,
+        texts=texts,
         longest=longest,
         autocast=', torch.autocast("cpu", torch.bfloat16)' if is_autocast else "",
     )

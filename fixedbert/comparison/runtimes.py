@@ -78,8 +78,8 @@ def is_bf16(runtime: str) -> bool:
 
 def missing_package(runtime: str) -> str | None:
     """Returns a package that is needed to build a graph for this runtime and is not installed, or None."""
-    packages = {"onnxruntime": ["onnxruntime", "onnxscript"], "openvino": ["openvino", "nncf", "onnxscript"]}
-    needed = packages.get(runtime.partition("-")[0], [])
+    needed = ["onnxruntime", "onnxscript", GRAPHS[runtime].package] if runtime in GRAPHS else []
+    needed += ["nncf"] if runtime == "openvino-int8" else []
     return next((package for package in needed if find_spec(package) is None), None)
 
 

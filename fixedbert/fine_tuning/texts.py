@@ -303,7 +303,7 @@ def split_rows(
 
     Args:
         percentage: percentage of the rows for validation.
-        labels: if given, both parts have the same fraction of each label. A label that occurs once is for training.
+        labels: if given, both parts have the same fraction of each label. Labels that occur once stay in training.
     """
     counts = Counter(labels or ())
     common = [index for index in range(len(rows)) if labels is None or counts[labels[index]] > 1]

@@ -209,7 +209,7 @@ def is_symbolic(x: torch.Tensor) -> bool:
 
 
 def may_be_true(mask: torch.Tensor) -> bool:
-    """Returns False if no element is True. Does not wait for a GPU or read values while tracing, but returns True."""
+    """Returns False if no element is True. On a GPU or while tracing, returns True without reading the values."""
     return is_symbolic(mask) or mask.device.type != "cpu" or bool(mask.any())
 
 
@@ -241,9 +241,7 @@ def select_packed_attention(attend, module, query, key, value, lengths: Sequence
     is_sdpa = attend is ALL_ATTENTION_FUNCTIONS["sdpa"]
     if query.device.type == "cpu":
         is_short = query.dtype == torch.bfloat16 and lengths.max_length_k <= LONGEST_BUCKET
-        can_use_buckets = is_sdpa and not (
-            query.requires_grad or module.is_causal or 0 in lengths.cu_seq_lens_q.diff()
-        )
+        can_use_buckets = is_sdpa and not (query.requires_grad or module.is_causal)
         return bucketed_attention if is_short and can_use_buckets else looped_attention
     return varlen_attention if is_sdpa and supports_varlen(query, value, dropout) else padded_attention
 
@@ -303,12 +301,14 @@ def bucketed_attention(attend, module, query, key, value, lengths: SequenceLengt
 @lru_cache(maxsize=16)  # all layers use the same buckets
 def buckets_for(lengths_q: tuple[int, ...], lengths_k: tuple[int, ...], dtype: torch.dtype) -> tuple:
     """
-    Sorts sequences with queries into buckets. The lengths are the numbers of queries and keys in each sequence.
+    Sorts sequences into buckets. The lengths are the numbers of queries and keys in each sequence.
+
+    Sequences without queries are omitted. Copies of the last token in a sequence serve as its padding.
 
     Returns:
-        Indices of the packed queries and of the packed keys that fill the rows of all buckets, where the last token of
-        a sequence also fills the padding; the position of each query in these rows; and for each bucket the number of
-        queries per sequence and an additive mask (size, 1, 1, Lk).
+        indices_q, indices_k: Indices of the packed queries and keys in the order of the buckets, with padding.
+        slots: Positions of the queries among `indices_q`.
+        buckets: For each bucket, the number of queries per sequence and an additive mask (size, 1, 1, Lk).
     """
     indices_q = torch.arange(sum(lengths_q)).split(lengths_q)
     indices_k = torch.arange(sum(lengths_k)).split(lengths_k)

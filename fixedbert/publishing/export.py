@@ -207,7 +207,7 @@ def check_options(runtime: str, int8: bool, calibration_file: str | Path | None)
         raise InputError("required with `runtime` openvino and `int8`, and only with them.", "calibration_file")
     for package in ("onnxruntime", "onnxscript"):
         require_package(package, "onnx")
-    for package in ("openvino", "nncf") if is_openvino else ():
+    for package in ["openvino"] * is_openvino + ["nncf"] * (is_openvino and int8):
         require_package(package, "openvino")
 
 

@@ -13,8 +13,7 @@ import copy
 import hashlib
 import shutil
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
@@ -23,12 +22,10 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..conversion.auxiliary_files import CARD, copy_auxiliary_files
 from ..conversion.checkpoints import model_directory
-from ..conversion.convert import DTYPES, check_equivalence
+from ..conversion.convert import DTYPES
 from ..conversion.families import build_model
-from ..conversion.growing import Heads, heads_of, int_or_list, per_layer, set_heads, to_fixed_head_bert
-from ..counts import forward_flops
-from ..fine_tuning.distillation import Batch, DistillationTrainer, distillation_arguments
-from ..model.configuration_fixed_head_bert import FixedHeadBertConfig
+from ..conversion.growing import Heads, int_or_list, set_heads
+from ..fine_tuning.distillation import DistillationTrainer, distillation_arguments
 from ..model.modeling_fixed_head_bert import FixedHeadBertPreTrainedModel
 from ..publishing.model_card import checkpoint_card
 from ..support.errors import InputError
@@ -39,168 +36,17 @@ from ..training.output import output_directory
 from ..training.resumption import check_same_data
 from .budget import LayerSize, Option, head_choices, neuron_choices, solve_knapsack
 from .calibration import CalibrationData, mean_tokens
-from .fisher_information import collect_statistics, layer_sizes, layers_of, non_padding_mask
-from .latency import LatencyTable, machine_name, measure_latencies, measure_speedup, median_time
+from .context import ShrinkContext, Target
+from .fisher_information import collect_statistics, layers_of
+from .latency import LatencyTable, machine_name, measure_latencies, median_time
 from .layers import LayerPruner, refit
-from .predictions import Fidelity, LoadedModel, measure_fidelity
-from .pruning import TOKENS_PER_DIMENSION
 from .report import FAMILY, FAMILY_PLOT, PLOT, ShrinkFamily, ShrinkResult, plot, plot_family
-from .serving import Serving, fastest_serving, random_batches
+from .serving import Serving, fastest_serving
 
 PRUNED = "pruned"  # subdirectory that contains the pruned model during distillation
 TRIES = 6  # maximum number of attempts to meet a target time
 NEAR, ENOUGH = 0.99, 1.04  # a measured / target speed in this range is accepted without further attempts
 LEARNING_RATE = 5e-5  # default for distillation; 2e-4 made mildly pruned models worse
-UNSUPPORTED = ("head_embedding", "qk_norm", "add_cross_attention")  # models with these fields set cannot be shrunk
-
-
-@dataclass(frozen=True, kw_only=True)
-class Target:
-    """The target for `shrink`: one of speedup, milliseconds, params, flops, or layer sizes."""
-
-    speedup: float | None = None
-    milliseconds: float | None = None
-    params: float | None = None
-    flops: float | None = None
-    attention_head_size: int | list[int] | None = None
-    value_head_size: int | list[int] | None = None
-    num_attention_heads: int | list[int] | None = None
-    intermediate_size: int | list[int] | None = None
-
-    def __post_init__(self):
-        names = {name for name, value in asdict(self).items() if value is not None}
-        budgets = names & {"speedup", "milliseconds", "params", "flops"}
-        if len(budgets) + bool(names - budgets) != 1:
-            raise InputError("specify one target: `speedup`, `milliseconds`, `params`, `flops`, or layer sizes.")
-
-    @property
-    def is_time(self) -> bool:
-        return self.speedup is not None or self.milliseconds is not None
-
-    @property
-    def is_shape(self) -> bool:
-        return not self.is_time and self.params is None and self.flops is None
-
-    def shapes(self, config: FixedHeadBertConfig) -> list[LayerSize]:
-        """
-        Returns the target shapes for all layers.
-
-        Raises:
-            InputError: If a layer would grow, or its head size would be 0.
-        """
-        old, value_size = heads_of(config), self.value_head_size
-        if value_size is None and config.value_head_size is None:
-            value_size = self.attention_head_size
-        new = zip(
-            per_layer(self.num_attention_heads, "num_attention_heads", [heads.num_heads for heads in old]),
-            per_layer(self.attention_head_size, "attention_head_size", [heads.size for heads in old]),
-            per_layer(value_size, "value_head_size", [heads.value_size for heads in old]),
-            strict=True,
-        )
-        neurons = per_layer(self.intermediate_size, "intermediate_size", config.neuron_counts)
-        shapes = [LayerSize(Heads(*heads), count) for heads, count in zip(new, neurons, strict=True)]
-        for index, shape in enumerate(shapes):
-            before, after = (*old[index], config.neuron_counts[index]), (*shape.heads, shape.neurons)
-            if any(not 0 <= size <= limit for size, limit in zip(after, before, strict=True)) or min(after[1:3]) < 1:
-                raise InputError(
-                    f"layer {index} with {old[index]} and {before[-1]} neurons cannot shrink to {shape.heads} and "
-                    f"{after[-1]} neurons."
-                )
-        return shapes
-
-
-@dataclass
-class ShrinkContext:
-    """The inputs for shrinking: the original model, the target, and calibration, held-out and distillation batches."""
-
-    source: str
-    original: FixedHeadBertPreTrainedModel
-    loaded: LoadedModel
-    target: Target
-    calibration: list[Batch]
-    held_out: list[Batch]
-    distillation: list[Batch] = field(default_factory=list)
-    seed: int = 0
-    dtype: torch.dtype = torch.float32
-    do_lower_case: bool | None = None
-    latency_file: Path | None = None
-    serving: Serving = Serving()
-
-    @classmethod
-    def load(
-        cls, source: str, data: CalibrationData, target: Target, distillation_rows: int = 0, **options
-    ) -> "ShrinkContext":
-        """
-        Loads the model, the tokenizer and the rows. `options` are passed to `LoadedModel.load`.
-
-        Raises:
-            InputError: If the rows contain too few tokens for a least-squares fit of the largest sublayer.
-        """
-        loaded = LoadedModel.load(source, **options)
-        dtype = loaded.model.dtype
-        loaded.model = original = fixed_head_model(loaded.model, source)
-        calibration, held_out, distillation = data.load(loaded, distillation_rows)
-        context = cls(source, original, loaded, target, calibration, held_out, distillation, data.seed, dtype)
-        inputs = max(max(shape.neurons, shape.heads.num_heads * shape.heads.value_size) for shape in context.shapes)
-        tokens = sum(int(non_padding_mask(batch).sum()) for batch in calibration)
-        needed = TOKENS_PER_DIMENSION * inputs
-        if tokens < needed:
-            raise InputError(
-                f"the calibration rows contain {tokens:,} tokens, but {inputs:,} neurons need at least {needed:,}; "
-                "provide more rows."
-            )
-        return context
-
-    @property
-    def shapes(self) -> list[LayerSize]:
-        return layer_sizes(self.original)
-
-    @property
-    def fixed_shapes(self) -> list[LayerSize] | None:
-        """The target shapes, or None if the target is a time or a size."""
-        return self.target.shapes(self.original.config) if self.target.is_shape else None
-
-    def fidelity(self, model: FixedHeadBertPreTrainedModel) -> Fidelity:
-        """Returns the fidelity of a model, as it is served, on the held-out rows."""
-        return measure_fidelity(self.original, self.serving.model(model), self.held_out, self.loaded.predict)
-
-    def operations(self, model: FixedHeadBertPreTrainedModel) -> int:
-        """Returns the FLOPs of the layers for a row of average length."""
-        length = round(mean_tokens(self.calibration))
-        return length * forward_flops(model.config, length)
-
-    @cached_property
-    def batches(self) -> list[Batch]:
-        """The batches on which models are timed."""
-        return random_batches(self.calibration)
-
-    def forward_passes(self, model: FixedHeadBertPreTrainedModel) -> Callable[[], object]:
-        """Returns a function that runs the model on `batches` as it will be served."""
-        return self.serving.forward_passes(model, self.batches)
-
-    def measure_speedup(self, pruned: FixedHeadBertPreTrainedModel) -> tuple[float, float, float]:
-        """Returns the seconds for the original, the seconds for the pruned model, and the speedup."""
-        before, after = self.forward_passes(self.original), self.forward_passes(pruned)
-        return measure_speedup(before, after, self.original.device)
-
-
-def fixed_head_model(model: PreTrainedModel, source: str) -> FixedHeadBertPreTrainedModel:
-    """
-    Converts the model to a FixedHeadBert in float32 and moves it to the GPU, if one is available.
-
-    Raises:
-        InputError: If the model uses unsupported features, or a layer has no heads or no neurons.
-    """
-    for name in UNSUPPORTED:
-        if getattr(model.config, name, None):
-            raise InputError(f"{source}: models that use {name} cannot be shrunk.")
-    fixed = model if isinstance(model, FixedHeadBertPreTrainedModel) else to_fixed_head_bert(model)
-    if fixed is not model:
-        check_equivalence(model, fixed)
-    if 0 in (*fixed.config.head_counts, *fixed.config.neuron_counts):
-        raise InputError(f"{source}: a layer has no heads or no neurons; shrink the original model instead.")
-    fixed.config.unpad_inputs = False
-    return fixed.eval().to("cuda" if torch.cuda.is_available() else "cpu", torch.float32)
 
 
 def shrink(  # noqa: PLR0913  the options of the command
@@ -320,7 +166,7 @@ def shrink(  # noqa: PLR0913  the options of the command
             return shrink_family(context, targets, output_dir)
         if distil_steps is None:
             with new_directory(output_dir) as directory:
-                pruned, result = prune(context, target, *statistics_for(context))
+                pruned, result = prune(context, *statistics_for(context))
                 context.serving.model(pruned).save_pretrained(directory)
                 write_accompanying_files(directory, output_path(output_dir).name, context, pruned, result)
         else:
@@ -354,7 +200,7 @@ def shrink_family(context: ShrinkContext, targets: list[Target], output_dir: str
         for target in targets:
             name = f"{target.speedup:g}x"
             (directory / name).mkdir()
-            pruned, result = prune(replace(context, target=target), target, table, pruners)
+            pruned, result = prune(replace(context, target=target), table, pruners)
             context.serving.model(pruned).save_pretrained(directory / name)
             write_accompanying_files(directory / name, name, context, pruned, result)
             results.append(replace(result, folder=f"{output_dir}/{name}"))
@@ -365,7 +211,7 @@ def shrink_family(context: ShrinkContext, targets: list[Target], output_dir: str
 
 
 def prune(
-    context: ShrinkContext, target: Target, table: LatencyTable | None, pruners: list[LayerPruner]
+    context: ShrinkContext, table: LatencyTable | None, pruners: list[LayerPruner]
 ) -> tuple[FixedHeadBertPreTrainedModel, ShrinkResult]:
     """Prunes a copy of the original model to the target and refits it. Returns the pruned model and its results."""
     original, shapes, fixed_shapes = context.original, context.shapes, context.fixed_shapes
@@ -390,7 +236,7 @@ def prune(
         operations=(context.operations(original), context.operations(pruned)),
         seconds=(before / len(context.batches), after / len(context.batches)),
         speedup=speedup,
-        target_speedup=target.speedup,
+        target_speedup=context.target.speedup,
         machine=machine_name(),
         serving=str(context.serving),
         table_speedup=table_speedup,
@@ -411,7 +257,7 @@ def prune_and_distil(context: ShrinkContext, training_args: CommonArguments, arg
         folder, kept = training_args.directory, training_args.directory / PRUNED
         if not kept.exists():
             with new_directory(kept) as directory:
-                pruned, result = prune(context, context.target, *statistics_for(context))
+                pruned, result = prune(context, *statistics_for(context))
                 pruned.save_pretrained(directory)
                 result.write(directory)
         # Always load from the file: AdamW states have the strides of the weights, which must match in a resumed run.
@@ -460,7 +306,14 @@ def layer_pruners(context: ShrinkContext, fixed_shapes: list[LayerSize] | None) 
 def latency_table(context: ShrinkContext) -> LatencyTable:
     """Reads the latency table from its file. If the file does not exist, measures the latencies and writes it."""
     if context.latency_file is not None and context.latency_file.exists():
-        return LatencyTable.read(context.latency_file, context.original.config.hidden_size, context.shapes)
+        table = LatencyTable.read(context.latency_file, context.original.config.hidden_size, context.shapes)
+        if table.serving != str(context.serving):
+            raise InputError(
+                f"{context.latency_file}: measured {table.serving}, but the new model runs {context.serving}; set "
+                "`unpad_inputs` and `dtype`, or use a different file.",
+                "latency_table",
+            )
+        return table
     served, masks = context.serving.model(context.original), [batch["attention_mask"] for batch in context.batches]
     table = measure_latencies(served, context.shapes, masks, str(context.serving))
     if context.latency_file is not None:

@@ -206,7 +206,7 @@ class CommonTrainer(Trainer):
         create_model_card(self)
 
     def log(self, logs, *args, **kwargs):
-        """Logs metrics, with the loss averaged over the steps since the last entry. Omits the loss of no steps."""
+        """Logs metrics, with the loss averaged over the steps since the last entry. Omits it if there were none."""
         if "loss" in logs and not self.window_steps:
             return
         if "loss" in logs or "train_loss" in logs:

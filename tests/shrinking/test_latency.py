@@ -6,8 +6,9 @@ import pytest
 
 from fixedbert.conversion.growing import Heads
 from fixedbert.shrinking.calibration import CalibrationData
+from fixedbert.shrinking.context import ShrinkContext, Target
 from fixedbert.shrinking.latency import LatencyTable
-from fixedbert.shrinking.shrink import ShrinkContext, Target, budget_for, latency_table, shrink
+from fixedbert.shrinking.shrink import budget_for, latency_table, shrink
 from fixedbert.support.errors import InputError
 
 SIZES = (2, 4, 6, 8)
@@ -21,7 +22,7 @@ def table_for(machine, rest=1e-2, **changes):
 
 
 def rows(texts):
-    return {"train_file": str(texts / "rows.txt"), "batch_size": 13}
+    return {"train_file": str(texts / "rows.txt"), "batch_size": 13, "unpad_inputs": False, "dtype": "float32"}
 
 
 def test_measured_speed_meets_the_target(large, texts, tmp_path, monkeypatch):
@@ -30,7 +31,7 @@ def test_measured_speed_meets_the_target(large, texts, tmp_path, monkeypatch):
     monkeypatch.setattr("fixedbert.shrinking.latency.time.perf_counter", lambda: next(clock) * 1e-3)
     measured = iter([(3.0, 2.0, 1.5), (3.0, 1.5, 2.0), (3.0, 1.5, 2.0)])
     monkeypatch.setattr("fixedbert.shrinking.shrink.median_time", lambda *_: 3.0)
-    monkeypatch.setattr("fixedbert.shrinking.shrink.measure_speedup", lambda *_: next(measured))
+    monkeypatch.setattr("fixedbert.shrinking.context.measure_speedup", lambda *_: next(measured))
     monkeypatch.setattr("fixedbert.shrinking.latency.machine_name", lambda: "a machine")
     table_for("a machine").write(tmp_path / "table.json")
     result = shrink(large, tmp_path / "out", speedup=2.0, latency_table=tmp_path / "table.json", **rows(texts))
@@ -92,3 +93,12 @@ def test_table_for_a_different_model(large, texts, tmp_path, changes):
     with pytest.raises(InputError, match="measured for a model with a different shape"):
         shrink(large, tmp_path / "out", speedup=2.0, latency_table=file, **rows(texts))
     assert not list(tmp_path.glob("out*"))
+
+
+def test_table_for_different_serving(large, texts, tmp_path):
+    """A table that was measured with padding does not apply to a model without padding."""
+    table_for("a server").write(tmp_path / "table.json")
+    options = rows(texts) | {"unpad_inputs": True, "latency_table": tmp_path / "table.json"}
+    with pytest.raises(InputError, match="measured with padding, in float32, but the new model runs without padding"):
+        shrink(large, tmp_path / "out", speedup=2.0, **options)
+    assert not (tmp_path / "out").exists()

@@ -22,10 +22,11 @@ from fixedbert.shrinking import serving
 from fixedbert.shrinking import shrink as shrinking
 from fixedbert.shrinking.budget import LayerSize
 from fixedbert.shrinking.calibration import CalibrationData
+from fixedbert.shrinking.context import ShrinkContext, Target
 from fixedbert.shrinking.fisher_information import collect_statistics, layer_sizes
 from fixedbert.shrinking.layers import refit
 from fixedbert.shrinking.predictions import measure_fidelity
-from fixedbert.shrinking.shrink import ShrinkContext, Target, layer_pruners, prune_layers, shrink
+from fixedbert.shrinking.shrink import layer_pruners, prune_layers, shrink
 from fixedbert.support.errors import InputError
 from fixedbert_cli import main
 
@@ -243,7 +244,7 @@ def test_models_that_cannot_be_shrunk(rows, tmp_path):
 
 def test_several_targets(large, rows, tmp_path, monkeypatch):
     """Several speedups give a directory each, from one collection of statistics, with the requested dtype."""
-    monkeypatch.setattr("fixedbert.shrinking.shrink.measure_speedup", lambda *_: (3.0, 2.0, 1.5))
+    monkeypatch.setattr("fixedbert.shrinking.context.measure_speedup", lambda *_: (3.0, 2.0, 1.5))
     options = {"speedup": [1.2, 1.5], "dtype": "bfloat16", "unpad_inputs": True}
     collect = Mock(wraps=shrinking.collect_statistics)
     monkeypatch.setattr(shrinking, "collect_statistics", collect)

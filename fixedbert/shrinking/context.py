@@ -1,0 +1,175 @@
+"""The inputs for shrinking: the target, the original model, its rows, and how the new model will be served."""
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+import torch
+from transformers import PreTrainedModel
+
+from ..conversion.convert import check_equivalence
+from ..conversion.growing import Heads, heads_of, per_layer, to_fixed_head_bert
+from ..counts import forward_flops
+from ..fine_tuning.distillation import Batch
+from ..model.configuration_fixed_head_bert import FixedHeadBertConfig
+from ..model.modeling_fixed_head_bert import FixedHeadBertPreTrainedModel
+from ..support.errors import InputError
+from .budget import LayerSize
+from .calibration import CalibrationData, mean_tokens
+from .fisher_information import layer_sizes, non_padding_mask
+from .latency import measure_speedup
+from .predictions import Fidelity, LoadedModel, measure_fidelity
+from .pruning import TOKENS_PER_DIMENSION
+from .serving import Serving, random_batches
+
+UNSUPPORTED = ("head_embedding", "qk_norm", "add_cross_attention")  # models with these fields set cannot be shrunk
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """The target for `shrink`: one of speedup, milliseconds, params, flops, or layer sizes."""
+
+    speedup: float | None = None
+    milliseconds: float | None = None
+    params: float | None = None
+    flops: float | None = None
+    attention_head_size: int | list[int] | None = None
+    value_head_size: int | list[int] | None = None
+    num_attention_heads: int | list[int] | None = None
+    intermediate_size: int | list[int] | None = None
+
+    def __post_init__(self):
+        names = {name for name, value in asdict(self).items() if value is not None}
+        budgets = names & {"speedup", "milliseconds", "params", "flops"}
+        if len(budgets) + bool(names - budgets) != 1:
+            raise InputError("specify one target: `speedup`, `milliseconds`, `params`, `flops`, or layer sizes.")
+
+    @property
+    def is_time(self) -> bool:
+        return self.speedup is not None or self.milliseconds is not None
+
+    @property
+    def is_shape(self) -> bool:
+        return not self.is_time and self.params is None and self.flops is None
+
+    def shapes(self, config: FixedHeadBertConfig) -> list[LayerSize]:
+        """
+        Returns the target shapes for all layers.
+
+        Raises:
+            InputError: If a layer would grow, or its head size would be 0.
+        """
+        old, value_size = heads_of(config), self.value_head_size
+        if value_size is None and config.value_head_size is None:
+            value_size = self.attention_head_size
+        new = zip(
+            per_layer(self.num_attention_heads, "num_attention_heads", [heads.num_heads for heads in old]),
+            per_layer(self.attention_head_size, "attention_head_size", [heads.size for heads in old]),
+            per_layer(value_size, "value_head_size", [heads.value_size for heads in old]),
+            strict=True,
+        )
+        neurons = per_layer(self.intermediate_size, "intermediate_size", config.neuron_counts)
+        shapes = [LayerSize(Heads(*heads), count) for heads, count in zip(new, neurons, strict=True)]
+        for index, shape in enumerate(shapes):
+            before, after = (*old[index], config.neuron_counts[index]), (*shape.heads, shape.neurons)
+            if any(not 0 <= size <= limit for size, limit in zip(after, before, strict=True)) or min(after[1:3]) < 1:
+                raise InputError(
+                    f"layer {index} with {old[index]} and {before[-1]} neurons cannot shrink to {shape.heads} and "
+                    f"{after[-1]} neurons."
+                )
+        return shapes
+
+
+@dataclass
+class ShrinkContext:
+    """The inputs for shrinking: the original model, the target, and calibration, held-out and distillation batches."""
+
+    source: str
+    original: FixedHeadBertPreTrainedModel
+    loaded: LoadedModel
+    target: Target
+    calibration: list[Batch]
+    held_out: list[Batch]
+    distillation: list[Batch] = field(default_factory=list)
+    seed: int = 0
+    dtype: torch.dtype = torch.float32
+    do_lower_case: bool | None = None
+    latency_file: Path | None = None
+    serving: Serving = Serving()
+
+    @classmethod
+    def load(
+        cls, source: str, data: CalibrationData, target: Target, distillation_rows: int = 0, **options
+    ) -> "ShrinkContext":
+        """
+        Loads the model, the tokenizer and the rows. `options` are passed to `LoadedModel.load`.
+
+        Raises:
+            InputError: If the rows contain too few tokens for a least-squares fit of the largest sublayer.
+        """
+        loaded = LoadedModel.load(source, **options)
+        dtype = loaded.model.dtype
+        loaded.model = original = fixed_head_model(loaded.model, source)
+        calibration, held_out, distillation = data.load(loaded, distillation_rows)
+        context = cls(source, original, loaded, target, calibration, held_out, distillation, data.seed, dtype)
+        inputs = max(max(shape.neurons, shape.heads.num_heads * shape.heads.value_size) for shape in context.shapes)
+        tokens = sum(int(non_padding_mask(batch).sum()) for batch in calibration)
+        needed = TOKENS_PER_DIMENSION * inputs
+        if tokens < needed:
+            raise InputError(
+                f"the calibration rows contain {tokens:,} tokens, but {inputs:,} neurons need at least {needed:,}; "
+                "provide more rows."
+            )
+        return context
+
+    @property
+    def shapes(self) -> list[LayerSize]:
+        return layer_sizes(self.original)
+
+    @property
+    def fixed_shapes(self) -> list[LayerSize] | None:
+        """The target shapes, or None if the target is a time or a size."""
+        return self.target.shapes(self.original.config) if self.target.is_shape else None
+
+    def fidelity(self, model: FixedHeadBertPreTrainedModel) -> Fidelity:
+        """Returns the fidelity of a model, as it is served, on the held-out rows."""
+        return measure_fidelity(self.original, self.serving.model(model), self.held_out, self.loaded.predict)
+
+    def operations(self, model: FixedHeadBertPreTrainedModel) -> int:
+        """Returns the FLOPs of the layers for a row of average length."""
+        length = round(mean_tokens(self.calibration))
+        return length * forward_flops(model.config, length)
+
+    @cached_property
+    def batches(self) -> list[Batch]:
+        """The batches on which models are timed."""
+        return random_batches(self.calibration)
+
+    def forward_passes(self, model: FixedHeadBertPreTrainedModel) -> Callable[[], object]:
+        """Returns a function that runs the model on `batches` as it will be served."""
+        return self.serving.forward_passes(model, self.batches)
+
+    def measure_speedup(self, pruned: FixedHeadBertPreTrainedModel) -> tuple[float, float, float]:
+        """Returns the seconds for the original, the seconds for the pruned model, and the speedup."""
+        before, after = self.forward_passes(self.original), self.forward_passes(pruned)
+        return measure_speedup(before, after, self.original.device)
+
+
+def fixed_head_model(model: PreTrainedModel, source: str) -> FixedHeadBertPreTrainedModel:
+    """
+    Converts the model to a FixedHeadBert in float32 and moves it to the GPU, if one is available.
+
+    Raises:
+        InputError: If the model uses unsupported features, or a layer has no heads or no neurons.
+    """
+    for name in UNSUPPORTED:
+        if getattr(model.config, name, None):
+            raise InputError(f"{source}: models that use {name} cannot be shrunk.")
+    fixed = model if isinstance(model, FixedHeadBertPreTrainedModel) else to_fixed_head_bert(model)
+    if fixed is not model:
+        check_equivalence(model, fixed)
+    if 0 in (*fixed.config.head_counts, *fixed.config.neuron_counts):
+        raise InputError(f"{source}: a layer has no heads or no neurons; shrink the original model instead.")
+    fixed.config.unpad_inputs = False
+    return fixed.eval().to("cuda" if torch.cuda.is_available() else "cpu", torch.float32)
