@@ -7,7 +7,7 @@ Fine-tune, evaluate and predict on texts or text pairs, from GLUE, a dataset on 
         --output_dir runs/mini-glue
     accelerate launch --num_processes 4 run_glue.py recipe.yaml
 
-docs/fine_tuning.md lists the arguments that transformers' run_glue.py does not have.
+docs/fine_tuning.md describes its arguments and the differences from transformers' script.
 """
 
 import fixedbert_cli

@@ -7,7 +7,7 @@ Fine-tune, evaluate and predict on SQuAD, or other questions whose answers are s
         --null_score_diff_threshold best --do_train --do_eval --output_dir runs/mini-squad2
     accelerate launch --num_processes 4 run_squad.py recipe.yaml
 
-docs/fine_tuning.md lists the arguments that transformers' run_qa.py does not have.
+docs/fine_tuning.md describes its arguments and the differences from transformers' script.
 """
 
 import fixedbert_cli
