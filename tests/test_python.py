@@ -36,11 +36,11 @@ def classifier(tmp_path) -> Path:
 
 
 def test_functions_and_results_are_exported_and_documented():
-    """Commands are also functions, and docs/api.md lists all functions, result classes and model classes."""
+    """Commands are also functions, and docs/reference.md lists all functions, result classes and model classes."""
     tasks = {"pretrain": "pretrain", "glue": "fine_tune_glue", "squad": "fine_tune_squad"}
     functions = {*COMMANDS} | {*tasks.values()}
     results = {*fixedbert.LAZY} - functions | {"InputError"}
-    page = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "reference.md").read_text(encoding="utf-8")
     assert functions <= {*fixedbert.LAZY} and tasks.keys() == TASKS.keys()
     for name in functions:
         assert callable(getattr(fixedbert, name)) and f".. autofunction:: fixedbert.{name}\n" in page
