@@ -42,20 +42,20 @@ BUDGETS = {
     "fixedbert/model": 1397,
     "fixedbert/conversion": 1202,
     "fixedbert/data": 2258,
-    "fixedbert/fine_tuning": 3198,
+    "fixedbert/fine_tuning": 3172,
     "fixedbert/pretraining": 850,
     "fixedbert/training": 1338,
     "fixedbert/shrinking": 2333,
-    "fixedbert/comparison": 1044,
+    "fixedbert/comparison": 1049,
     "fixedbert/inspection": 737,
     "fixedbert/publishing": 874,
     "fixedbert/support": 445,
     "experiments": 4000,
     "benchmarks": 2139,
     "soak": 561,
-    "tests": 15321,
+    "tests": 15329,
 }
-INSTALLED_BUDGET = 16390  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
+INSTALLED_BUDGET = 16369  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
 
 
 def module_of(file: Path) -> str:

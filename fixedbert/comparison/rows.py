@@ -11,11 +11,18 @@ import numpy as np
 from ..data.readers import DataFile, file_format
 from ..data.tokenizers import encode
 from ..fine_tuning.distillation import Predictions
-from ..fine_tuning.glue import GlueEvaluation, check_text_columns
-from ..fine_tuning.glue_metrics import glue_scores
+from ..fine_tuning.glue import check_text_columns
+from ..fine_tuning.glue_metrics import GlueEvaluation
 from ..fine_tuning.label_columns import encode_labels
 from ..fine_tuning.labels import MULTI, REGRESSION, align_labels, default_names, problem_type_of
-from ..fine_tuning.squad_metrics import SquadEvaluation, best_score, exact_match, squad_scores, squad_v2_scores
+from ..fine_tuning.squad_metrics import (
+    AnswerArguments,
+    SquadEvaluation,
+    best_score,
+    exact_match,
+    squad_scores,
+    squad_v2_scores,
+)
 from ..fine_tuning.squad_questions import load_squad, questions_in, questions_that_fit
 from ..fine_tuning.squad_windows import squad_windows
 from ..fine_tuning.target_scaling import unscale
@@ -109,7 +116,7 @@ class TextRows(Rows):
             label_columns=columns.labels or ("label",),
         )
         for trained_on in dict.fromkeys(expected):
-            check_text_columns(loaded.text_columns, trained_on, train=False)
+            check_text_columns(loaded.text_columns, trained_on)
         rows, self.text_columns = loaded.splits[split], loaded.text_columns
         if split == "validation":
             self.label_ids, _ = align_labels(loaded.labels, config, False, loaded.problem_type)
@@ -127,14 +134,13 @@ class TextRows(Rows):
         (outputs,) = model.outputs
         if outputs.kind == "embeddings":
             return Answers([outputs], {})
-        evaluation, names = GlueEvaluation(None, model.config), GlueEvaluation(None, self.config).class_names
-        kind = evaluation.problem_type
+        evaluation, reference = GlueEvaluation(None, model.config), GlueEvaluation(None, self.config)
+        kind, names = evaluation.problem_type, reference.class_names
         predictions, probabilities = evaluation.predict(outputs.values.numpy())
         scores, correct = {}, None
         if self.label_ids is not None:
             labels = encode_labels(self.data["label"][:], self.label_ids, self.config)
-            each = probabilities if kind == MULTI else None
-            scores = glue_scores(kind, predictions, labels, targets=names, probabilities=each)
+            scores = reference.scores(predictions, labels, probabilities)
             correct = (predictions == labels).reshape(len(labels), -1).all(axis=1)
         if probabilities is None:
             return Answers([Predictions(unscale(outputs.values, model.config), outputs.kind)], scores)
@@ -237,9 +243,8 @@ class QuestionRows(Rows):
 
     def answers(self, model, models):
         outputs, windows = model.outputs, [window for row in model.features for window in row]
-        evaluation = SquadEvaluation(
-            self.data, datasets.Dataset.from_list(windows), version_2_with_negative=self.version_2
-        )
+        arguments = AnswerArguments(version_2_with_negative=self.version_2)
+        evaluation = SquadEvaluation(self.data, datasets.Dataset.from_list(windows), arguments)
         evaluation.predict(*(output.values.numpy() for output in outputs))
         texts, references = evaluation.predictions, evaluation.answers
         n_best = [(answer, evaluation.n_best[name]) for name, answer in texts.items()]

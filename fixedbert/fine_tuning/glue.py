@@ -7,9 +7,8 @@ from typing import Any, ClassVar
 import datasets
 import numpy as np
 from accelerate import PartialState
-from scipy.special import expit, softmax
 from sklearn.metrics import classification_report
-from transformers import AutoModelForSequenceClassification, EvalPrediction, PreTrainedConfig, PreTrainedTokenizerBase
+from transformers import AutoModelForSequenceClassification, PreTrainedConfig, PreTrainedTokenizerBase
 
 from ..data.glue import TASKS
 from ..data.tokenizers import check_features
@@ -21,12 +20,12 @@ from ..training.plots import draw_glue
 from .class_weights import read_class_weights
 from .examples import SAMPLE_SEED, longest_first, warn_of_overlap
 from .fine_tune import FineTuningTask
-from .glue_metrics import METRICS, glue_scores
+from .glue_metrics import GlueEvaluation
 from .label_columns import encode_labels
-from .labels import MULTI, REGRESSION, align_labels, default_names, match_names, problem_type_of
+from .labels import REGRESSION, align_labels
 from .prediction_files import prediction_columns, write_predictions, write_submission
 from .sweep import sweep
-from .target_scaling import choose_scaling, is_unit_scale, scale, unscale
+from .target_scaling import choose_scaling, is_unit_scale, scale
 from .texts import ReadingOptions, RowSource, TextData, dataset_rows, load_task, read_splits, text_features
 from .trainer import FineTuningArguments, FineTuningDataArguments, FineTuningTrainer
 
@@ -37,7 +36,7 @@ REPORT = "classification_report.txt"
 class GlueDataArguments(FineTuningDataArguments):
     """Arguments for the texts and their labels or scores."""
 
-    alternatives: ClassVar[str] = "`task_name` or `dataset_name`"
+    alternatives: ClassVar[tuple[str, ...]] = ("task_name", "dataset_name")
 
     task_name: list[str] | None = field(
         default=None, metadata={"help": f"One or more GLUE tasks ({', '.join(TASKS)}), or all."}
@@ -84,18 +83,21 @@ class GlueDataArguments(FineTuningDataArguments):
     pool: str = field(default="mean", metadata={"help": "How to combine the logits of windows: mean or max."})
 
     def __post_init__(self):
+        super().__post_init__()
+        percentage, texts = self.validation_split_percentage, split_names(self.text_column_names)
         if not 0 < self.threshold < 1:
             raise InputError(f"{self.threshold}: must be between 0 and 1.", "threshold")
         if self.pool not in ("mean", "max"):
             raise InputError(f"{self.pool!r}: must be mean or max.", "pool")
+        if len(texts) > 2:
+            raise InputError("accepts at most two columns.", "text_column_names")
         if taken := {"row", "prediction", "probability"} & {*split_names(self.id_column_name)}:
             raise InputError(f"{taken.pop()}: a column of predictions.csv has this name.", "id_column_name")
-        percentage = self.validation_split_percentage
         if percentage is not None and not 0 < percentage < 100:
             raise InputError(f"{percentage}: must be between 1 and 99.", "validation_split_percentage")
-        if percentage is not None and (self.validation_file or self.task_name):
-            other = "task_name" if self.task_name else "validation_file"
-            raise InputError(f"cannot be combined with `{other}`.", "validation_split_percentage")
+        for name in ("validation_file", "task_name"):
+            if percentage is not None and getattr(self, name):
+                raise InputError(f"cannot be combined with `{name}`.", "validation_split_percentage")
 
     def tasks(self, predict: bool) -> list[str | None]:
         """Returns the tasks in the order in which they run, or [None] for the user's own data."""
@@ -123,15 +125,9 @@ def load_texts(
 
     `seed` draws the rows for `max_*_samples`. `expected_columns` are the text columns on which the model was trained.
     """
-    if arguments.task_name and (arguments.dataset_name or arguments.train_file):
-        other = "dataset_name" if arguments.dataset_name else "train_file"
-        raise InputError(f"cannot be combined with `{other}`.", "task_name")
     options: dict[str, Any] = {"max_samples": {kind: arguments.max_samples(kind) for kind in kinds}, "seed": seed}
     if task:
         return load_task(task, arguments.data_dir, kinds, arguments.skip_bad_rows, hub_options, **options)
-    texts = split_names(arguments.text_column_names) or None
-    if texts and len(texts) > 2:
-        raise InputError("accepts at most two columns.", "text_column_names")
     if arguments.validation_split_percentage and "validation" in kinds:  # its rows come from the training data
         kinds = ("train", *(kind for kind in kinds if kind == "test"))
     names = {kind: arguments.validation_split_name if kind == "validation" else kind for kind in kinds}
@@ -142,7 +138,7 @@ def load_texts(
     return read_splits(
         sources,
         ReadingOptions(
-            text_columns=texts,
+            text_columns=split_names(arguments.text_column_names),
             expected_columns=expected_columns,
             label_columns=split_names(arguments.label_column_name),
             id_columns=split_names(arguments.id_column_name),
@@ -195,34 +191,48 @@ class TextClassification(FineTuningTask):
         self.data = load_texts(
             name, data_args, training_args.kinds, training_args.sample_seed, trained_on, **hub_options
         )
-        check_text_columns(self.data.text_columns, trained_on, training_args.do_train)
+        if not training_args.do_train:
+            check_text_columns(self.data.text_columns, trained_on)
         label_ids, self.new_head = align_labels(
             self.data.labels, config, training_args.do_train, self.data.problem_type
         )
+        self.trainer_options: dict[str, Any] = {"pool": data_args.pool}
         train = self.data.splits.get("train")
         if train is not None:
             config.text_column_names = [*self.data.text_columns]
-        if train is not None and config.problem_type == REGRESSION:
-            self.fit_scale(encode_labels(train["label"], label_ids, config).reshape(len(train), -1), config)
+            labels = encode_labels(train["label"], label_ids, config)
+            if config.problem_type == REGRESSION:
+                self.fit_scale(labels.reshape(len(train), -1), config)
+            if data_args.class_weights:
+                self.trainer_options["class_weights"] = read_class_weights(data_args.class_weights, labels, config)
         self.evaluation = GlueEvaluation(name, config, data_args.threshold)
         self.compute_metrics, self.metric_names = self.evaluation, self.evaluation.metric_names
-        self.trainer_options: dict[str, Any] = {"pool": data_args.pool}
-        if data_args.class_weights and train is not None:
-            labels = encode_labels(train["label"], label_ids, config)
-            self.trainer_options["class_weights"] = read_class_weights(data_args.class_weights, labels, config)
-        check_stride(data_args, tokenizer, len(self.data.text_columns))
-        self.features, options = {}, {"stride": data_args.stride, **data_args.map_options()}
+        self.features = self.tokenize(tokenizer, label_ids, config)
+        for split, rows in self.data.of_kind("validation").items():
+            warn_of_overlap(split, train, rows, ("sentence1", "sentence2"))
+        self.evaluated = {split: longest_first(self.features[split]) for split in self.data.of_kind("validation")}
+
+    def tokenize(
+        self, tokenizer: PreTrainedTokenizerBase, label_ids: dict[str, int], config: PreTrainedConfig
+    ) -> dict[str, datasets.Dataset]:
+        """Returns the features of each split. Prints how many rows are truncated, or split into windows."""
+        length, stride = self.data_args.max_seq_length, self.data_args.stride
+        room = length - tokenizer.num_special_tokens_to_add()
+        if stride is not None and (len(self.data.text_columns) > 1 or not 0 <= stride < room):
+            raise InputError(f"{stride}: requires single texts, and a number below {room}.", "stride")
+        result = {}
         for split, rows in self.data.splits.items():
             targets = None
             if "label" in rows.column_names:
                 targets = scale(encode_labels(rows["label"], label_ids, config), config)
-            features = text_features(rows, tokenizer, data_args.max_seq_length, targets, **options)
+            features = text_features(rows, tokenizer, length, targets, stride=stride, **self.data_args.map_options())
             check_features(split, features, tokenizer)
-            self.features[split] = features
-            report_truncation(split, features, len(rows), data_args.max_seq_length)
-        for split, rows in self.data.of_kind("validation").items():
-            warn_of_overlap(split, train, rows, ("sentence1", "sentence2"))
-        self.evaluated = {split: longest_first(self.features[split]) for split in self.data.of_kind("validation")}
+            if truncated := sum(features["truncated"][:]):
+                PartialState().print(f"{split}: {truncated:,} of {len(rows):,} rows are truncated to {length} tokens")
+            if len(features) > len(rows):
+                PartialState().print(f"{split}: {len(rows):,} rows are split into {len(features):,} windows")
+            result[split] = features
+        return result
 
     def fit_scale(self, targets: np.ndarray, config: PreTrainedConfig):
         """Chooses the scale of targets (rows, outputs) for a new head, or replaces a head with a different scale."""
@@ -234,26 +244,27 @@ class TextClassification(FineTuningTask):
             choose_scaling(targets, config)
 
     def evaluate(self, trainer: FineTuningTrainer):
-        metrics: dict[str, float] = {}
+        metrics: dict[str, Any] = {}
         panels = []
         for split, rows in self.evaluated.items():
-            count = len(self.data.splits[split])
-            if split == "validation_mismatched":  # named eval_accuracy_mm, as in run_glue.py
-                results = trainer.evaluate(rows, metric_key_prefix="eval_mm") | {"eval_mm_samples": count}
-                results = {f"{name.replace('eval_mm_', 'eval_')}_mm": value for name, value in results.items()}
-            else:
-                results = trainer.evaluate(rows) | {"eval_samples": count}
-            metrics |= results
+            # The metrics for the mismatched validation set of MNLI are named eval_accuracy_mm, as in run_glue.py.
+            prefix, suffix = ("eval_mm", "_mm") if split == "validation_mismatched" else ("eval", "")
+            results = trainer.evaluate(rows, metric_key_prefix=prefix)
+            results[f"{prefix}_samples"] = len(self.data.splits[split])
+            metrics |= {f"{name.replace('eval_mm_', 'eval_')}{suffix}": value for name, value in results.items()}
             panels.append((split, self.evaluation.label_ids, self.evaluation.predictions))
-        record_metrics(trainer, "eval", metrics)
+        record_metrics(trainer, "eval", metrics | {"eval_dtype": trainer.dtype_name})
         if not trainer.is_world_process_zero():
             return
+        names, directory = self.evaluation.class_names, trainer.args.directory
         if self.name is None and self.evaluation.problem_type != REGRESSION:
-            text = self.evaluation.report()
-            print(text)
-            write_atomically(trainer.args.directory / REPORT, text + "\n")
-        title, file = self.name or "validation file", trainer.args.directory / "glue.png"
-        draw_glue(trainer.state.log_history, title, panels, self.evaluation.class_names, file)
+            labels, predictions = self.evaluation.label_ids, self.evaluation.predictions
+            options: dict[str, Any] = {"labels": [*range(len(names))], "target_names": names, "zero_division": 0.0}
+            report = classification_report(labels, predictions, **options)
+            print(report)
+            write_atomically(directory / REPORT, report + "\n")
+        title = self.name or "validation file"
+        draw_glue(trainer.state.log_history, title, panels, names, directory / "glue.png")
 
     def predict(self, trainer: FineTuningTrainer):
         for split, rows in self.data.of_kind("test").items():
@@ -275,108 +286,14 @@ def split_names(names: str | None) -> tuple[str, ...]:
     return tuple(names.split(",")) if names else ()
 
 
-def check_text_columns(columns: tuple[str, ...], trained_on: tuple[str, ...], train: bool):
+def check_text_columns(columns: tuple[str, ...], trained_on: tuple[str, ...]):
     """
     Compares the text columns in the data with those on which the model was trained, and prints swapped columns.
 
-    Raises:
-        InputError: If a model for text pairs is applied to single texts or vice versa, without training.
+    Raises InputError if a model for text pairs is applied to single texts or vice versa.
     """
-    if not trained_on or train:
-        return
-    if len(columns) != len(trained_on):
-        raise InputError(
-            f"the texts are {', '.join(columns)}, but the model was trained on {', '.join(trained_on)}; use data with "
-            "the same columns."
-        )
+    message = f"the texts are {', '.join(columns)}, but the model was trained on {', '.join(trained_on)}"
+    if trained_on and len(columns) != len(trained_on):
+        raise InputError(f"{message}; use data with the same columns.")
     if columns != trained_on and {*columns} == {*trained_on}:
-        PartialState().print(
-            f"the texts are {', '.join(columns)}, but the model was trained on {', '.join(trained_on)}"
-        )
-
-
-def check_stride(arguments: GlueDataArguments, tokenizer: PreTrainedTokenizerBase, columns: int):
-    """Raises InputError if texts cannot be split into windows with `stride`."""
-    room = arguments.max_seq_length - tokenizer.num_special_tokens_to_add()
-    if arguments.stride is not None and columns > 1:
-        raise InputError("text pairs cannot be split into windows; combine them into one column.", "stride")
-    if arguments.stride is not None and not 0 <= arguments.stride < room:
-        raise InputError(f"{arguments.stride}: must be between 0 and {room - 1} tokens.", "stride")
-
-
-def report_truncation(split: str, features: datasets.Dataset, rows: int, max_seq_length: int):
-    """Prints how many rows were truncated, or split into several windows."""
-    if truncated := sum(features["truncated"][:]):
-        PartialState().print(f"{split}: {truncated:,} of {rows:,} rows are truncated to {max_seq_length} tokens")
-    if len(features) > rows:
-        PartialState().print(f"{split}: {rows:,} rows are split into {len(features):,} windows")
-
-
-class GlueEvaluation:
-    """
-    Computes the metrics for a task. Also keeps the labels and predictions from the last evaluation, for the plot.
-
-    Instances can be passed to Trainer as `compute_metrics`.
-
-    Args:
-        task: the GLUE task, or None for other data.
-        config: configuration of the model, with the label names in the order of its logits.
-        threshold: for several labels per text, all labels with at least this probability are predicted.
-    """
-
-    def __init__(self, task: str | None, config: PreTrainedConfig, threshold: float = 0.5):
-        self.problem_type, self.config, self.threshold = problem_type_of(config), config, threshold
-        self.task = task or self.problem_type
-        is_single_score = self.problem_type == REGRESSION and config.num_labels == 1
-        self.class_names = [] if is_single_score else default_names(config)
-        self.label_ids = self.predictions = np.array([])  # (examples,) or (examples, outputs)
-        names = [*TASKS[task].labels] if task in TASKS else []
-        # GLUE's positive class is 1, but the model can use different label ids.
-        matched = match_names(names, self.class_names)
-        self.positive = matched[1] if matched else 1
-
-    @property
-    def metric_names(self) -> list[str]:
-        """Names of the metrics that an evaluation returns."""
-        names = ["loss", *METRICS.get(self.task, ())]
-        if self.task in TASKS and len(names) > 2:
-            names.append("combined_score")
-        if self.task == MULTI:
-            names.append("average_precision")
-        if self.problem_type == REGRESSION:
-            names += [f"pearson_{name}" for name in self.class_names]
-        return names
-
-    def predict(self, output: np.ndarray | tuple) -> tuple[np.ndarray, np.ndarray | None]:
-        """
-        Returns the predictions and the probabilities (examples, labels) for the logits (examples, outputs).
-
-        Predictions are label ids or scores (examples,), or 0/1 flags or scores (examples, outputs). For regression,
-        the probabilities are None. `output` can also be a tuple of outputs that begins with the logits.
-        """
-        logits = output[0] if isinstance(output, tuple) else output
-        if self.problem_type == REGRESSION:
-            scores = unscale(logits, self.config)
-            return scores if self.class_names else scores[:, 0], None
-        if self.problem_type == MULTI:
-            probabilities = expit(logits.astype(np.float64))
-            return (probabilities >= self.threshold).astype(int), probabilities
-        return logits.argmax(axis=1), softmax(logits.astype(np.float64), axis=1)
-
-    def __call__(self, prediction: EvalPrediction) -> dict[str, float]:
-        labels = np.asarray(prediction.label_ids)
-        self.predictions, probabilities = self.predict(prediction.predictions)
-        self.label_ids = unscale(labels, self.config) if self.problem_type == REGRESSION else labels
-        probabilities = probabilities if self.task == MULTI else None
-        names = self.class_names
-        metrics = glue_scores(self.task, self.predictions, self.label_ids, self.positive, names, probabilities)
-        if self.task in TASKS and len(metrics) > 1:
-            metrics["combined_score"] = float(np.mean(list(metrics.values())))
-        return metrics
-
-    def report(self) -> str:
-        """Returns a table with precision, recall, F1 and support for each label in the last evaluation."""
-        labels, names = range(len(self.class_names)), self.class_names
-        return classification_report(
-            self.label_ids, self.predictions, labels=[*labels], target_names=names, zero_division=0.0
-        )
+        PartialState().print(message)

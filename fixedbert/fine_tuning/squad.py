@@ -17,7 +17,7 @@ from ..training.output import Trained, record_metrics
 from ..training.plots import draw_squad
 from .examples import longest_first, sample_rows, warn_of_overlap
 from .fine_tune import FineTuningTask
-from .squad_metrics import SquadEvaluation, f1_gain_without_punctuation, squad_scores, squad_v2_scores
+from .squad_metrics import AnswerArguments, SquadEvaluation, f1_gain_without_punctuation, squad_scores, squad_v2_scores
 from .squad_questions import load_squad, question_rows, questions_that_fit
 from .squad_windows import squad_windows
 from .sweep import sweep
@@ -27,26 +27,11 @@ MIN_GAIN = 0.5  # percentage points; minimum for a warning about punctuation tha
 
 
 @dataclass
-class SquadDataArguments(FineTuningDataArguments):
+class SquadDataArguments(AnswerArguments, FineTuningDataArguments):
     """Arguments for the questions, their windows, and the selection of answers."""
 
     max_seq_length: int = field(default=384, metadata={"help": "Maximum number of tokens in a window."})
-    version_2_with_negative: bool = field(
-        default=False, metadata={"help": "Accept questions without an answer, as in SQuAD 2.0."}
-    )
-    null_score_diff_threshold: str = field(
-        default="0.0",
-        metadata={
-            "help": "Predict no answer if the score of [CLS] exceeds the score of the best answer by more than this. "
-            "best: choose the threshold that maximizes F1."
-        },
-    )
     doc_stride: int = field(default=128, metadata={"help": "Number of context tokens by which windows overlap."})
-    n_best_size: int = field(
-        default=20,
-        metadata={"help": "Number of starts and ends considered per window, and of answers kept per question."},
-    )
-    max_answer_length: int = field(default=30, metadata={"help": "Maximum answer length in tokens."})
 
 
 def load_questions(
@@ -122,14 +107,7 @@ class QuestionAnswering(FineTuningTask):
                 self.features[kind] = sample_rows(windows, limit, seed)
                 continue
             self.features[kind] = longest_first(windows)
-            self.evaluations[kind] = SquadEvaluation(
-                examples[kind],
-                self.features[kind],
-                data_args.n_best_size,
-                data_args.max_answer_length,
-                data_args.version_2_with_negative,
-                data_args.null_score_diff_threshold,
-            )
+            self.evaluations[kind] = SquadEvaluation(examples[kind], self.features[kind], data_args)
         if "validation" in examples:
             warn_of_overlap("validation", examples.get("train"), examples["validation"], ("question", "context"))
         self.evaluated = {kind: rows for kind, rows in self.features.items() if kind == "validation"}
@@ -140,7 +118,8 @@ class QuestionAnswering(FineTuningTask):
 
     def evaluate(self, trainer: FineTuningTrainer):
         evaluation, windows = self.evaluations["validation"], self.features["validation"]
-        record_metrics(trainer, "eval", trainer.evaluate() | {"eval_samples": len(windows)})
+        counts: dict[str, Any] = {"eval_samples": len(windows), "eval_dtype": trainer.dtype_name}
+        record_metrics(trainer, "eval", trainer.evaluate() | counts)
         if trainer.is_world_process_zero():
             write_answers(trainer.args.directory, "eval", evaluation, self.skipped["validation"])
             gain = f1_gain_without_punctuation(evaluation.predictions, evaluation.answers)
@@ -155,7 +134,7 @@ class QuestionAnswering(FineTuningTask):
     def predict(self, trainer: FineTuningTrainer):
         evaluation, windows = self.evaluations["test"], self.features["test"]
         if "validation" in self.evaluations:  # use the threshold chosen on the validation questions
-            evaluation.null_score_diff_threshold = self.evaluations["validation"].threshold
+            evaluation.fixed_threshold = self.evaluations["validation"].threshold
         answers = evaluation.answers.values()
         answered = any(answers) if evaluation.version_2_with_negative else all(answers)
         trainer.compute_metrics = evaluation if answered else None

@@ -5,6 +5,7 @@ import string
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 
 import datasets
 import numpy as np
@@ -155,22 +156,38 @@ def best_threshold(
     return 100 * float(totals[texts]) / len(scores), float(threshold)
 
 
+@dataclass
+class AnswerArguments:
+    """Arguments for the selection of answers."""
+
+    version_2_with_negative: bool = field(
+        default=False, metadata={"help": "Accept questions without an answer, as in SQuAD 2.0."}
+    )
+    null_score_diff_threshold: str = field(
+        default="0.0",
+        metadata={
+            "help": "Predict no answer if the score of [CLS] exceeds the score of the best answer by more than this. "
+            "best: choose the threshold that maximizes F1."
+        },
+    )
+    n_best_size: int = field(
+        default=20,
+        metadata={"help": "Number of starts and ends considered per window, and of answers kept per question."},
+    )
+    max_answer_length: int = field(default=30, metadata={"help": "Maximum answer length in tokens."})
+
+
 class SquadEvaluation:
     """
     Converts the logits for all windows into answers, as run_qa.py does, and computes the metrics.
 
-    Instances can be passed to Trainer as `compute_metrics`. The score of a span is the sum of its two logits.
+    Instances can be passed to Trainer as `compute_metrics`. The score of a span is the sum of its two logits. The
+    score of [CLS] is its minimum over all windows.
 
     Args:
         rows: the questions, from `question_rows`.
         windows: the windows from `squad_windows`, in any order.
-        n_best_size: number of best starts and ends that are combined in each window, and number of spans that are kept
-            for each question.
-        max_answer_length: maximum number of tokens in a span.
-        version_2_with_negative: allow empty answers.
-        null_score_diff_threshold: the answer is empty if the score of [CLS] exceeds the score of the best span by more
-            than this threshold. The score of [CLS] is its minimum over all windows. "best" selects the threshold with
-            the best F1.
+        arguments: options for the selection of answers.
 
     Attributes:
         predictions: the predicted answer for each question id.
@@ -179,26 +196,17 @@ class SquadEvaluation:
         threshold: the threshold that the last evaluation used.
     """
 
-    def __init__(
-        self,
-        rows: datasets.Dataset,
-        windows: datasets.Dataset,
-        n_best_size: int = 20,
-        max_answer_length: int = 30,
-        version_2_with_negative: bool = False,
-        null_score_diff_threshold: float | str = 0.0,
-    ):
+    def __init__(self, rows: datasets.Dataset, windows: datasets.Dataset, arguments: AnswerArguments):
         self.contexts = dict(zip(rows["id"], rows["context"], strict=True))
         self.answers = {row["id"]: row["answers"]["text"] for row in rows}
         table = windows.with_format("arrow")[:]
         self.questions = table["question"].to_numpy()
         self.offsets, self.ends = as_arrays(table["offsets"].combine_chunks())
         self.lengths = table["length"].to_numpy()
-        self.n_best_size = n_best_size
-        self.max_answer_length = max_answer_length
-        self.version_2_with_negative = version_2_with_negative
-        is_best = null_score_diff_threshold == "best"
-        self.null_score_diff_threshold = "best" if is_best else float(null_score_diff_threshold)
+        self.n_best_size, self.max_answer_length = arguments.n_best_size, arguments.max_answer_length
+        self.version_2_with_negative = arguments.version_2_with_negative
+        chosen = arguments.null_score_diff_threshold
+        self.fixed_threshold = None if chosen == "best" else float(chosen)  # None to choose it in each evaluation
         self.threshold = 0.0
         self.predictions: dict[str, str] = {}
         self.n_best: dict[str, list[dict]] = {}
@@ -233,9 +241,8 @@ class SquadEvaluation:
                 if no_answer not in candidates:
                     candidates.append(no_answer)
             self.n_best[name] = with_probabilities(candidates)
-        if isinstance(self.null_score_diff_threshold, float):
-            self.threshold = self.null_score_diff_threshold
-        else:
+        self.threshold = self.fixed_threshold or 0.0
+        if self.fixed_threshold is None:
             self.threshold = squad_v2_scores(texts, self.answers, self.null_odds)["best_f1_thresh"]
         empty = {name for name, odds in self.null_odds.items() if odds > self.threshold}
         self.predictions = {name: "" if name in empty else text for name, text in texts.items()}

@@ -60,7 +60,7 @@ def plan_runs(tasks: list[str | None], training_args: FineTuningArguments) -> li
         raise InputError("can only be used with a single `task_name`.", "teacher_model")
     for task in tasks:
         if (metrics := METRICS.get(task or "")) and len(tasks) > 1:
-            check_metric(training_args, ["loss", *metrics, *["combined_score"][: len(metrics) - 1]])
+            check_metric(training_args, ["loss", *metrics])
     values = GRIDS[grid] if grid else {}
     points = [tuple(zip(values, point, strict=True)) for point in product(*values.values())]
     seeds = dict.fromkeys(training_args.seeds or [training_args.seed])

@@ -89,7 +89,7 @@ class FineTuningArguments(CommonArguments):
 class FineTuningDataArguments:
     """Arguments for the source of the examples, their number, and their tokenization."""
 
-    alternatives: ClassVar[str] = "`dataset_name`"  # arguments that replace the files, for messages
+    alternatives: ClassVar[tuple[str, ...]] = ("dataset_name",)  # arguments that replace the files
     dataset_name: str | None = field(default=None, metadata={"help": "Hub id of a dataset, such as rajpurkar/squad."})
     dataset_config_name: str | None = field(default=None, metadata={"help": "Configuration of the dataset."})
     train_file: str | None = field(default=None, metadata={"help": "A .csv, .tsv, .json, .jsonl or .parquet file."})
@@ -114,6 +114,12 @@ class FineTuningDataArguments:
     )
     overwrite_cache: bool = field(default=False, metadata={"help": "Tokenize again instead of using cached features."})
 
+    def __post_init__(self):
+        files = ("train_file", "validation_file", "test_file")
+        given = [name for name in (*self.alternatives, *files) if getattr(self, name)]
+        if len(given) > 1 and given[0] in self.alternatives:
+            raise InputError(f"cannot be combined with `{given[1]}`.", given[0])
+
     def map_options(self) -> dict:
         """Returns the options for `make_features`."""
         return {"num_proc": self.preprocessing_num_workers, "overwrite_cache": self.overwrite_cache}
@@ -127,15 +133,14 @@ class FineTuningDataArguments:
         Returns the source of each split: the path to a file and None, or a name and the rows of a dataset on the Hub.
 
         `splits` maps "train", "validation" and "test" to the names of these splits on the Hub. Raises InputError if
-        a split is missing, or if both a file and a dataset on the Hub are specified.
+        a split is missing.
         """
-        files = {kind: getattr(self, f"{kind}_file") for kind in splits}
         if not self.dataset_name:
+            files = {kind: getattr(self, f"{kind}_file") for kind in splits}
             if absent := [f"`{kind}_file`" for kind, file in files.items() if file is None]:
-                raise InputError(f"no data specified; set {self.alternatives}, or set {' and '.join(absent)}.")
+                options = " or ".join(f"`{name}`" for name in self.alternatives)
+                raise InputError(f"no data specified; set {options}, or set {' and '.join(absent)}.")
             return {kind: (file, None) for kind, file in files.items()}
-        if given := [f"`{kind}_file`" for kind, file in files.items() if file]:
-            raise InputError(f"cannot be combined with {given[0]}.", "dataset_name")
         hub = load_from_hub(self.dataset_name, self.dataset_config_name, **hub_options)
         if absent := [split for split in splits.values() if split not in hub]:
             raise InputError(f"{self.dataset_name} has no split {absent[0]!r}; available splits: {', '.join(hub)}.")
@@ -222,14 +227,21 @@ class FineTuningTrainer(CommonTrainer):
         # compute_loss scales the averages over batches itself, so the model must not use the number of rows in a step.
         self.model_accepts_loss_kwargs = False
         self.teacher, self.class_weights, self.pool = teacher, class_weights, pool
+        self.notes = [f"Evaluated in {self.dtype_name}"] if self.args.do_eval else []
         if class_weights is not None:
-            self.notes = [f"Class weights in the training loss: {describe_weights(class_weights)}"]
+            self.notes.append(f"Class weights in the training loss: {describe_weights(class_weights)}")
         self.columns = {*signature(self.model.forward).parameters, "label"}  # used in batches
         if teacher is not None:
             module: torch.nn.Module = teacher.model
             module.to(self.args.device)
         if training_args.early_stopping_patience is not None:
             self.add_callback(EarlyStoppingCallback(training_args.early_stopping_patience))
+
+    @property
+    def dtype_name(self) -> str:
+        """Returns the precision in which the model is evaluated, such as "float32" or "bfloat16 mixed precision"."""
+        mixed = {self.args.bf16: "bfloat16 mixed precision", self.args.fp16: "float16 mixed precision"}
+        return mixed.get(True, str(self.model.dtype).removeprefix("torch."))
 
     def get_train_dataloader(self):
         args, rows = self.args, self.train_dataset

@@ -12,7 +12,7 @@ from ..support.figures import new_figure, skip_without_matplotlib
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-NOT_METRICS = ("loss", "runtime", "samples", "per_second", "epoch", "total", "thresh")
+NOT_METRICS = ("loss", "runtime", "samples", "per_second", "epoch", "total", "thresh", "dtype")
 MAX_COUNTED_CLASSES = 12  # a confusion matrix with more classes shows no counts
 
 

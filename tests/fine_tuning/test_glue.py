@@ -15,9 +15,7 @@ def test_adding_a_task(model, tmp_path, monkeypatch):
     task = GlueTask("Added", ("text",), ("no", "yes"), dataset_name="me/added", dataset_config_name="plain")
     monkeypatch.setitem(TASKS, "added", task)
     monkeypatch.setitem(METRICS, "added", ("recall",))
-    monkeypatch.setitem(
-        MEASURES, "recall", lambda predictions, labels, positive: float((predictions[labels == positive] == 1).mean())
-    )
+    monkeypatch.setitem(MEASURES, "recall", lambda labels, predictions: (predictions[labels == 1] == 1).mean())
     rows = datasets.Dataset.from_dict({"text": ["one two", "three", "four five", "six"], "label": [0, 1, 0, 1]})
     rows = rows.cast_column("label", datasets.ClassLabel(names=["no", "yes"]))
     asked = []

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from transformers import BertConfig, EvalPrediction
 
-from fixedbert.fine_tuning.glue import GlueEvaluation
+from fixedbert.fine_tuning.glue_metrics import GlueEvaluation
 from fixedbert.fine_tuning.labels import align_labels, default_names, label_names, submitted_names
 from fixedbert.support.errors import InputError
 

@@ -8,9 +8,10 @@ import unicodedata
 
 import numpy as np
 import pytest
+from transformers import BertConfig
 
-from fixedbert.fine_tuning.glue_metrics import METRICS, glue_scores
-from fixedbert.fine_tuning.labels import MULTI, REGRESSION, SINGLE
+from fixedbert.fine_tuning.glue_metrics import METRICS, GlueEvaluation
+from fixedbert.fine_tuning.labels import MULTI, REGRESSION
 from fixedbert.fine_tuning.squad_metrics import (
     best_threshold,
     exact_match,
@@ -184,12 +185,11 @@ def test_glue_metrics_against_their_formulas(task):
         expected |= {"micro_f1": 2 * 2 / (2 * 2 + 2), "macro_f1": 1 / 3, "exact_match": 0.0}
     else:
         expected |= {"balanced_accuracy": (3 / 4 + 1 / 3) / 2, "macro_f1": (6 / 9 + 2 / 5) / 2}
-    names = {"cola": ["matthews_correlation"], "mrpc": ["accuracy", "f1"], "qqp": ["accuracy", "f1"]}
-    names |= {"stsb": ["pearson", "spearmanr"], REGRESSION: ["pearson", "spearmanr", "mse", "mae"]}
-    names |= {SINGLE: ["accuracy", "macro_f1", "balanced_accuracy", "matthews_correlation"]}
-    names |= {MULTI: ["micro_f1", "macro_f1", "exact_match"]}
-    assert glue_scores(task, predictions, labels) == {
-        name: pytest.approx(expected[name], rel=1e-12) for name in names.get(task, ["accuracy"])
+    expected["combined_score"] = np.mean([expected[name] for name in METRICS[task] if name in expected])
+    names = [name for name in METRICS[task] if name != "average_precision"]  # it needs probabilities
+    evaluation = GlueEvaluation(*((None, BertConfig(problem_type=task)) if "_" in task else (task, BertConfig())))
+    assert evaluation.measure(predictions, labels) == {
+        name: pytest.approx(expected[name], rel=1e-12) for name in names
     }
 
 
@@ -197,16 +197,21 @@ def test_metrics_for_several_outputs():
     """Metrics for several targets are averages, with one correlation each; average precision uses probabilities."""
     labels = np.array([[1.0, 5.0], [2.0, 3.0], [3.0, 4.0]])
     predictions = np.array([[2.0, 5.0], [4.0, 3.0], [6.0, 4.0]])
-    scores = glue_scores(REGRESSION, predictions, labels, targets=["price", "size"])
+    evaluation = GlueEvaluation(None, BertConfig(id2label={0: "price", 1: "size"}, problem_type=REGRESSION))
+    scores = evaluation.scores(predictions, labels)
+    assert {"loss", *scores} == {*evaluation.metric_names}
     assert scores["mse"] == pytest.approx((1 + 4 + 9) / 6) and scores["mae"] == pytest.approx(1.0)
     assert (scores["pearson_price"], scores["pearson_size"]) == pytest.approx((1.0, 1.0))
     flags = np.array([[1, 0, 0], [0, 1, 0], [1, 1, 0]])  # the last label does not occur
     probabilities = np.array([[0.9, 0.2, 0.5], [0.8, 0.6, 0.1], [0.7, 0.9, 0.4]])
-    scores = glue_scores(MULTI, (probabilities >= 0.5).astype(int), flags, probabilities=probabilities)
+    evaluation = GlueEvaluation(None, BertConfig(num_labels=3, problem_type=MULTI))
+    scores = evaluation.scores((probabilities >= 0.5).astype(int), flags, probabilities)
+    assert {"loss", *scores} == {*evaluation.metric_names}
     assert scores["average_precision"] == pytest.approx(((1 + 2 / 3) / 2 + 1.0) / 2)
 
 
 def test_constant_predictions_have_no_correlation():
     """Correlations with constant predictions are 0 instead of NaN, which JSON cannot represent."""
-    assert glue_scores("stsb", np.ones(5), np.arange(5)) == {"pearson": 0.0, "spearmanr": 0.0}
-    assert glue_scores("cola", np.ones(5, int), np.array([0, 1, 1, 0, 1])) == {"matthews_correlation": 0.0}
+    stsb, cola = (GlueEvaluation(task, BertConfig(num_labels=n)) for task, n in (("stsb", 1), ("cola", 2)))
+    assert set(stsb.scores(np.ones(5), np.arange(5)).values()) == {0.0}
+    assert cola.scores(np.ones(5, int), np.array([0, 1, 1, 0, 1])) == {"matthews_correlation": 0.0}

@@ -10,7 +10,7 @@ from pyarrow import parquet
 from transformers import BertTokenizer, EvalPrediction
 
 from fixedbert.fine_tuning.squad import SquadDataArguments, load_questions
-from fixedbert.fine_tuning.squad_metrics import SquadEvaluation
+from fixedbert.fine_tuning.squad_metrics import AnswerArguments, SquadEvaluation
 from fixedbert.fine_tuning.squad_questions import FEATURES, load_squad, questions_that_fit
 from fixedbert.fine_tuning.squad_windows import squad_windows
 from fixedbert.support.errors import InputError
@@ -158,7 +158,9 @@ def test_post_processing_against_plain_loops(tmp_path, tokenizer, version_2_with
     start[:, 0] += 2
     expected = answers_by_loops(rows, windows, start, end, 5, 3, version_2_with_negative)
     for order in (np.arange(len(windows)), rng.permutation(len(windows))):
-        evaluation = SquadEvaluation(rows, windows.select(order), 5, 3, version_2_with_negative, 0.7)
+        evaluation = SquadEvaluation(
+            rows, windows.select(order), AnswerArguments(version_2_with_negative, "0.7", 5, 3)
+        )
         evaluation.predict(start[order], end[order])
         assert list(evaluation.predictions) == ["q0", "q1", "q2"]
         for name, (spans, odds) in expected.items():
@@ -182,7 +184,7 @@ def test_best_null_threshold(tmp_path, tokenizer):
     windows = squad_windows(rows, tokenizer, 19, 4, for_training=False)
     start, end = np.zeros((2, len(windows), 19))
     start[:, 0] = np.where(np.array(windows["question"]) == 1, 6.0, 5.0)  # [CLS] has the highest score
-    evaluation = SquadEvaluation(rows, windows, 20, 1, True, "best")
+    evaluation = SquadEvaluation(rows, windows, AnswerArguments(True, "best", 20, 1))
     for number, window in enumerate(windows):
         if window["question"] != 1 and window["start_positions"]:
             start[number, window["start_positions"]] = end[number, window["end_positions"]] = 1.0
@@ -192,7 +194,7 @@ def test_best_null_threshold(tmp_path, tokenizer):
     assert scores["null_score_diff_threshold"] == evaluation.threshold == 3.0
     scores = evaluation(EvalPrediction((start + 1, end), None))
     assert scores["exact"] == 100.0
-    fixed = SquadEvaluation(rows, windows, 20, 1, True, 0.0)(EvalPrediction((start, end), None))
+    fixed = SquadEvaluation(rows, windows, AnswerArguments(True, "0", 20, 1))(EvalPrediction((start, end), None))
     assert (fixed["exact"], fixed["HasAns_exact"], fixed["NoAns_exact"]) == (pytest.approx(100 / 3), 0.0, 100.0)
 
 
@@ -202,7 +204,7 @@ def test_question_without_any_valid_span(tmp_path, tokenizer):
     windows = squad_windows(rows, tokenizer, 19, 4, for_training=False)
     start, end = np.zeros((2, len(windows), 19))
     start[:, 0] = end[:, 0] = 9.0
-    evaluation = SquadEvaluation(rows, windows, n_best_size=1)
+    evaluation = SquadEvaluation(rows, windows, AnswerArguments(n_best_size=1))
     assert evaluation(EvalPrediction((start, end), None)) == {"exact_match": 0.0, "f1": 0.0}
     assert set(evaluation.predictions.values()) == {""}
 
@@ -301,7 +303,7 @@ def test_context_without_a_token(tmp_path, tokenizer):
     rows = load_squad(str(tmp_path / "a.jsonl"))
     windows = squad_windows(rows, tokenizer, 19, 4, for_training=False)
     assert windows["start_positions"][:] == [0] and set(windows["offsets"][0]) == {-1}
-    evaluation = SquadEvaluation(rows, windows)
+    evaluation = SquadEvaluation(rows, windows, AnswerArguments())
     evaluation.predict(np.zeros((1, 19)), np.zeros((1, 19)))
     assert evaluation.predictions == {"1": ""}
 
@@ -354,7 +356,7 @@ def test_sources_of_questions(tmp_path, monkeypatch):
     with pytest.raises(InputError, match="me/mine has no split 'validation'; available splits: train"):
         [*load_questions(arguments, {"validation": []})]
     with pytest.raises(InputError, match="`dataset_name` cannot be combined with `train_file`"):
-        [*load_questions(SquadDataArguments(dataset_name="me/mine", train_file="a.json"), {"train": []})]
+        SquadDataArguments(dataset_name="me/mine", train_file="a.json")
     with pytest.raises(InputError, match="no data specified; set `dataset_name`, or set `test_file`"):
         [*load_questions(SquadDataArguments(train_file="a.json"), {"test": []})]
 

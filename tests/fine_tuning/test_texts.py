@@ -236,13 +236,13 @@ def test_column_names(tmp_path):
     pairs = own_file(tmp_path, "sentence1\tsentence2\nx\ty\n", "c.tsv")
     assert load_files({"test": pairs}, expected_columns=("text",)).text_columns == ("sentence1", "sentence2")
     with pytest.raises(InputError, match="`text_column_names` accepts at most two columns"):
-        load_texts(None, GlueDataArguments(train_file=file, text_column_names="a,b,c"), ("train",))
+        GlueDataArguments(train_file=file, text_column_names="a,b,c")
 
 
 def test_sources_of_texts(tmp_path):
     """Exactly one source of texts must be specified. Messages contain the arguments to set."""
     with pytest.raises(InputError, match="`task_name` cannot be combined with `train_file`"):
-        load_texts("rte", GlueDataArguments(task_name=["rte"], train_file="a.csv"), ("train",))
+        GlueDataArguments(task_name=["rte"], train_file="a.csv")
     with pytest.raises(InputError, match="set `task_name` or `dataset_name`, or set `validation_file`"):
         load_texts(None, GlueDataArguments(train_file="a.csv"), ("train", "validation"))
 
