@@ -48,6 +48,7 @@ NAMES = {  # of the sides of benchmarks.quality, in the words of the pages
     "kept": "all that was kept",
 }
 MARKERS = "os^Dv<>"
+STANDARD_ERRORS = {"MNLI": 0.6, "SST-2": 1.0, "STS-B": 0.7, "QQP": 0.6}  # of the scores, in points
 
 register(EXTENSION)
 
@@ -276,42 +277,28 @@ def draw_shrinking():
 
 
 def draw_lighter():
-    """Points gained or lost against speed: two seeds of lighter models, in torch and in int8."""
-    table = tables("../shrinking.md")["Shrink"]
-    errors = {task: float(table[task][0][-1]) for task in ("MNLI", "SST-2", "STS-B", "QQP")}
-    errors["STS-B, embeddings"] = errors["STS-B"]
-    kinds: dict[str, list[list[str]]] = {
-        "cut": [],
-        "cut and trained": [],
-        "the original in int8": [],
-        "cut, in int8": [],
-    }
+    """Points gained or lost against speedup: shrunk and quantized models with two seeds on four tasks."""
+    table = tables("../faster_inference.md")["How much to expect"]
+    kinds: dict[str, list[list[str]]] = {"int8": [], "shrunk": [], "shrunk, int8": [], "shrunk, distilled": []}
     for name, (cells, *_) in table.items():
         if "speedup" in name or "int8" in name:
-            kind = "cut and trained" if "distil" in name else "cut, in int8" if "in int8" in name else "cut"
-            kinds[name if name in kinds else kind].append(cells)
-    with new_figure(PAGE, 8, HERE / "lighter.png") as figure:
-        panels = figure.subplots(3, 2, sharex=True, sharey=True).flatten()
+            kind = "distilled" if "distilled" in name else "int8" if "int8" in name else ""
+            kinds[", ".join(word for word in ("shrunk" * ("speedup" in name), kind) if word)].append(cells)
+    with new_figure(PAGE, 2.9, HERE / "lighter.png") as figure:
+        panels = figure.subplots(1, 4, sharex=True, sharey=True)
         for place, (panel, task) in enumerate(zip(panels, table["model"][0], strict=False)):
-            band = {"color": "C3", "alpha": 0.25, "linewidth": 0, "label": "± a standard error of a score"}
-            panel.axhspan(-errors[task], errors[task], **band)
-            panel.plot(1, 0, "k+", markersize=10, label="the original")
-            for (kind, rows), marker, color in zip(kinds.items(), MARKERS, ("C0", "C1", "C2", "C4"), strict=False):
+            panel.axhspan(-STANDARD_ERRORS[task], STANDARD_ERRORS[task], color="C3", alpha=0.25, linewidth=0)
+            panel.plot(1, 0, "k+", markersize=10, label="original")
+            for (kind, rows), marker, color in zip(kinds.items(), "^oDs", ("C2", "C0", "C4", "C1"), strict=True):
                 panel.plot([], [], marker, color=color, label=kind)
                 for row in rows:
                     for cell, style in zip(row[place].split("; "), ("none", "full"), strict=False):  # by seed
-                        if point := re.match(r"([-.\d]+)\*? \(([.\d]+)\)", cell):
+                        if point := re.match(r"([-.\d]+) \(([.\d]+)\)", cell):
                             panel.plot(float(point[2]), -float(point[1]), marker, color=color, fillstyle=style)
-            panel.set_title(task)
-            panel.tick_params(labelbottom=True)
+            panel.set(title=task, xlabel="speedup", xticks=[1, 2, 3])
             panel.grid()
-        for panel in panels[::2]:
-            panel.set_ylabel("points gained or lost")
-        for panel in panels[3:5]:
-            panel.set_xlabel("times as fast as the original")
-        panels[5].set_axis_off()
-        title = "open: seed 42, on a Xeon\nfilled: seed 1, on an EPYC"
-        panels[5].legend(*panels[0].get_legend_handles_labels(), loc="center", title=title, title_fontsize=9)
+        panels[0].set_ylabel("points gained or lost")
+        figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=5)
 
 
 if __name__ == "__main__":
