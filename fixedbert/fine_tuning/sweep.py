@@ -16,7 +16,7 @@ from accelerate import PartialState
 from ..support.errors import InputError
 from ..support.files import check_output_free, output_path, to_json, write_atomically
 from ..training.arguments import make_arguments
-from ..training.output import Trained, finish_directory, output_lock, read_result
+from ..training.output import Trained, already_complete, finish_directory, output_lock, read_result
 from ..training.plots import draw_sweep, is_metric
 from ..training.resumption import COMMAND_FILE, check_same_command, write_command
 from .fine_tune import FineTuningTask, check_metric, fine_tune
@@ -84,6 +84,8 @@ def sweep(task_class: type[FineTuningTask], **given: Any) -> Trained:
     _, data_args, training_args = arguments
     if not training_args.kinds:
         raise InputError("nothing to do; set `do_train`, `do_eval` or `do_predict`.")
+    if already_complete(training_args.output_dir, given):
+        return read_result(training_args.directory)
     runs = plan_runs(data_args.tasks(training_args.do_predict), training_args)
     if len(runs) == 1 and training_args.seeds is None:
         fine_tune(task_class, runs[0].task, arguments, given)

@@ -24,17 +24,12 @@ from .examples import SAMPLE_SEED
 from .glue_metrics import lower_is_better
 from .labels import MULTI
 
-LOGGING = 0.02  # a fraction of all steps, so that short runs have a training curve, too
-
 
 @dataclass
 class FineTuningArguments(CommonArguments):
     """Arguments for Trainer, sweeps and distillation. Some defaults differ from Trainer's (docs/fine_tuning.md)."""
 
     per_device_eval_batch_size: int = field(default=64, metadata={"help": "Does not affect the results."})
-    logging_steps: float = field(
-        default=LOGGING, metadata={"help": "Steps between log entries. A number below 1 is a fraction of all steps."}
-    )
     train_sampling_strategy: str = field(
         default="group_by_length",
         metadata={"help": "group_by_length: batches of similar lengths; random: as in transformers' scripts."},
@@ -62,8 +57,6 @@ class FineTuningArguments(CommonArguments):
     def __post_init__(self):
         if self.bf16 is None:
             self.bf16 = not self.fp16 and has_bf16(self.use_cpu)
-        if self.eval_strategy == "steps" and self.eval_steps is None and self.logging_steps == LOGGING:
-            self.eval_steps = 500  # Trainer evaluates at each log entry by default
         if metric := self.metric_for_best_model:  # Trainer's default is True for metrics such as mse
             if self.greater_is_better == lower_is_better(metric):
                 raise InputError(f"cannot be {str(self.greater_is_better).lower()} for {metric}.", "greater_is_better")

@@ -20,11 +20,19 @@ from ..conversion.growing import to_fixed_head_bert
 from ..data.masking import tokens_inside_words
 from ..publishing.model_card import hardware_name, versions
 from ..support.errors import InputError
-from ..support.files import check_output_free, output_path, to_json
+from ..support.files import to_json
 from ..training.arguments import make_arguments, read_arguments, with_recipe
 from ..training.interruption import train
 from ..training.loading import load_config, load_model
-from ..training.output import Trained, is_complete_checkpoint, output_directory, publish, read_result, record_metrics
+from ..training.output import (
+    Trained,
+    already_complete,
+    is_complete_checkpoint,
+    output_directory,
+    publish,
+    read_result,
+    record_metrics,
+)
 from ..training.plots import draw_pretraining
 from ..training.resumption import check_same_command, check_same_data, without_secrets
 from ..training.speed import enable_sparse_prediction, enable_unpadding, keep_freed_memory
@@ -64,7 +72,8 @@ def pretrain(
     """
     arguments = with_recipe(recipe, arguments)
     *earlier, last = plan_stages(arguments)
-    check_output_free(output_path(last.arguments.get("output_dir")))
+    if already_complete(last.arguments.get("output_dir"), arguments):
+        return read_result(Path(last.arguments["output_dir"]))
     for stage in earlier:
         directory = Path(stage.arguments["output_dir"])
         if is_complete_checkpoint(directory):

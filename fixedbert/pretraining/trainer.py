@@ -93,7 +93,7 @@ class PretrainingTrainer(CommonTrainer):
         total = labels.new_full((), labels.numel(), dtype=torch.float)
         labeled = correct = torch.zeros_like(total)
         batch = self.state.global_step * self.args.gradient_accumulation_steps + len(self.step_losses)
-        if batch % max(1, int(self.args.logging_steps) // 10) == 0:
+        if batch % max(1, self.state.logging_steps // 10) == 0:
             logits = outputs.prediction_logits if self.objective == "mlm+nsp" else outputs.logits
             logits, targets = logits_and_targets(logits, labels, self.objective, inputs.get("label_indices"))
             labeled, correct = targets.ne(-100).sum(), (logits.argmax(-1) == targets).sum()

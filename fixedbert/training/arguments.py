@@ -30,6 +30,8 @@ from ..support.errors import InputError
 from ..support.files import YamlLoader, error_reason, read_yaml
 from .speed import disable_emulated_bf16
 
+LOGGING = 0.02  # a fraction of all steps, so that short runs also have a training curve
+LONGEST_INTERVAL = 500  # steps between log entries or evaluations by default
 RECIPES = Path(__file__).parents[1] / "recipes"
 FILES = ("train_file", "validation_file", "test_file")
 # Maps a flag or keyword argument to the recipe entries that it replaces, because they are alternatives to it.
@@ -123,6 +125,10 @@ class ModelArguments:
 class CommonArguments(TrainingArguments):
     """TrainingArguments with additional fields. Rejects values that would silently produce wrong results."""
 
+    logging_steps: float = field(
+        default=LOGGING,
+        metadata={"help": "Steps between log entries. Below 1: a fraction of all steps, but at most 500 steps."},
+    )
     logging_nan_inf_filter: bool = field(
         default=False, metadata={"help": "Has no effect, because steps with a non-finite loss are always skipped."}
     )
@@ -153,8 +159,11 @@ class CommonArguments(TrainingArguments):
     def __post_init__(self):
         if not is_torch_xla_available():
             self.use_cpu |= not torch.accelerator.is_available()  # so that several processes use gloo
+        if self.eval_strategy == "steps" and self.eval_steps is None and self.logging_steps == LOGGING:
+            self.eval_steps = LONGEST_INTERVAL  # Trainer evaluates at each log entry by default
         super().__post_init__()
         use_fsdp_on_cpu(self)
+        check_launcher(self)
         disable_emulated_bf16(self)
         for name, (supported, reason) in self.refused.items():
             if attrgetter(name)(self) != supported:
@@ -170,6 +179,16 @@ def use_fsdp_on_cpu(arguments: TrainingArguments):
     state, launched = arguments.distributed_state, os.environ.get("ACCELERATE_USE_FSDP", "").lower() == "true"
     if state is not None and state.distributed_type == DistributedType.MULTI_CPU and (arguments.fsdp or launched):
         state.distributed_type = DistributedType.MULTI_GPU
+
+
+def check_launcher(arguments: TrainingArguments):
+    """Raises InputError if `accelerate launch` has started only one of several CPU processes."""
+    launched = {"ACCELERATE_MIXED_PRECISION", "MASTER_PORT"} <= os.environ.keys() and "WORLD_SIZE" not in os.environ
+    if launched and arguments.world_size == 1 and arguments.device.type == "cpu":
+        raise InputError(
+            "accelerate launch started only one CPU process, because it needs mpirun for more; pass "
+            f"--config_file {RECIPES / 'accelerate' / 'cpu.yaml'} --num_processes N to it, without --cpu."
+        )
 
 
 def read_arguments(argv: list[str] | None, *types: type, prog: str | None = None) -> dict[str, Any]:

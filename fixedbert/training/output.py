@@ -30,7 +30,22 @@ from ..support.files import (
     writing,
 )
 from .arguments import CommonArguments
-from .resumption import check_same_command, write_command
+from .resumption import check_same_command, is_same_command, write_command
+
+
+def already_complete(output_dir: str | Path | None, given: dict[str, Any]) -> bool:
+    """
+    Returns True and prints a message if a run or sweep with the same arguments is complete.
+
+    Raises:
+        InputError: If the output directory contains anything else.
+    """
+    final = output_path(output_dir)
+    if is_same_command(final, given):
+        PartialState().print(f"{final}: already complete; to run the command again, remove this directory")
+        return True
+    check_output_free(final)
+    return False
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -48,9 +49,9 @@ def draw_pretraining(log_history: list[dict], task: str, title: str, file: str |
         ):
             for name, label in curves.items():
                 tokens, values = logged(log_history, name, against="num_input_tokens_seen")
-                marker = "o-" if name.startswith("eval_") else "-"
-                panel.plot(np.array(tokens) / 1e6, factor * np.array(values), marker, label=label)
-            panel.set(title=title, ylabel=unit, xlabel="non-padding tokens (millions)", ylim=(0, None))
+                draw_curve(panel, np.array(tokens) / 1e6, factor * np.array(values), label, name.startswith("eval_"))
+            top = 1.05 * panel.get_ylim()[1]
+            panel.set(title=title, ylabel=unit, xlabel="non-padding tokens (millions)", ylim=(0, top))
             panel.legend()
 
 
@@ -147,18 +148,31 @@ def logged(log_history: list[dict], name: str, against: str = "step") -> tuple[l
 
 def plot_log(log_history: list[dict], loss: Axes, metrics: Axes, scale: float = 100):
     """Plots losses in the panel `loss`, and metrics times `scale` in the panel `metrics`, against training steps."""
-    loss.plot(*logged(log_history, "loss"), label="training")
-    loss.plot(*logged(log_history, "eval_loss"), "o-", label="validation")
-    loss.set(title="loss", xlabel="step", ylabel="loss", xlim=(0, None), ylim=(0, None))
+    draw_curve(loss, *logged(log_history, "loss"), "training")
+    draw_curve(loss, *logged(log_history, "eval_loss"), "validation", True)
+    loss.set(title="loss", xlabel="step", ylabel="loss", xlim=(0, None), ylim=(0, 1.05 * loss.get_ylim()[1]))
     loss.legend()
-    for name in dict.fromkeys(name for entry in log_history for name in entry):
-        if is_metric(name) and name not in ("eval_mse", "eval_mae") and "Ans" not in name and "best" not in name:
-            steps, values = logged(log_history, name)
-            metrics.plot(steps, [scale * value for value in values], "o-", label=name.removeprefix("eval_"))
+    curves = {
+        name.removeprefix("eval_"): logged(log_history, name)
+        for name in dict.fromkeys(name for entry in log_history for name in entry)
+        if is_metric(name) and name not in ("eval_mse", "eval_mae") and "Ans" not in name and "best" not in name
+    }
+    metrics.set(title="validation")
+    if all(len(steps) == 1 for steps, _ in curves.values()):
+        metrics.barh([*curves], [scale * values[0] for _, values in curves.values()])
+        metrics.set(xlabel="metric (%)", xlim=(min(0, metrics.get_xlim()[0]), 102))
+        metrics.invert_yaxis()  # the first metric is at the top
+        return
+    for name, (steps, values) in curves.items():
+        draw_curve(metrics, steps, [scale * value for value in values], name, True)
     bottom = min(0, metrics.get_ylim()[0])  # a correlation can be negative
-    metrics.set(title="validation", xlabel="step", ylabel="metric (%)", xlim=(0, None), ylim=(bottom, 102))
-    if metrics.lines:
-        metrics.legend()
+    metrics.set(xlabel="step", ylabel="metric (%)", xlim=(0, None), ylim=(bottom, 102))
+    metrics.legend()
+
+
+def draw_curve(panel: Axes, x: Sequence, y: Sequence, label: str, is_evaluation: bool = False):
+    """Draws a line, with a marker for each evaluation. A single point always gets a marker."""
+    panel.plot(x, y, "o-" if is_evaluation or len(x) == 1 else "-", label=label)
 
 
 def draw_confusion_matrix(panel: Axes, expected: np.ndarray, predicted: np.ndarray, labels: list[str]):

@@ -28,6 +28,12 @@ def write_command(partial: Path, given: dict[str, Any]):
     write_atomically(partial / COMMAND_FILE, to_json(without_secrets(given), indent=1, default=str) + "\n")
 
 
+def is_same_command(directory: Path, given: dict[str, Any]) -> bool:
+    """Returns True if the arguments in the command.json of a complete run are equal to `given`."""
+    file = directory / COMMAND_FILE
+    return file.is_file() and read_json_object(file) == json.loads(to_json(without_secrets(given), default=str))
+
+
 def check_same_command(partial: Path, given: dict[str, Any]):
     """Raises InputError if `given` and the unfinished run in `partial` differ in arguments that affect training."""
     earlier, now = read_json_object(partial / COMMAND_FILE), json.loads(to_json(given, default=str))

@@ -1,25 +1,29 @@
 """Trainer for pretraining and fine-tuning that skips non-finite steps and resumes runs bit-exactly."""
 
+import sys
 import time
 from contextlib import ExitStack
 from dataclasses import fields
+from datetime import timedelta
 
 import numpy as np
 import torch
 from torch.distributed.tensor import DTensor
 from torch.utils.data import DataLoader, Dataset, Sampler
-from transformers import PreTrainedModel, Trainer, TrainerCallback
+from transformers import PreTrainedModel, ProgressCallback, Trainer, TrainerCallback
 from transformers.utils import logging
 
 from ..model.modeling_fixed_head_bert import FixedHeadBertPreTrainedModel
 from ..publishing.model_card import create_model_card
 from ..support.errors import Divergence, InputError
 from ..support.files import reading
-from .arguments import CommonArguments
+from .arguments import LONGEST_INTERVAL, CommonArguments
 from .output import last_checkpoint
 from .speed import use_fast_dropout
 
 logger = logging.get_logger(__name__)
+
+PRINT_INTERVAL = 10  # seconds between lines in a log file
 
 
 class CommonTrainer(Trainer):
@@ -44,6 +48,8 @@ class CommonTrainer(Trainer):
         self.nonfinite_steps = 0  # consecutive
         self.reset_losses()
         self.add_callback(Resumption(self))
+        if not sys.stdout.isatty() and self.pop_callback(ProgressCallback):
+            self.add_callback(ProgressLines(self))
 
     def create_accelerator_and_postprocess(self):
         # Every parameter of a FixedHeadBert gets a gradient, so DDP can skip its search for unused parameters.
@@ -244,6 +250,8 @@ class Resumption(TrainerCallback):
     def on_train_begin(self, args, state, control, **kwargs):
         self.trainer.loading.close()
         self.trainer.reset_losses()
+        if args.logging_steps < 1:  # a fraction of all steps
+            state.logging_steps = min(state.logging_steps, LONGEST_INTERVAL)
         self.is_done = state.global_step >= state.max_steps
 
     def on_epoch_begin(self, args, state, control, train_dataloader=None, **kwargs):
@@ -255,3 +263,30 @@ class Resumption(TrainerCallback):
     def on_epoch_end(self, args, state, control, **kwargs):
         if self.is_done:
             control.should_log = control.should_evaluate = control.should_save = False
+
+
+class ProgressLines(TrainerCallback):
+    """Callback that prints log entries with speed and remaining time. Replaces progress bars in log files."""
+
+    def __init__(self, trainer: CommonTrainer):
+        self.trainer = trainer
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        self.first_step, self.began = state.global_step, time.monotonic()
+        self.printed = self.began
+
+    def on_step_end(self, args, state, control, **kwargs):
+        steps = self.trainer.window_steps
+        if time.monotonic() - self.printed > PRINT_INTERVAL and steps and not control.should_log:
+            self.on_log(args, state, control, {"loss": self.trainer.window[0].item() / steps})
+
+    def on_log(self, args, state, control, logs, **kwargs):
+        if not state.is_world_process_zero:
+            return
+        progress, self.printed = "", time.monotonic()
+        if "loss" in logs:
+            speed = (state.global_step - self.first_step) / (self.printed - self.began)
+            left = timedelta(seconds=round((state.max_steps - state.global_step) / speed))
+            progress = f"step {state.global_step:,} of {state.max_steps:,}, {speed:.3g} steps/s, {left} left: "
+        shown = {name: f"{value:.4g}" if isinstance(value, float) else f"{value:,}" for name, value in logs.items()}
+        print(progress + ", ".join(f"{name} {value}" for name, value in shown.items()), flush=True)

@@ -120,6 +120,16 @@ def test_trained_weights_are_kept(model, download, tmp_path, monkeypatch):
     assert all(results[name] == expected[name] for name in ("eval_accuracy", "eval_loss", "epoch", "train_loss"))
 
 
+def test_complete_run_is_not_repeated(model, download, tmp_path, monkeypatch, capsys):
+    """The command of a complete run only says so. With different arguments, it is rejected."""
+    results = glue(model, download, tmp_path / "out", *TRAIN)
+    calls = count_steps(monkeypatch)
+    assert glue(model, download, tmp_path / "out", *TRAIN) == results and not calls
+    assert f"{tmp_path}/out: already complete" in capsys.readouterr().out
+    with pytest.raises(InputError, match="out: the output directory is not empty"):
+        glue(model, download, tmp_path / "out", *TRAIN, "--seed", "7")
+
+
 def ended(arguments: list[str], capsys) -> tuple[int, str]:
     """Returns the exit status and standard error of a run that is ended by a signal."""
     with pytest.raises(SystemExit) as end:

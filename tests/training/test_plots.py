@@ -29,12 +29,21 @@ def legends(panels) -> list[list[str]]:
 @pytest.mark.parametrize("labels", [["yes", "no"], []])
 def test_glue(tmp_path, panels, labels):
     """The GLUE plot shows losses and metrics, and a confusion matrix for classes or a scatter plot for scores."""
-    draw_glue(FINE_TUNING, "rte", [("validation", LABELS, PREDICTIONS)], labels, tmp_path / "a.png")
+    draw_glue([*FINE_TUNING, *FINE_TUNING], "rte", [("validation", LABELS, PREDICTIONS)], labels, tmp_path / "a.png")
     assert legends(panels)[:2] == [["training", "validation"], ["matthews_correlation"]]
     assert panels[1].get_ylim()[0] < 0 and panels[2].get_title() == "validation, 4 examples"
     assert [text.get_text() for text in panels[2].texts] == (["1", "2", "0", "1"] if labels else [])
     if labels:  # each row contains the fractions for one true label
         assert np.allclose(panels[2].images[0].get_array(), [[1 / 3, 2 / 3], [0, 1]])
+
+
+def test_single_log_entry(panels, tmp_path):
+    """Metrics from a single evaluation are bars, and a single loss is a visible point."""
+    draw_glue(
+        [*FINE_TUNING[:1], FINE_TUNING[1] | {"eval_accuracy": 0.5}], "rte", [], ["yes", "no"], tmp_path / "a.png"
+    )
+    assert [bar.get_width() for bar in panels[1].patches] == [-10, 50]
+    assert [line.get_marker() for line in panels[0].lines] == ["o", "o"]
 
 
 def test_runs_do_not_need_matplotlib(tmp_path, monkeypatch, caplog):
