@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -170,7 +169,7 @@ def plot_log(log_history: list[dict], loss: Axes, metrics: Axes, scale: float = 
     metrics.legend()
 
 
-def draw_curve(panel: Axes, x: Sequence, y: Sequence, label: str, is_evaluation: bool = False):
+def draw_curve(panel: Axes, x: list | np.ndarray, y: list | np.ndarray, label: str, is_evaluation: bool = False):
     """Draws a line, with a marker for each evaluation. A single point always gets a marker."""
     panel.plot(x, y, "o-" if is_evaluation or len(x) == 1 else "-", label=label)
 

@@ -280,7 +280,7 @@ class ProgressLines(TrainerCallback):
         if time.monotonic() - self.printed > PRINT_INTERVAL and steps and not control.should_log:
             self.on_log(args, state, control, {"loss": self.trainer.window[0].item() / steps})
 
-    def on_log(self, args, state, control, logs, **kwargs):
+    def on_log(self, args, state, control, logs=None, **kwargs):
         if not state.is_world_process_zero:
             return
         progress, self.printed = "", time.monotonic()
