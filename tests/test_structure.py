@@ -43,8 +43,8 @@ BUDGETS = {
     "fixedbert/conversion": 1202,
     "fixedbert/data": 2258,
     "fixedbert/fine_tuning": 3172,
-    "fixedbert/pretraining": 850,
-    "fixedbert/training": 1338,
+    "fixedbert/pretraining": 859,
+    "fixedbert/training": 1426,
     "fixedbert/shrinking": 2333,
     "fixedbert/comparison": 1049,
     "fixedbert/inspection": 737,
@@ -53,9 +53,9 @@ BUDGETS = {
     "experiments": 4000,
     "benchmarks": 2139,
     "soak": 561,
-    "tests": 15329,
+    "tests": 15375,
 }
-INSTALLED_BUDGET = 16369  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
+INSTALLED_BUDGET = 16461  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
 
 
 def module_of(file: Path) -> str:
