@@ -30,7 +30,6 @@ from .runtimes import (
     TORCH,
     WORDS,
     graph_predictions,
-    is_bf16,
     missing_package,
     torch_runtime,
 )
@@ -128,7 +127,7 @@ def load_model(source: str, **hub_options) -> LoadedSource:
     loaded = LoadedModel.load(source, **hub_options)
     head, config = head_name(loaded.model), loaded.model.config
     task = task_of(head, config, source, loaded.pooling is not None)
-    predict, megabytes = torch_runtime(loaded, *TORCH[REFERENCE])
+    predict, megabytes = torch_runtime(loaded, TORCH[REFERENCE])
     rest = (head, task, config, loaded.tokenizer, predict, loaded.prompt, megabytes)
     return LoadedSource(loaded, [Candidate(source, short_name(source), REFERENCE, *rest), *load_graphs(source)])
 
@@ -136,7 +135,7 @@ def load_model(source: str, **hub_options) -> LoadedSource:
 def load_graphs(source: str) -> list[Candidate]:
     """Loads the exported graphs in a directory."""
     files = {name: Path(source) / runtime.file for name, runtime in GRAPHS.items()}
-    files = {name: file for name, file in files.items() if file.is_file() and (not is_bf16(name) or supports_bf16())}
+    files = {name: file for name, file in files.items() if file.is_file() and ("bf16" not in name or supports_bf16())}
     if not files:
         return []
     config, tokenizer = read_config(source), load_tokenizer(source, trust_remote_code=False)
@@ -222,7 +221,7 @@ class RuntimeBuilder:
                 if is_required:
                     raise InputError(f"{message}.", "runtime")
                 self.notes.append(message)
-            elif is_bf16(name) and not supports_bf16():
+            elif "bf16" in name and not supports_bf16():
                 self.notes.append(f"{name}: skipped, because bfloat16 is slow on this processor")
             else:
                 built += self.build(name)
@@ -233,7 +232,7 @@ class RuntimeBuilder:
         if name == self.reference.runtime:
             return [self.reference]
         try:
-            predict, megabytes = torch_runtime(self.loaded, *TORCH[name]) if name in TORCH else self.graph(name)
+            predict, megabytes = torch_runtime(self.loaded, TORCH[name]) if name in TORCH else self.graph(name)
             results: dict = {"predictions": [], "seconds": {}}
             candidate = replace(self.reference, runtime=name, predict=predict, megabytes=megabytes, **results)
             candidate.timed([0])

@@ -23,7 +23,7 @@ from transformers import {model_class}, AutoTokenizer
 tokenizer = AutoTokenizer.from_pretrained("{source}")
 model = {model_class}.from_pretrained("{source}"{options}).eval()
 batch = tokenizer({texts}, padding=True, truncation=True, max_length={longest}, return_tensors="pt")
-with torch.inference_mode(){autocast}:
+with torch.inference_mode():
     outputs = model(**batch)
 """
 CHANGED = "changed.csv"
@@ -164,7 +164,7 @@ def instructions(runtime: str, model: Candidate, file: str, longest: int) -> str
         names = OUTPUTS.get(f"For{model.head}", ("logits",)) if model.head else [EMBEDDING]
         precision = {"openvino": "f32", "openvino-bf16": "bf16"}.get(runtime)
         return f"$ {command}\n{loading_code(f'fast/{GRAPHS[runtime].file}', names, longest, texts, precision)}"
-    is_unpadded, dtype, is_autocast = TORCH[runtime]
+    is_unpadded, dtype = TORCH[runtime]
     command = f"$ fixedbert convert {model.source} --output_dir fast --unpad_inputs"
     command += " --dtype bfloat16\n" if dtype == torch.bfloat16 else "\n"
     code = TORCH_CODE.format(
@@ -173,6 +173,5 @@ def instructions(runtime: str, model: Candidate, file: str, longest: int) -> str
         options="" if is_unpadded else f", dtype={dtype}",
         texts=texts,
         longest=longest,
-        autocast=', torch.autocast("cpu", torch.bfloat16)' if is_autocast else "",
     )
     return (command if is_unpadded else "") + code

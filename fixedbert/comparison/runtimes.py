@@ -22,14 +22,11 @@ from ..shrinking.serving import Serving
 # The task heads that can be compared. An encoder, whose head is "", needs pooling.
 WORDS, QUESTIONS, TEXTS = "TokenClassification", "QuestionAnswering", "SequenceClassification"
 REFERENCE = "torch"  # padded, in float32
-# For each runtime: whether it skips padding, the dtype of the weights, and whether it computes with autocast.
 TORCH = {
-    REFERENCE: (False, torch.float32, False),
-    "torch-unpadded": (True, torch.float32, False),
-    "torch-bf16": (False, torch.bfloat16, False),
-    "torch-unpadded-bf16": (True, torch.bfloat16, False),
-    "torch-autocast": (False, torch.float32, True),
-    "torch-unpadded-autocast": (True, torch.float32, True),
+    REFERENCE: Serving(unpad_inputs=False, dtype=torch.float32),
+    "torch-unpadded": Serving(unpad_inputs=True, dtype=torch.float32),
+    "torch-bf16": Serving(unpad_inputs=False, dtype=torch.bfloat16),
+    "torch-unpadded-bf16": Serving(unpad_inputs=True, dtype=torch.bfloat16),
 }
 
 
@@ -52,28 +49,20 @@ GRAPHS = {
 RUNTIMES = (*TORCH, *GRAPHS)
 
 
-def torch_runtime(
-    loaded: LoadedModel, is_unpadded: bool, dtype: torch.dtype, is_autocast: bool = False
-) -> tuple[Callable[[Batch], list[Predictions]], float]:
+def torch_runtime(loaded: LoadedModel, serving: Serving) -> tuple[Callable[[Batch], list[Predictions]], float]:
     """Returns a function that predicts with a copy of the model, and the size of its weights in megabytes."""
     model = loaded.model
-    if is_unpadded and not isinstance(model, FixedHeadBertPreTrainedModel):
+    if serving.unpad_inputs and not isinstance(model, FixedHeadBertPreTrainedModel):
         model = to_fixed_head_bert(model)
     if isinstance(model, FixedHeadBertPreTrainedModel):
-        model = Serving(is_unpadded, dtype).model(model)
+        model = serving.model(model)
     else:
-        model = copy.deepcopy(model).eval().to(dtype)
+        model = copy.deepcopy(model).eval().to(serving.dtype)
 
     def predict(batch: Batch) -> list[Predictions]:
-        with torch.autocast("cpu", torch.bfloat16, enabled=is_autocast):
-            predictions = loaded.predict(model, batch)
-        return [Predictions(each.values.float(), each.kind) for each in predictions]
+        return [Predictions(each.values.float(), each.kind) for each in loaded.predict(model, batch)]
 
     return predict, sum(weight.numel() * weight.element_size() for weight in model.parameters()) / 1e6
-
-
-def is_bf16(runtime: str) -> bool:
-    return "bf16" in runtime or "autocast" in runtime
 
 
 def missing_package(runtime: str) -> str | None:

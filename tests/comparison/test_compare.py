@@ -359,7 +359,7 @@ def test_all_runtimes(models, tmp_path, monkeypatch):
         expected = logits if expected is None else expected
         assert torch.cosine_similarity(logits.flatten(), expected.flatten(), dim=0) > 0.9, runtime
         if "int8" not in runtime:
-            tolerance = 0.1 if "bf16" in runtime or "autocast" in runtime else 1e-5
+            tolerance = 0.1 if "bf16" in runtime else 1e-5
             assert torch.allclose(logits, expected, atol=tolerance), runtime
         if commands:
             shutil.rmtree(tmp_path / "fast")
