@@ -21,7 +21,7 @@ LISTS = {  # options of `fixedbert study` with several values, as in run_pretrai
 
 
 def study_arguments(parser: ArgumentParser):
-    parser.add_argument("name", help="a study in docs/study.md, a YAML file, or `report` followed by record files")
+    parser.add_argument("name", help="a study in docs/study_and_theory.md, a YAML file, or `report` and files")
     parser.add_argument("files", nargs="*", help="for `report`: runs.jsonl files from one study on several machines")
     for name, text in OPTIONS.items():
         parser.add_argument(f"--{name}", help=text)

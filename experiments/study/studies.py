@@ -1,5 +1,5 @@
 """
-Studies: tables of runs, written as YAML. docs/study.md explains every key.
+Studies: tables of runs, written as YAML. docs/study_and_theory.md explains every key.
 
 A study has series of shapes. Each shape is trained with every learning rate of the grid and the first seed, and with
 the best rate and the remaining seeds, so that all shapes are tuned on equal terms. `extend_learning_rates` extends a
@@ -411,4 +411,4 @@ def load_study(name: str, scale: str | None = None) -> Study:
         return Study(**entries)
     except (TypeError, StrictDataclassError) as error:  # a key that is missing or unknown, or a wrong type
         reason = str(error).replace("Study.__init__() ", "").replace("\n    ", " ")
-        raise InputError(f"study {name}: {reason}; docs/study.md explains the keys.") from error
+        raise InputError(f"study {name}: {reason}; docs/study_and_theory.md explains the keys.") from error

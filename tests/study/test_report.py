@@ -45,23 +45,6 @@ def test_report_of_fixed_records_is_exact(tmp_path, capsys):
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"report.md", "report.png"}
 
 
-def test_python_example_in_the_documentation(tmp_path, monkeypatch, capsys):
-    """Guards: the Python example in docs/study.md prints the results and differences of a finished study."""
-    page = (ROOT / "docs" / "study.md").read_text(encoding="utf-8")
-    (code,) = re.findall(r"```python\n(from experiments.study import make_report.*?)```", page, re.DOTALL)
-    (tmp_path / "heads").mkdir()
-    write(tmp_path / "heads" / "runs.jsonl", RECORDS)
-    monkeypatch.chdir(tmp_path)
-    exec(code, {})
-    assert capsys.readouterr().out.splitlines() == [
-        "standard 2 heads: perplexity 12.00 ± 4.97",
-        "standard 4 heads: perplexity 9.50 ± 1.24",
-        "wide 8 heads: perplexity 9.00 ± 1.27",
-        "standard 2 to standard 4: perplexity -2.50 ± 3.73, {1: -1.0, 2: -2.5, 3: -4.0}",
-        f"standard 4 to wide 8: perplexity -0.25 ± 1.91, {{1: {8.9 - 9.0}, 2: {9.1 - 9.5}}}",
-    ]
-
-
 @pytest.mark.parametrize(
     "file", [*ROOT.glob("docs/records/[dhmw]*.jsonl"), *ROOT.glob("experiments/head_size/records/*.jsonl")]
 )

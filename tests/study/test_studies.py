@@ -170,10 +170,10 @@ def test_invalid_studies(tmp_path, changes, message):
 
 
 def test_named_studies_are_complete():
-    """Guards: every named study is listed in docs/study.md."""
-    page = (Path(__file__).parents[2] / "docs" / "study.md").read_text(encoding="utf-8")
+    """Guards: every named study is listed in docs/study_and_theory.md."""
+    page = (Path(__file__).parents[2] / "docs" / "study_and_theory.md").read_text(encoding="utf-8")
     for name in NAMES:
-        assert f"\n| `{name}` |" in page, f"docs/study.md lacks the study {name}"
+        assert f"\n| `{name}` |" in page, f"docs/study_and_theory.md lacks the study {name}"
 
 
 @pytest.mark.parametrize(
@@ -193,8 +193,8 @@ def test_invalid_arguments(tmp_path, arguments, message):
 
 
 def test_example_in_the_documentation(tmp_path):
-    """Guards: the example study in docs/study.md is valid."""
-    page = (Path(__file__).parents[2] / "docs" / "study.md").read_text(encoding="utf-8")
+    """Guards: the example study in docs/study_and_theory.md is valid."""
+    page = (Path(__file__).parents[2] / "docs" / "study_and_theory.md").read_text(encoding="utf-8")
     (text,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
     (tmp_path / "own.yaml").write_text(text)
     made = load_study(str(tmp_path / "own.yaml"))
