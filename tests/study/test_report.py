@@ -1,7 +1,6 @@
 """Reports of studies: exact for fixed records, from one or several machines, finished or not."""
 
 import json
-import re
 
 import pytest
 from helpers import ROOT
