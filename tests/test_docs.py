@@ -145,7 +145,7 @@ def test_commands_parse(page, command, monkeypatch):
 
 def test_search_for_commands():
     """The search finds the commands and Python blocks in the documentation."""
-    assert len(COMMANDS) > 120 and sum(is_run(command) for _, command in COMMANDS) > 25 and len(BLOCKS) > 16
+    assert len(COMMANDS) > 60 and sum(is_run(command) for _, command in COMMANDS) > 15 and len(BLOCKS) > 10
 
 
 @pytest.fixture(scope="module")
