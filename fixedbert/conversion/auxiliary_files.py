@@ -9,7 +9,6 @@ from typing import Any
 from huggingface_hub import metadata_load, snapshot_download
 
 from ..data.tokenizers import TOKENIZER_FILES, check_vocab_size, load_tokenizer
-from ..support.errors import InputError
 from ..support.files import read_json_object, reading
 
 logger = logging.getLogger(__name__)
@@ -75,12 +74,9 @@ def copy_sentence_files(source: Path, output: Path):
 
 def card_metadata(source: Path) -> dict[str, Any]:
     """Returns the source's model card metadata that remains valid after conversion."""
-    card, data = source / CARD, {}
-    try:
-        with reading(card, "correct the metadata between the --- lines", "cannot read the model card"):
-            data = (metadata_load(card) if card.exists() else None) or {}
-    except InputError as error:
-        logger.warning("%s The new card will not contain its license, language or datasets.", error)
+    card = source / CARD
+    with reading(card, "correct the metadata between the --- lines", "cannot read the model card"):
+        data = (metadata_load(card) if card.exists() else None) or {}
     metadata: dict[str, Any] = {name: data[name] for name in CARD_FIELDS if data.get(name)}
     if (source / "modules.json").is_file():
         metadata |= {"library_name": "sentence-transformers", "pipeline_tag": "sentence-similarity"}

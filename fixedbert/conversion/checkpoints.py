@@ -15,7 +15,7 @@ from ..model import modeling_fixed_head_bert
 from ..model.configuration_fixed_head_bert import FixedHeadBertConfig
 from ..support.errors import InputError, error_context, shorten
 from ..support.files import reading
-from .families import FAMILIES, check_positions, fixed_head_config, task_head
+from .families import FAMILIES, check_config, fixed_head_config, task_head
 from .growing import Heads, int_or_list, set_heads
 from .weights import StoredTensor, load_body, stored_tensors
 
@@ -56,8 +56,8 @@ def read_config(source: str | Path, model_type: str | None = None, **options) ->
         options: Keyword arguments for `from_pretrained`.
 
     Raises:
-        InputError: If config.json and the arguments contain no model type, or if the model uses relative positions,
-            which transformers 5 no longer supports.
+        InputError: If config.json and the arguments contain no model type, or if transformers 5 does not support the
+            model's relative positions or head size.
     """
     fields, _ = PreTrainedConfig.get_config_dict(source, **options)
     if "model_type" in fields:
@@ -70,7 +70,7 @@ def read_config(source: str | Path, model_type: str | None = None, **options) ->
             "model's class as `architecture` to fixedbert convert."
         )
     with error_context(source):
-        check_positions(config)
+        check_config(config)
     config._attn_implementation = None
     return config
 

@@ -100,8 +100,7 @@ def fixed_head_config(config: PreTrainedConfig, architecture: str | None = None)
     """
     if config.model_type not in FAMILIES:
         raise InputError(f"model_type {config.model_type!r} is not supported; supported types: {', '.join(FAMILIES)}.")
-    check_positions(config)
-    check_head_size(config)
+    check_config(config)
     if getattr(config, "quantization_config", None):
         raise InputError("quantized weights cannot be converted; use the original weights.")
     head = task_head(architecture, config.model_type) if architecture else None
@@ -134,16 +133,15 @@ def check_electra(config: PreTrainedConfig, head: str | None):
         )
 
 
-def check_positions(config: PreTrainedConfig):
-    """Raises InputError if the model has relative positions that transformers 5 would silently ignore."""
+def check_config(config: PreTrainedConfig):
+    """
+    Raises InputError if transformers 5 would silently ignore the model's relative positions, or if the model's width
+    must be a multiple of its number of attention heads, but is not.
+    """
     kind = getattr(config, "position_embedding_type", None) or "absolute"
     supported = "position_embedding_type" in getattr(type(config), "__dataclass_fields__", ())
     if kind != "absolute" and not supported:
         raise InputError(f"position_embedding_type {kind!r} is no longer supported by transformers 5.")
-
-
-def check_head_size(config: PreTrainedConfig):
-    """Raises InputError if the width of a model is not a multiple of its number of attention heads, but must be."""
     has_fixed_size = config.model_type in FAMILIES and config.model_type != "fixed_head_bert"
     if has_fixed_size and config.hidden_size % config.num_attention_heads:
         raise InputError(
@@ -194,7 +192,7 @@ def build_model(
 
 
 def bert_tensors(model: PreTrainedModel) -> dict[str, torch.Tensor]:
-    """Returns the parameters of `model` by their names in BERT."""
+    """Returns a dictionary with BERT's names for the parameters of `model` and their values."""
     tensors = model.state_dict()
     if model.config.model_type in ("bert", "fixed_head_bert"):
         return tensors

@@ -74,10 +74,10 @@ def load_body(model_class: Any, source: str | Path, config: PreTrainedConfig, **
 @contextmanager
 def without_load_report() -> Iterator[None]:
     """Context manager that silences transformers' report about missing and unexpected weights."""
-    logger, thread = logging.getLogger(modeling_utils.__name__), threading.get_ident()
+    logger = logging.getLogger(modeling_utils.__name__)
 
     def keep(record: logging.LogRecord) -> bool:
-        return threading.get_ident() != thread
+        return False
 
     logger.addFilter(keep)  # with a higher level, transformers would warn about tensor parallelism
     try:

@@ -15,8 +15,7 @@ from ..support.errors import InputError
 from ..training.arguments import ModelArguments
 from ..training.interruption import train
 from ..training.loading import check_length, load_config, load_model, reinitialize_head
-from ..training.output import output_directory, publish
-from ..training.resumption import check_same_data
+from ..training.output import check_same_data, output_directory, publish
 from ..training.speed import enable_unpadding, keep_freed_memory
 from .distillation import load_teacher
 from .trainer import FineTuningArguments, FineTuningDataArguments, FineTuningTrainer

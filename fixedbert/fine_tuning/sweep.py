@@ -16,9 +16,17 @@ from accelerate import PartialState
 from ..support.errors import InputError
 from ..support.files import check_output_free, output_path, to_json, write_atomically
 from ..training.arguments import make_arguments
-from ..training.output import Trained, already_complete, finish_directory, output_lock, read_result
+from ..training.output import (
+    COMMAND_FILE,
+    Trained,
+    already_complete,
+    check_same_command,
+    finish_directory,
+    output_lock,
+    read_result,
+    write_command,
+)
 from ..training.plots import draw_sweep, is_metric
-from ..training.resumption import COMMAND_FILE, check_same_command, write_command
 from .fine_tune import FineTuningTask, check_metric, fine_tune
 from .glue_metrics import METRICS
 from .trainer import FineTuningArguments

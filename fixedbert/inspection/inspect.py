@@ -12,13 +12,13 @@ from tqdm.auto import tqdm
 from transformers import AutoModel, PreTrainedModel, PreTrainedTokenizerBase
 
 from ..conversion.checkpoints import model_directory, read_config
-from ..conversion.families import FAMILIES, check_head_size, max_tokens
+from ..conversion.families import FAMILIES, max_tokens
 from ..conversion.weights import load_body
 from ..data.corpora import Corpus, CorpusReader
 from ..data.sentences import ends_sentence, split_document
 from ..data.sequences import read_sequences
 from ..data.tokenizers import check_vocab_size, encode, load_tokenizer
-from ..support.errors import InputError, error_context, require_package
+from ..support.errors import InputError, require_package
 from ..support.files import error_reason, finite, new_directory, reading, to_json
 from .page import draw_maps, inspection_html
 from .recorder import Recorder
@@ -179,8 +179,6 @@ def load_checkpoint(name: str, length: int, **hub_options) -> Checkpoint:
     """Loads a model and its tokenizer. Raises InputError if the model is no encoder, or `length` is out of range."""
     with reading(name, "pass a complete model of a type that transformers supports", "the model cannot be loaded"):
         config = read_config(name, **hub_options)
-        with error_context(name):
-            check_head_size(config)
         model, _ = load_body(AutoModel, name, config, dtype=torch.float32, trust_remote_code=False, **hub_options)
     tokenizer = load_tokenizer(name, **hub_options)
     check_vocab_size(tokenizer, config.vocab_size, name)

@@ -1,6 +1,7 @@
 # Copyright 2026 The fixedbert authors. Licensed under the Apache License, Version 2.0.
 """
-Multi-head attention with a configurable head size, the main difference between FixedHeadBert and BERT.
+Multi-head attention with a configurable head size, the main difference between FixedHeadBert and BERT, and the layers
+that contain it.
 
 "Low-Rank Bottleneck in Multi-head Attention Models" (Bhojanapalli et al., 2020, arXiv 2002.07028), section 3, defines
 attention for h heads of a fixed size d_p, with W_q, W_k, W_v: d -> h d_p and W_o: h d_p -> d, as
@@ -28,19 +29,21 @@ connection and LayerNorm follow.
 | G | number of key and value heads: H, or 1 if all heads share them | H, 1 |
 """
 
+import copy
 from functools import partial
 
 import torch
 from torch import nn
 from torch.nn.functional import pad
+from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
-from transformers.models.bert.modeling_bert import BertAttention, BertSelfAttention, BertSelfOutput
+from transformers.models.bert import modeling_bert as bert
 
 from .configuration_fixed_head_bert import FixedHeadBertConfig
 from .unpadding_fixed_head_bert import packed_attention_forward
 
 
-class FixedHeadBertSelfAttention(BertSelfAttention):
+class FixedHeadBertSelfAttention(bert.BertSelfAttention):
     """
     Self-attention according to equation (9), without W_o: (B, L, D) -> (B, L, H V). The constructor sets the layer's
     head size. The forward pass is BERT's, which works for any head size.
@@ -219,7 +222,7 @@ class BiasOnly(nn.Module):
         return self.bias.expand(*x.shape[:2], -1)
 
 
-class FixedHeadBertSelfOutput(BertSelfOutput):
+class FixedHeadBertSelfOutput(bert.BertSelfOutput):
     """Output projection of the attention or the feed-forward network: (B, L, input_size) -> (B, L, D)."""
 
     def __init__(self, config: FixedHeadBertConfig, input_size: int):
@@ -230,7 +233,7 @@ class FixedHeadBertSelfOutput(BertSelfOutput):
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
 
 
-class FixedHeadBertAttention(BertAttention):
+class FixedHeadBertAttention(bert.BertAttention):
     """Attention block: equation (9), dropout, residual connection and LayerNorm. The forward pass is BERT's."""
 
     def __init__(self, config: FixedHeadBertConfig, is_causal=False, layer_idx=None):
@@ -243,3 +246,38 @@ class FixedHeadBertAttention(BertAttention):
         attention = attention_class(config, is_causal, layer_idx)
         self.add_module("self", attention)  # BERT's type annotation does not allow `self.self = attention`
         self.output = FixedHeadBertSelfOutput(config, attention.all_head_size)
+
+
+class FixedHeadBertOutput(bert.BertOutput):
+    __init__ = FixedHeadBertSelfOutput.__init__
+
+
+class FixedHeadBertLayer(bert.BertLayer):
+    attention: FixedHeadBertAttention
+
+    def __init__(self, config: FixedHeadBertConfig, layer_idx: int | None = None):
+        GradientCheckpointingLayer.__init__(self)
+        self.chunk_size_feed_forward = config.chunk_size_feed_forward
+        self.seq_len_dim = 1
+        self.attention = FixedHeadBertAttention(config, is_causal=config.is_decoder, layer_idx=layer_idx)
+        self.is_decoder = config.is_decoder
+        layer = copy.copy(config)
+        vars(layer).update(intermediate_size=config.neuron_counts[layer_idx or 0])
+        self.add_module("intermediate", bert.BertIntermediate(layer) if layer.intermediate_size else nn.Identity())
+        self.output = FixedHeadBertOutput(config, layer.intermediate_size)
+
+    def forward(self, hidden_states: torch.Tensor, attention_mask=None, *args, query_indices=None, **kwargs):
+        """Maps (B, L, D) to (B, L, D). With `query_indices` (N,), maps a packed row (1, T, D) to (1, N, D)."""
+        if query_indices is None:
+            return super().forward(hidden_states, attention_mask, *args, **kwargs)
+        # In the fast path, the last layer computes only the tokens that the task head reads.
+        queries = hidden_states[:, query_indices.to(hidden_states.device)]
+        output, _ = self.attention(queries, encoder_hidden_states=hidden_states, **kwargs)
+        return self.feed_forward_chunk(output)
+
+
+class FixedHeadBertEncoder(bert.BertEncoder):
+    def __init__(self, config: FixedHeadBertConfig):
+        nn.Module.__init__(self)
+        self.config = config
+        self.layer = nn.ModuleList([FixedHeadBertLayer(config, layer_idx=i) for i in range(config.num_hidden_layers)])

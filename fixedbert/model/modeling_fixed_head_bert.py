@@ -1,9 +1,9 @@
 # Copyright 2026 The fixedbert authors. Licensed under the Apache License, Version 2.0.
 """
-FixedHeadBert, BERT with a configurable attention head size: layers, base model and task heads.
+FixedHeadBert, BERT with a configurable attention head size: base model and task heads.
 
 - Modules and parameter names come from transformers' BERT, so BERT checkpoints load by name.
-- Constructors replace BERT's attention with the one in attention_fixed_head_bert.py. Forward passes are BERT's.
+- Constructors replace BERT's layers with those in attention_fixed_head_bert.py. Forward passes are BERT's.
 - A row can contain several sequences if its `position_ids` restart in each. A sequence attends only to itself.
 - Padding tokens affect neither the loss nor the pooled output, which is computed from the first non-padding token.
 - Losses are averaged over labels, and are zero if a batch has no labels (`mean_loss`).
@@ -28,19 +28,13 @@ from transformers.activations import ACT2FN
 from transformers.dynamic_module_utils import custom_object_save
 from transformers.generation import GenerationMixin
 from transformers.masking_utils import create_bidirectional_mask, create_causal_mask, packed_sequence_mask_function
-from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_utils import PreTrainedModel
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 from transformers.models.bert import modeling_bert as bert
 from transformers.utils import ModelOutput, logging
 from transformers.utils.generic import can_return_tuple
 
-from .attention_fixed_head_bert import (
-    BiasOnly,
-    FixedHeadBertAttention,
-    FixedHeadBertSelfAttention,
-    FixedHeadBertSelfOutput,
-)
+from .attention_fixed_head_bert import BiasOnly, FixedHeadBertEncoder, FixedHeadBertLayer, FixedHeadBertSelfAttention
 from .configuration_fixed_head_bert import HEADS, FixedHeadBertConfig
 from .unpadding_fixed_head_bert import (
     PackedBatch,
@@ -72,41 +66,6 @@ def forward_like(stock: type[PreTrainedModel]) -> Callable:
         return by_name
 
     return decorate
-
-
-class FixedHeadBertOutput(bert.BertOutput):
-    __init__ = FixedHeadBertSelfOutput.__init__
-
-
-class FixedHeadBertLayer(bert.BertLayer):
-    attention: FixedHeadBertAttention
-
-    def __init__(self, config: FixedHeadBertConfig, layer_idx: int | None = None):
-        GradientCheckpointingLayer.__init__(self)
-        self.chunk_size_feed_forward = config.chunk_size_feed_forward
-        self.seq_len_dim = 1
-        self.attention = FixedHeadBertAttention(config, is_causal=config.is_decoder, layer_idx=layer_idx)
-        self.is_decoder = config.is_decoder
-        layer = copy.copy(config)
-        vars(layer).update(intermediate_size=config.neuron_counts[layer_idx or 0])
-        self.add_module("intermediate", bert.BertIntermediate(layer) if layer.intermediate_size else nn.Identity())
-        self.output = FixedHeadBertOutput(config, layer.intermediate_size)
-
-    def forward(self, hidden_states: torch.Tensor, attention_mask=None, *args, query_indices=None, **kwargs):
-        """Maps (B, L, D) to (B, L, D). With `query_indices` (N,), maps a packed row (1, T, D) to (1, N, D)."""
-        if query_indices is None:
-            return super().forward(hidden_states, attention_mask, *args, **kwargs)
-        # In the fast path, the last layer computes only the tokens that the task head reads.
-        queries = hidden_states[:, query_indices.to(hidden_states.device)]
-        output, _ = self.attention(queries, encoder_hidden_states=hidden_states, **kwargs)
-        return self.feed_forward_chunk(output)
-
-
-class FixedHeadBertEncoder(bert.BertEncoder):
-    def __init__(self, config: FixedHeadBertConfig):
-        nn.Module.__init__(self)
-        self.config = config
-        self.layer = nn.ModuleList([FixedHeadBertLayer(config, layer_idx=i) for i in range(config.num_hidden_layers)])
 
 
 class FixedHeadBertPooler(bert.BertPooler):
@@ -401,7 +360,7 @@ class FixedHeadBertForMaskedLM(FixedHeadBertPreTrainedModel, bert.BertForMaskedL
 class FixedHeadBertLMHeadModel(FixedHeadBertPreTrainedModel, bert.BertLMHeadModel, GenerationMixin):
     """
     Causal language model, a BERT decoder (`is_decoder=True`) as in the paper's LM1B experiments. `labels` (B, L) are
-    token ids, and -100 for tokens that are not predicted. `shift_labels` (B, L) are labels that are already shifted.
+    token ids, and -100 for tokens that are not predicted.
     """
 
     _tp_plan = PREDICTION_TP_PLAN
@@ -413,9 +372,7 @@ class FixedHeadBertLMHeadModel(FixedHeadBertPreTrainedModel, bert.BertLMHeadMode
         self.build(config, pooled=False, cls=bert.BertOnlyMLMHead)
 
     @forward_like(bert.BertLMHeadModel)
-    def forward(
-        self, attention_mask=None, labels=None, shift_labels=None, num_items_in_batch=None, logits_to_keep=0, **inputs
-    ):
+    def forward(self, attention_mask=None, labels=None, num_items_in_batch=None, logits_to_keep=0, **inputs):
         if labels is not None:
             inputs["use_cache"] = False
         outputs = self.bert(attention_mask=attention_mask, return_dict=True, **inputs)
@@ -424,8 +381,7 @@ class FixedHeadBertLMHeadModel(FixedHeadBertPreTrainedModel, bert.BertLMHeadMode
         logits = apply_to_non_padding(self.cls, kept, self.skipped_padding(attention_mask, outputs.last_hidden_state))
         loss = None
         if labels is not None:
-            if shift_labels is None:
-                shift_labels = pad(mask_padding_labels(labels, logits, attention_mask)[:, 1:], (0, 1), value=-100)
+            shift_labels = pad(mask_padding_labels(labels, logits, attention_mask)[:, 1:], (0, 1), value=-100)
             shift_labels = mask_padding_labels(shift_labels, logits, attention_mask)  # padding predicts no token
             loss = token_loss(logits.float(), shift_labels, num_items_in_batch)  # in float32, as in transformers
         returned = {name: x for name, x in outputs.items() if name != "last_hidden_state"}

@@ -27,15 +27,17 @@ from ..training.loading import load_config, load_model
 from ..training.output import (
     Trained,
     already_complete,
+    check_same_command,
+    check_same_data,
     is_complete_checkpoint,
     output_directory,
     publish,
     read_result,
     record_metrics,
+    without_secrets,
 )
 from ..training.plots import draw_pretraining
-from ..training.resumption import check_same_command, check_same_data, without_secrets
-from ..training.speed import enable_sparse_prediction, enable_unpadding, keep_freed_memory
+from ..training.speed import enable_unpadding, keep_freed_memory
 from .arguments import ARGUMENTS
 from .examples import make_collator, make_examples
 from .stages import Stage, plan_stages
@@ -108,7 +110,7 @@ def run_stage(stage: Stage, arguments: dict[str, Any], callbacks: Sequence[Train
         if stage.growth:
             model = to_fixed_head_bert(model, **stage.growth, seed=training_args.seed)
         enable_unpadding(model)
-        enable_sparse_prediction(model)
+        vars(model)["sparse_prediction"] = True  # without changing the configuration that is saved
         PartialState().print(
             f"{corpus['training']['examples']:,} examples for training, {corpus['held_out']['examples']:,} held out; "
             f"{model.num_parameters(exclude_embeddings=True):,} parameters excluding embeddings"

@@ -32,8 +32,7 @@ from ..support.errors import InputError
 from ..support.files import new_directory, output_path
 from ..training.arguments import CommonArguments
 from ..training.interruption import train
-from ..training.output import output_directory
-from ..training.resumption import check_same_data
+from ..training.output import check_same_data, output_directory
 from .budget import LayerSize, Option, head_choices, neuron_choices, solve_knapsack
 from .calibration import CalibrationData, mean_tokens
 from .context import ShrinkContext, Target

@@ -84,11 +84,9 @@ def exit_on_input_error(main: Callable[[], object]):
         signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         main()
-    except InputError as error:
-        message = re.sub(r"`(\w+)`", r"--\1", str(error))
+    except (InputError, HTTPError) as error:
+        message = re.sub(r"`(\w+)`", r"--\1", str(error)) if isinstance(error, InputError) else str(error)
         sys.exit(f"error: {message}")
-    except HTTPError as error:
-        sys.exit(f"error: {error}")
     except Stopped:
         print("\nstopped by SIGTERM", file=sys.stderr)
         raise

@@ -24,7 +24,7 @@ LOCK_TIMEOUT = 0.2  # seconds, enough for a second attempt after the lock of a d
 
 
 def error_reason(error: BaseException) -> str:
-    """Returns the first line of an error's message, or its type. Backticks are reserved for our own arguments."""
+    """Returns the first line of an error's message, or its type. Replaces backticks, which mark our arguments."""
     if isinstance(error, StrictDataclassError):
         error = error.__cause__ or error
     lines = str(getattr(error, "strerror", None) or error).strip().splitlines()

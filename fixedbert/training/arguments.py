@@ -91,8 +91,8 @@ class ModelArguments:
     resize_embeddings: bool = field(
         default=False,
         metadata={
-            "help": "Add embeddings for tokens that are missing in the model's vocabulary. A token is split "
-            "into pieces from the model's vocabulary, and its embedding is the average over these pieces."
+            "help": "Add an embedding for each token that the model lacks: the average over the pieces into which the "
+            "model's vocabulary splits it."
         },
     )
     cache_dir: str | None = field(default=None, metadata={"help": "Directory for files downloaded from the Hub."})
@@ -129,9 +129,6 @@ class CommonArguments(TrainingArguments):
         default=LOGGING,
         metadata={"help": "Steps between log entries. Below 1: a fraction of all steps, but at most 500 steps."},
     )
-    logging_nan_inf_filter: bool = field(
-        default=False, metadata={"help": "Has no effect, because steps with a non-finite loss are always skipped."}
-    )
     max_nonfinite_steps: int = field(
         default=1,
         metadata={"help": "Stop after this many consecutive steps with a non-finite loss or gradient norm."},
@@ -159,6 +156,7 @@ class CommonArguments(TrainingArguments):
     def __post_init__(self):
         if not is_torch_xla_available():
             self.use_cpu |= not torch.accelerator.is_available()  # so that several processes use gloo
+        self.logging_nan_inf_filter = False  # steps with a non-finite loss are always skipped
         if self.eval_strategy == "steps" and self.eval_steps is None and self.logging_steps == LOGGING:
             self.eval_steps = LONGEST_INTERVAL  # Trainer evaluates at each log entry by default
         super().__post_init__()

@@ -1,21 +1,23 @@
-"""Loads the configuration and the model that the arguments specify."""
+"""Loads the configuration and the model that the arguments specify, and adds embeddings for new tokens."""
 
+import json
 from typing import Any
 
+import torch
 from accelerate import PartialState
+from tokenizers import Tokenizer
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.models.auto.auto_factory import _BaseAutoModelClass
 
 from ..conversion.checkpoints import read_config
-from ..conversion.families import FAMILIES, check_head_size, fixed_head_config, max_tokens
+from ..conversion.families import FAMILIES, fixed_head_config, max_tokens
 from ..conversion.weights import LOADING, load_body
 from ..data.tokenizers import check_same_vocabulary, check_vocab_size
 from ..model.configuration_fixed_head_bert import FixedHeadBertConfig
 from ..presets import preset_config
-from ..support.errors import InputError, error_context
+from ..support.errors import InputError
 from ..support.files import reading
 from .arguments import ModelArguments
-from .new_tokens import add_embeddings
 
 
 def load_config(arguments: ModelArguments, **changes) -> PreTrainedConfig:
@@ -32,8 +34,6 @@ def load_config(arguments: ModelArguments, **changes) -> PreTrainedConfig:
             config = preset_config(arguments.preset, **changes)
         elif name:
             config = read_config(name, **arguments.hub_options(), **changes)
-            with error_context(name):
-                check_head_size(config)
         elif arguments.can_be_new and arguments.config_overrides:
             config = FixedHeadBertConfig(**changes)
         else:
@@ -55,7 +55,7 @@ def override(config: PreTrainedConfig, changes: dict[str, Any]):
 
 
 def check_length(max_seq_length: int, config: PreTrainedConfig):
-    """Raises InputError if `max_seq_length` exceeds the maximum length for the model, or is too low for a pair."""
+    """Raises InputError if `max_seq_length` exceeds the model's maximum length, or is below 8, too few for a pair."""
     longest = max_tokens(config)
     if not 8 <= max_seq_length <= longest:
         raise InputError(
@@ -81,9 +81,9 @@ def load_model(
             then initialized randomly.
 
     Raises:
-        InputError: If the model does not exist. If the tokenizer has more tokens than the model, unless
-            `resize_embeddings` is set. If weights have a different shape, unless `ignore_mismatched_sizes` is set. If
-            weights are missing and `train` is False.
+        InputError: If the model does not exist, if the tokenizer has more tokens than the model (unless
+            `resize_embeddings` is set), if weights have a different shape (unless `ignore_mismatched_sizes` is set),
+            or if weights are missing and `train` is False.
     """
     attention = arguments.attn_implementation or ("eager" if PartialState().device.type == "cpu" else None)
     name = arguments.model_name_or_path
@@ -118,3 +118,62 @@ def reinitialize_head(model: PreTrainedModel) -> PreTrainedModel:
     head = {name: weight for name, weight in new.items() if not name.startswith(f"{model.base_model_prefix}.")}
     model.load_state_dict(head, strict=False)
     return model
+
+
+@torch.no_grad()
+def add_embeddings(model: Any, tokenizer: PreTrainedTokenizerBase):
+    """
+    Adds an embedding for each token id that is missing in the model's vocabulary, in place. If the model has output
+    weights and biases, adds these too.
+
+    A new row is the mean of the rows for the pieces into which the old vocabulary splits the token.
+    """
+    old = model.get_input_embeddings().weight.shape[0]
+    pieces = pieces_of_new_tokens(tokenizer, old)
+    PartialState().print(
+        f"new tokens without an embedding: {len(pieces):,}, initialized with the mean of their pieces"
+    )
+    output = model.get_output_embeddings()
+    # Untied transformers models have a second, unused output bias, which resizing either ties or leaves too short.
+    biased = [part for part in model.modules() if output is not None and getattr(part, "decoder", None) is output]
+    separate = [part for part in biased if getattr(part, "bias", output.bias) is not output.bias]
+    model.resize_token_embeddings(old + len(pieces), mean_resizing=False)
+    tables, output = [model.get_input_embeddings().weight], model.get_output_embeddings()
+    if output is not None:
+        tables += [table for table in (output.weight, output.bias) if table is not None]
+    for table in tables:  # tied tables are filled twice, with the same values
+        for token_id, ids in enumerate(pieces, old):
+            table[token_id] = table[ids].float().mean(dim=0)
+    for part in separate:
+        part.bias = torch.nn.Parameter(tables[-1].clone())
+
+
+def pieces_of_new_tokens(tokenizer: PreTrainedTokenizerBase, size: int) -> list[list[int]]:
+    """
+    Splits each token whose id is at least `size` into pieces, and returns a list of the pieces' ids for each token.
+
+    The ids of the pieces are below `size`. If a token cannot be split, or an id belongs to no token, the list contains
+    all ids below `size`.
+    """
+    backend = tokenizer.backend_tokenizer
+    state = json.loads(backend.to_str())
+    added = {token["id"]: token["content"] for token in state["added_tokens"]}
+    state["added_tokens"] = [token for token in state["added_tokens"] if token["id"] < size]
+    state |= {"truncation": None, "padding": None, "post_processor": None}
+    model = state["model"]
+    if isinstance(model["vocab"], dict):
+        model["vocab"] = {token: token_id for token, token_id in model["vocab"].items() if token_id < size}
+    else:
+        model["vocab"] = model["vocab"][:size]
+    if "merges" in model:
+        pairs = [merge.split(" ") if isinstance(merge, str) else merge for merge in model["merges"]]
+        model["merges"] = [pair for pair in pairs if "".join(pair) in model["vocab"]]
+    old, prefix = Tokenizer.from_str(json.dumps(state)), model.get("continuing_subword_prefix") or ""
+    tokens = {token_id: token for token, token_id in tokenizer.get_vocab().items() if token_id >= size}
+    pieces = []
+    for token_id in range(size, max(tokens, default=-1) + 1):
+        text = tokens.get(token_id, "")
+        if token_id not in added and backend.decoder is not None:  # added tokens are not encoded as bytes
+            text = backend.decoder.decode([text]).removeprefix(prefix)
+        pieces.append(old.encode(text, add_special_tokens=False).ids or [*range(size)])
+    return pieces

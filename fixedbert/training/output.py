@@ -2,9 +2,10 @@
 The output directory of a run, with its lock, checkpoints and results.
 
 A run writes to OUTPUT.partial, which is renamed to OUTPUT when the run is complete. An interrupted run resumes from
-OUTPUT.partial if its arguments and data have not changed.
+OUTPUT.partial if its arguments and data have not changed. They are saved in command.json and data.json.
 """
 
+import json
 import re
 import shutil
 import sys
@@ -27,10 +28,19 @@ from ..support.files import (
     move_into_place,
     output_path,
     read_json_object,
+    to_json,
+    write_atomically,
     writing,
 )
 from .arguments import CommonArguments
-from .resumption import check_same_command, is_same_command, write_command
+
+COMMAND_FILE, DATA_FILE = "command.json", "data.json"
+# Arguments with these prefixes may differ when a run resumes, because they do not affect the training steps.
+UNCHECKED_PREFIXES = (
+    *("output_dir", "resume_from_checkpoint", "take_over_output_dir", "store_dir", "cache_dir", "token", "hub_"),
+    *("logging_", "save_", "eval_", "per_device_eval_", "do_eval", "do_predict", "max_eval_", "max_predict_", "push_"),
+    *("num_train_epochs", "max_steps", "dataloader_", "preprocessing_", "report_to", "run_name", "disable_tqdm"),
+)
 
 
 def already_complete(output_dir: str | Path | None, given: dict[str, Any]) -> bool:
@@ -41,7 +51,8 @@ def already_complete(output_dir: str | Path | None, given: dict[str, Any]) -> bo
         InputError: If the output directory contains anything else.
     """
     final = output_path(output_dir)
-    if is_same_command(final, given):
+    file = final / COMMAND_FILE
+    if file.is_file() and read_json_object(file) == json.loads(to_json(without_secrets(given), default=str)):
         PartialState().print(f"{final}: already complete; to run the command again, remove this directory")
         return True
     check_output_free(final)
@@ -92,6 +103,40 @@ def output_directory(training_args: CommonArguments, given: dict[str, Any]) -> I
             raise
         finish_directory(partial, final)
         training_args.output_dir = str(final)
+
+
+def without_secrets(given: dict[str, Any]) -> dict[str, Any]:
+    """Returns the arguments without access tokens."""
+    return {name: value for name, value in given.items() if name not in ("token", "hub_token")}
+
+
+def write_command(partial: Path, given: dict[str, Any]):
+    """Writes the arguments, except access tokens, to command.json. The file is also a recipe for repeating the run."""
+    write_atomically(partial / COMMAND_FILE, to_json(without_secrets(given), indent=1, default=str) + "\n")
+
+
+def check_same_command(partial: Path, given: dict[str, Any]):
+    """Raises InputError if `given` and the unfinished run in `partial` differ in arguments that affect training."""
+    earlier, now = read_json_object(partial / COMMAND_FILE), json.loads(to_json(given, default=str))
+    names = [name for name in earlier | now if not name.startswith(UNCHECKED_PREFIXES)]
+    if changed := [name for name in names if earlier.get(name) != now.get(name)]:
+        raise InputError(
+            f"{partial}: the unfinished run has different arguments ({', '.join(changed)}; see {COMMAND_FILE}); "
+            "restore them, choose a different `output_dir`, or remove this directory."
+        )
+
+
+def check_same_data(output_dir: Path, fingerprint: str):
+    """Writes the data fingerprint to data.json when a run starts. Raises InputError if it differs in a resumed run."""
+    state, file = PartialState(), output_dir / DATA_FILE
+    if state.is_main_process and not file.exists():
+        write_atomically(file, json.dumps({"fingerprint": fingerprint}) + "\n")
+    state.wait_for_everyone()
+    if read_json_object(file).get("fingerprint") != fingerprint:
+        raise InputError(
+            f"{output_dir}: the data or the teacher has changed since the unfinished run started; restore the "
+            "original version, or remove this directory."
+        )
 
 
 def remove_incomplete(partial: Path):

@@ -57,11 +57,6 @@ def enable_unpadding(model: PreTrainedModel):
     vars(model.base_model)["unpad_inputs"] = True
 
 
-def enable_sparse_prediction(model: PreTrainedModel):
-    """Makes a FixedHeadBert compute logits for labeled tokens only. Its configuration does not change."""
-    vars(model)["sparse_prediction"] = True
-
-
 def has_bf16(use_cpu: bool) -> bool:
     """Returns True if the accelerator supports bf16. Checks the CPU if `use_cpu` is True or no accelerator exists."""
     if not use_cpu and torch.accelerator.is_available():

@@ -212,7 +212,7 @@ class CommonTrainer(Trainer):
         create_model_card(self)
 
     def log(self, logs, *args, **kwargs):
-        """Logs metrics, with the loss averaged over the steps since the last entry. Omits it if there were none."""
+        """Logs metrics, with the loss averaged over the steps applied since the last entry, if there are any."""
         if "loss" in logs and not self.window_steps:
             return
         if "loss" in logs or "train_loss" in logs:
@@ -229,7 +229,7 @@ class CommonTrainer(Trainer):
         super().log(logs, *args, **kwargs)
 
     def counted(self, counts: list[float]) -> dict[str, float]:
-        """Returns values for a subclass to log. `counts` are its sums over all processes since the last log entry."""
+        """Returns a subclass's metrics. `counts` are its sums over all processes since the last log entry."""
         return {}
 
 

@@ -18,7 +18,7 @@ import run_pretraining
 from fixedbert.conversion.checkpoints import load_bert
 from fixedbert.support.errors import InputError
 from fixedbert.training.interruption import train
-from fixedbert.training.new_tokens import add_embeddings, pieces_of_new_tokens
+from fixedbert.training.loading import add_embeddings, pieces_of_new_tokens
 
 SIZE = len(WORDS)
 

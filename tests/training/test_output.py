@@ -23,8 +23,7 @@ from fixedbert.fine_tuning.trainer import FineTuningArguments, FineTuningTrainer
 from fixedbert.support.errors import InputError, exit_on_input_error
 from fixedbert.support.files import directory_lock
 from fixedbert.training.arguments import CommonArguments, read_arguments
-from fixedbert.training.output import complete_checkpoints, output_directory
-from fixedbert.training.resumption import check_same_command, write_command
+from fixedbert.training.output import check_same_command, complete_checkpoints, output_directory, write_command
 
 TRAIN = ("--do_train", "--do_eval", "--max_steps", "3")
 OTHER_HOST = "7\nelsewhere\n"  # the lock of a process on a different machine
