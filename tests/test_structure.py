@@ -39,23 +39,23 @@ LAYER_OF = {name: number for number, names in enumerate(LAYERS) for name in name
 BUDGETS = {
     "fixedbert_cli.py": 258,
     "fixedbert": 460,  # files at the top of the package, without subpackages
-    "fixedbert/model": 1397,
-    "fixedbert/conversion": 1202,
+    "fixedbert/model": 1391,
+    "fixedbert/conversion": 1196,
     "fixedbert/data": 2258,
-    "fixedbert/fine_tuning": 3172,
-    "fixedbert/pretraining": 859,
-    "fixedbert/training": 1426,
+    "fixedbert/fine_tuning": 3174,
+    "fixedbert/pretraining": 861,
+    "fixedbert/training": 1397,
     "fixedbert/shrinking": 2333,
-    "fixedbert/comparison": 1049,
+    "fixedbert/comparison": 1036,
     "fixedbert/inspection": 737,
     "fixedbert/publishing": 874,
-    "fixedbert/support": 445,
+    "fixedbert/support": 439,
     "experiments": 4000,
     "benchmarks": 2139,
     "soak": 561,
     "tests": 15375,
 }
-INSTALLED_BUDGET = 16461  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
+INSTALLED_BUDGET = 16411  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
 
 
 def module_of(file: Path) -> str:
