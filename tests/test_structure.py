@@ -45,7 +45,7 @@ BUDGETS = {
     "fixedbert/fine_tuning": 3174,
     "fixedbert/pretraining": 861,
     "fixedbert/training": 1397,
-    "fixedbert/shrinking": 2333,
+    "fixedbert/shrinking": 2384,
     "fixedbert/comparison": 1036,
     "fixedbert/inspection": 737,
     "fixedbert/publishing": 874,
@@ -53,9 +53,9 @@ BUDGETS = {
     "experiments": 4000,
     "benchmarks": 2139,
     "soak": 561,
-    "tests": 15375,
+    "tests": 15351,
 }
-INSTALLED_BUDGET = 16411  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
+INSTALLED_BUDGET = 16463  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
 
 
 def module_of(file: Path) -> str:

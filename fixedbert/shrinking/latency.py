@@ -5,7 +5,7 @@ import operator
 import platform
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -20,6 +20,7 @@ from ..publishing.model_card import hardware_name
 from ..support.errors import InputError
 from ..support.files import read_json_object, reading, to_json, write_atomically
 from .budget import LayerSize, head_choices, neuron_choices
+from .predictions import encode, reads_first_token
 
 CPUINFO = Path("/proc/cpuinfo")  # contains the name of the processor on Linux
 ROUNDS = 5  # number of measurements per latency, of which the median is used
@@ -40,6 +41,8 @@ class LatencyTable:
             LayerNorm.
         rest: seconds for everything in the base model except the layers.
         serving: how the model ran, for example "without padding, in bfloat16".
+        last_heads, last_neurons: latencies for the last layer of a model that computes only the first token of each
+            row there, as a text classifier without padding does. Empty for other models.
     """
 
     machine: str
@@ -49,23 +52,34 @@ class LatencyTable:
     neurons: list[tuple[int, float]]
     rest: float
     serving: str = "with padding, in float32"
+    last_heads: list[tuple[int, int, int, float]] = field(default_factory=list)
+    last_neurons: list[tuple[int, float]] = field(default_factory=list)
 
     @property
     def is_local(self) -> bool:
         """True if the latencies were measured on this machine."""
         return self.machine == machine_name()
 
-    def attention_times(self) -> dict[Heads, float]:
+    def attention_times(self, is_last: bool = False) -> dict[Heads, float]:
         """Returns the seconds for each choice of heads. If a larger choice was faster, uses that choice's time."""
-        times = {Heads(*shape): seconds for *shape, seconds in self.heads}
+        measured = self.last_heads if is_last and self.last_heads else self.heads
+        times = {Heads(*shape): seconds for *shape, seconds in measured}
         return {
             heads: min(seconds for other, seconds in times.items() if all(map(operator.ge, other, heads)))
             for heads in times
         }
 
-    def feed_forward_times(self) -> dict[int, float]:
+    def feed_forward_times(self, is_last: bool = False) -> dict[int, float]:
         """Returns the seconds for each neuron count. If a larger count was faster, uses that count's time."""
-        return {count: min(seconds for other, seconds in self.neurons if other >= count) for count, _ in self.neurons}
+        times = self.last_neurons if is_last and self.last_neurons else self.neurons
+        return {count: min(seconds for other, seconds in times if other >= count) for count, _ in times}
+
+    def prices(self, layers: int) -> list[tuple[Callable[[Heads], float], Callable[[int], float]]]:
+        """Returns two functions for each layer: the seconds for heads, and the seconds for a number of neurons."""
+        return [
+            (self.attention_times(is_last).__getitem__, self.feed_forward_times(is_last).__getitem__)
+            for is_last in [False] * (layers - 1) + [True]
+        ]
 
     def write(self, file: Path):
         write_atomically(file, to_json(asdict(self), indent=1) + "\n")
@@ -115,42 +129,60 @@ def measure_latencies(
     """
     heads = dict.fromkeys(choice for shape in shapes for choice in head_choices(shape.heads))
     neurons = dict.fromkeys(choice for shape in shapes for choice in neuron_choices(shape.neurons))
-    inputs = [sublayer_inputs(model, mask) for mask in masks]
-    runs: dict[object, list[Callable]] = {}
-    for choice in heads:
-        attention = layer_with(model, choice).attention
-        runs[choice] = [partial(attention, x, **lengths) for x, lengths in inputs]
-    for count in neurons:
-        feed_forward = layer_with(model, Heads(1, 1, 1), count).feed_forward_chunk
-        runs[count] = [partial(feed_forward, x) for x, _ in inputs]
+    runs: dict[tuple[bool, object], list[Callable]] = {}  # the key's first item is True for the last layer
+    for is_last in (False, True) if reads_first_token(model) else (False,):
+        inputs = [sublayer_inputs(model, mask, is_last) for mask in masks]
+        for choice in heads:
+            attention = layer_with(model, choice).attention
+            runs[is_last, choice] = [partial(attention, x, **options) for x, options in inputs]
+        for count in neurons:
+            feed_forward = layer_with(model, Heads(1, 1, 1), count).feed_forward_chunk
+            runs[is_last, count] = [partial(feed_forward, x) for x, _ in inputs]
     rounds = {size: [0.0] * ROUNDS for size in runs}
     for index in tqdm(range(ROUNDS), "measuring latencies", unit="round"):
         for size, calls in runs.items():
             calls[0]()  # warm-up
             rounds[size][index] = sum(timed(call, model.device) for call in calls)
-    times = {size: median(seconds) / len(inputs) for size, seconds in rounds.items()}
-    encoder = sum(
-        median_time(partial(model.base_model, input_ids=5 * mask, attention_mask=mask), model.device) for mask in masks
-    )
-    return LatencyTable(
+    times: dict[bool, dict] = {False: {}, True: {}}
+    for (is_last, size), seconds in rounds.items():
+        times[is_last][size] = median(seconds) / len(masks)
+    table = LatencyTable(
         machine=machine_name(),
         width=model.config.hidden_size,
         inputs=[mask.sum(1).tolist() for mask in masks],
-        heads=[(*size, seconds) for size, seconds in times.items() if isinstance(size, Heads)],
-        neurons=[(size, seconds) for size, seconds in times.items() if isinstance(size, int)],
-        rest=max(0.0, encoder / len(masks) - sum(times[shape.heads] + times[shape.neurons] for shape in shapes)),
+        heads=[(*size, seconds) for size, seconds in times[False].items() if isinstance(size, Heads)],
+        neurons=[(size, seconds) for size, seconds in times[False].items() if isinstance(size, int)],
+        rest=0.0,
         serving=serving,
+        last_heads=[(*size, seconds) for size, seconds in times[True].items() if isinstance(size, Heads)],
+        last_neurons=[(size, seconds) for size, seconds in times[True].items() if isinstance(size, int)],
     )
+    layers = sum(
+        time_of_heads(shape.heads) + time_of_neurons(shape.neurons)
+        for shape, (time_of_heads, time_of_neurons) in zip(shapes, table.prices(len(shapes)), strict=True)
+    )
+    encoder = sum(median_time(partial(encode(model), 5 * mask, mask), model.device) for mask in masks)
+    return replace(table, rest=max(0.0, encoder / len(masks) - layers))
 
 
-def sublayer_inputs(model: FixedHeadBertPreTrainedModel, mask: torch.Tensor) -> tuple[torch.Tensor, dict]:
-    """Returns random hidden states (B, L, D), or (1, T, D) without padding, and the lengths of packed sequences."""
+def sublayer_inputs(
+    model: FixedHeadBertPreTrainedModel, mask: torch.Tensor, first_tokens: bool
+) -> tuple[torch.Tensor, dict]:
+    """
+    Returns random hidden states (B, L, D), or (1, T, D) without padding, and further arguments for the attention.
+
+    If `first_tokens`, the states are (1, B, D), and the arguments contain the states of all tokens.
+    """
     if not model.config.unpad_inputs:
         return torch.randn(*mask.shape, model.config.hidden_size, dtype=model.dtype, device=model.device), {}
     batch = PackedBatch.from_mask(mask.bool())
     states = torch.randn(1, len(batch.indices), model.config.hidden_size, dtype=model.dtype, device=model.device)
     lengths = SequenceLengths(batch.cu_seqlens, batch.cu_seqlens, batch.max_seqlen, batch.max_seqlen)
-    return states, lengths._asdict()
+    if not first_tokens:
+        return states, lengths._asdict()
+    batch = batch.select_queries(False, mask.shape, pooled=True)
+    lengths = lengths._replace(cu_seq_lens_q=batch.query_cu_seqlens, max_length_q=batch.query_max_seqlen)
+    return states[:, batch.query_indices], {"encoder_hidden_states": states, **lengths._asdict()}
 
 
 def layer_with(model: FixedHeadBertPreTrainedModel, heads: Heads, neurons: int = 1) -> FixedHeadBertLayer:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from math import isnan
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from ..publishing.sentence_models import SentencePooling, read_pooling, read_tex
 
 Predict = Callable[[PreTrainedModel, Batch], list[Predictions]]
 MASKED_LM = ("PreTraining", "MaskedLM")  # task heads that predict masked tokens
+FIRST_TOKEN = ("SequenceClassification", "NextSentencePrediction")  # task heads that read only the first token
 MASKED_POSITIONS = "masked_positions"  # batch key for the boolean mask (B, L) of tokens that a masked LM predicts
 
 
@@ -56,6 +58,16 @@ class LoadedModel:
 def head_name(model: PreTrainedModel) -> str:
     """Returns the task head from the class name, such as "SequenceClassification". Returns "" for an encoder."""
     return type(model).__name__.partition("For")[2]
+
+
+def reads_first_token(model: PreTrainedModel) -> bool:
+    """Returns True if the model's last layer computes only the first token in each row."""
+    return bool(model.config.unpad_inputs) and head_name(model) in FIRST_TOKEN
+
+
+def encode(model: PreTrainedModel) -> Callable:
+    """Returns a function that runs the encoder on the tokens that the task head needs."""
+    return partial(model.base_model, output_mask=False) if reads_first_token(model) else model.base_model
 
 
 def predict(model: PreTrainedModel, batch: Batch, pooling: SentencePooling | None = None) -> list[Predictions]:

@@ -16,6 +16,7 @@ from torch.nn.functional import linear
 from ..fine_tuning.distillation import Batch
 from ..model.modeling_fixed_head_bert import FixedHeadBertPreTrainedModel
 from .latency import median_time
+from .predictions import encode
 
 BATCHES = 3  # number of random batches on which models are timed
 SLOW = 2.0  # bfloat16 is not supported if matrix products take this many times as long as in float32
@@ -39,7 +40,7 @@ class Serving(NamedTuple):
 
     def forward_passes(self, model: FixedHeadBertPreTrainedModel, batches: list[Batch]) -> Callable[[], object]:
         """Returns a function that runs the served encoder on batches."""
-        encoder = self.model(model).base_model
+        encoder = encode(self.model(model))
         return lambda: [encoder(**batch) for batch in batches]
 
 

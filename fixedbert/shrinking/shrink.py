@@ -39,6 +39,7 @@ from .context import ShrinkContext, Target
 from .fisher_information import collect_statistics, layers_of
 from .latency import LatencyTable, machine_name, measure_latencies, median_time
 from .layers import LayerPruner, refit
+from .predictions import reads_first_token
 from .report import FAMILY, FAMILY_PLOT, PLOT, ShrinkFamily, ShrinkResult, plot, plot_family
 from .serving import Serving, fastest_serving
 
@@ -304,16 +305,19 @@ def layer_pruners(context: ShrinkContext, fixed_shapes: list[LayerSize] | None) 
 
 def latency_table(context: ShrinkContext) -> LatencyTable:
     """Reads the latency table from its file. If the file does not exist, measures the latencies and writes it."""
+    served = context.serving.model(context.original)
     if context.latency_file is not None and context.latency_file.exists():
-        table = LatencyTable.read(context.latency_file, context.original.config.hidden_size, context.shapes)
+        table = LatencyTable.read(context.latency_file, served.config.hidden_size, context.shapes)
         if table.serving != str(context.serving):
             raise InputError(
                 f"{context.latency_file}: measured {table.serving}, but the new model runs {context.serving}; set "
                 "`unpad_inputs` and `dtype`, or use a different file.",
                 "latency_table",
             )
+        if bool(table.last_heads) != reads_first_token(served):
+            raise InputError(f"{context.latency_file}: measured with a different task head.", "latency_table")
         return table
-    served, masks = context.serving.model(context.original), [batch["attention_mask"] for batch in context.batches]
+    masks = [batch["attention_mask"] for batch in context.batches]
     table = measure_latencies(served, context.shapes, masks, str(context.serving))
     if context.latency_file is not None:
         table.write(context.latency_file)
@@ -330,15 +334,18 @@ def choose_shapes(
     Returns:
         The shapes, the pruned model before the refit, and the speedup according to the latency table.
     """
-    original, (price_of_heads, price_of_neurons) = context.original, prices_for(context, table)
+    original, prices = context.original, prices_for(context, table)
     options = []
-    for pruner in pruners:
+    for pruner, (price_of_heads, price_of_neurons) in zip(pruners, prices, strict=True):
         heads, neurons = head_choices(pruner.shape.heads), neuron_choices(pruner.shape.neurons)
         options.append([Option(choice, pruner.cost_of_heads(choice), price_of_heads(choice)) for choice in heads])
         options.append(
             [Option(choice, pruner.cost_of_neurons(choice), price_of_neurons(choice)) for choice in neurons]
         )
-    layers = sum(price_of_heads(shape.heads) + price_of_neurons(shape.neurons) for shape in context.shapes)
+    layers = sum(
+        price_of_heads(shape.heads) + price_of_neurons(shape.neurons)
+        for shape, (price_of_heads, price_of_neurons) in zip(context.shapes, prices, strict=True)
+    )
     least = sum(min(option.price for option in sublayer) for sublayer in options)
     wanted, rest = budget_for(context, table, layers, least)
     budget, fast, slow = wanted, (0.0, 0.0), None  # `fast` and `slow`: budget, measured / target time
@@ -375,11 +382,11 @@ def interpolate(fast: tuple[float, float], slow: tuple[float, float]) -> float:
 
 def prices_for(
     context: ShrinkContext, table: LatencyTable | None
-) -> tuple[Callable[[Heads], float], Callable[[int], float]]:
-    """Returns two functions: the first maps heads to their price, and the second maps a neuron count to its price."""
+) -> list[tuple[Callable[[Heads], float], Callable[[int], float]]]:
+    """Returns two functions for each layer: one maps heads to their price, the other a neuron count to its price."""
     width, length = context.original.config.hidden_size, round(mean_tokens(context.calibration))
     if table is not None:
-        return table.attention_times().__getitem__, table.feed_forward_times().__getitem__
+        return table.prices(len(context.shapes))
 
     def parameters(heads: Heads) -> float:
         return heads.num_heads * ((2 * heads.size + heads.value_size) * (width + 1) + heads.value_size * width)
@@ -388,8 +395,8 @@ def prices_for(
         return 2 * length * heads.num_heads * (2 * width + length) * (heads.size + heads.value_size)
 
     if context.target.params is not None:
-        return parameters, lambda neurons: neurons * (2 * width + 1)
-    return operations, lambda neurons: 4 * length * width * neurons
+        return [(parameters, lambda neurons: neurons * (2 * width + 1))] * len(context.shapes)
+    return [(operations, lambda neurons: 4 * length * width * neurons)] * len(context.shapes)
 
 
 def budget_for(context: ShrinkContext, table: LatencyTable | None, layers: float, least: float) -> tuple[float, float]:

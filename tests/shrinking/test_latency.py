@@ -1,5 +1,6 @@
 """Latency tables, and how they determine the shapes of a shrunken model."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -93,6 +94,25 @@ def test_table_for_a_different_model(large, texts, tmp_path, changes):
     with pytest.raises(InputError, match="measured for a model with a different shape"):
         shrink(large, tmp_path / "out", speedup=2.0, latency_table=file, **rows(texts))
     assert not list(tmp_path.glob("out*"))
+
+
+def test_last_layer_of_a_classifier(large, texts, tmp_path):
+    """Without padding, a classifier's last layer computes only the first tokens, so that pruning it saves nothing."""
+    context = ShrinkContext.load(large, CalibrationData(train_file=[rows(texts)["train_file"]]), Target(speedup=2.0))
+    assert {Heads(*shape) for *shape, _ in latency_table(context).last_heads} >= {Heads(7, 8, 8), Heads(0, 8, 8)}
+    table = table_for("a server", rest=0.5, serving="without padding, in float32")
+    options = rows(texts) | {"unpad_inputs": True, "speedup": 2.5, "latency_table": tmp_path / "table.json"}
+    table.write(tmp_path / "table.json")
+    with pytest.raises(InputError, match="measured with a different task head"):
+        shrink(large, tmp_path / "out", **options)
+    last = {
+        "last_heads": [(*shape, 1e-6) for *shape, _ in table.heads],
+        "last_neurons": [(n, 1e-6) for n in range(49)],
+    }
+    replace(table, **last).write(tmp_path / "table.json")
+    result = shrink(large, tmp_path / "out", **options)
+    assert (result.after[-1].heads.num_heads, result.after[-1].neurons) == (5, 37)  # nothing that is used was pruned
+    assert result.after[0].heads.num_heads * result.after[0].neurons < 5 * 37
 
 
 def test_table_for_different_serving(large, texts, tmp_path):
