@@ -129,7 +129,7 @@ def measure_latencies(
     """
     heads = dict.fromkeys(choice for shape in shapes for choice in head_choices(shape.heads))
     neurons = dict.fromkeys(choice for shape in shapes for choice in neuron_choices(shape.neurons))
-    runs: dict[tuple[bool, object], list[Callable]] = {}  # the key's first item is True for the last layer
+    runs: dict[tuple[bool, Heads | int], list[Callable]] = {}  # the key's first item is True for the last layer
     for is_last in (False, True) if reads_first_token(model) else (False,):
         inputs = [sublayer_inputs(model, mask, is_last) for mask in masks]
         for choice in heads:
@@ -138,11 +138,11 @@ def measure_latencies(
         for count in neurons:
             feed_forward = layer_with(model, Heads(1, 1, 1), count).feed_forward_chunk
             runs[is_last, count] = [partial(feed_forward, x) for x, _ in inputs]
-    rounds = {size: [0.0] * ROUNDS for size in runs}
+    rounds = {key: [0.0] * ROUNDS for key in runs}
     for index in tqdm(range(ROUNDS), "measuring latencies", unit="round"):
-        for size, calls in runs.items():
+        for key, calls in runs.items():
             calls[0]()  # warm-up
-            rounds[size][index] = sum(timed(call, model.device) for call in calls)
+            rounds[key][index] = sum(timed(call, model.device) for call in calls)
     times: dict[bool, dict] = {False: {}, True: {}}
     for (is_last, size), seconds in rounds.items():
         times[is_last][size] = median(seconds) / len(masks)
@@ -180,9 +180,9 @@ def sublayer_inputs(
     lengths = SequenceLengths(batch.cu_seqlens, batch.cu_seqlens, batch.max_seqlen, batch.max_seqlen)
     if not first_tokens:
         return states, lengths._asdict()
-    batch = batch.select_queries(False, mask.shape, pooled=True)
-    lengths = lengths._replace(cu_seq_lens_q=batch.query_cu_seqlens, max_length_q=batch.query_max_seqlen)
-    return states[:, batch.query_indices], {"encoder_hidden_states": states, **lengths._asdict()}
+    first = torch.arange(len(mask) + 1, dtype=torch.int32, device=model.device)  # one query per row
+    lengths = lengths._replace(cu_seq_lens_q=first, max_length_q=1)
+    return states[:, batch.cu_seqlens[:-1]], {"encoder_hidden_states": states, **lengths._asdict()}
 
 
 def layer_with(model: FixedHeadBertPreTrainedModel, heads: Heads, neurons: int = 1) -> FixedHeadBertLayer:
