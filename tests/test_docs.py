@@ -175,7 +175,7 @@ def workspace(tmp_path_factory, vocabulary) -> Path:
         "google-bert/bert-base-uncased": bert,
         "bert-base-uncased": bert,
         "wide": bert,
-        "uncased_L-12_H-768_A-12": bert,
+        "sentence-transformers/all-MiniLM-L6-v2": minilm,
         "FacebookAI/roberta-base": roberta,
         "all-MiniLM-L6-v2": minilm,
         "me/mini": mini,
