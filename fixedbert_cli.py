@@ -152,6 +152,7 @@ def push_arguments(parser: ArgumentParser):
     add("--private", action="store_true", default=None, help="create a private repository")
     add("--commit_message", help="commit message")
     add("--token", help="Hub token; default: the token of hf auth login")
+    add("--dry_run", action="store_true", help="check the model and list its files, without uploading them")
 
 
 def inspect_arguments(parser: ArgumentParser):

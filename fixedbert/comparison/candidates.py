@@ -11,12 +11,13 @@ from torch.nn.functional import pad
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 from ..conversion.checkpoints import read_config
+from ..conversion.weights import FILES, report_float32
 from ..data.tokenizers import check_vocab_size, load_tokenizer
 from ..fine_tuning.distillation import Batch, Predictions
 from ..fine_tuning.labels import default_names
 from ..publishing.export import EMBEDDING, GRAPH, export, graph_size
 from ..publishing.openvino_graphs import CALIBRATION_ROWS, convert_to_openvino, quantize_openvino
-from ..publishing.sentence_models import read_text_settings
+from ..publishing.sentence_models import TextSettings, read_text_settings
 from ..shrinking.predictions import LoadedModel, head_name, kind_of_logits
 from ..shrinking.report import short_name
 from ..shrinking.serving import supports_bf16
@@ -35,7 +36,6 @@ from .runtimes import (
 )
 
 PAUSE = 0.003  # seconds before each call, until the threads of the previous call have stopped spinning
-WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
 Features = list[dict]  # tokens for a row: one dictionary, or one for each window of a question
 
 
@@ -51,7 +51,7 @@ class Candidate:
         head: the task head, such as "SequenceClassification". "" for an embedding model.
         task: description of the predictions. Only models with the same task can be compared.
         predict: function that returns the predictions for a batch.
-        prompt: text that precedes each text.
+        settings: how a sentence-transformers model tokenizes texts.
         megabytes: size of the weights or the graph.
         features: tokens for each row.
         truncated: number of rows that were truncated.
@@ -67,7 +67,7 @@ class Candidate:
     config: PreTrainedConfig
     tokenizer: PreTrainedTokenizerBase
     predict: Callable[[Batch], list[Predictions]]
-    prompt: str = ""
+    settings: TextSettings = TextSettings()
     megabytes: float = 0.0
     features: list[Features] = field(default_factory=list)
     truncated: int = 0
@@ -122,13 +122,14 @@ def load_model(source: str, **hub_options) -> LoadedSource:
     """Loads the model from a directory or the Hub, if it has weights, and the exported graphs in the directory."""
     directory = Path(source)
     is_exported = any((directory / runtime.file).is_file() for runtime in GRAPHS.values())
-    if is_exported and not any((directory / weights).is_file() for weights in WEIGHTS):
+    if is_exported and not any((directory / weights).is_file() for weights in FILES):
         return LoadedSource(None, load_graphs(source))
     loaded = LoadedModel.load(source, **hub_options)
+    report_float32(source, loaded.model)
     head, config = head_name(loaded.model), loaded.model.config
     task = task_of(head, config, source, loaded.pooling is not None)
     predict, megabytes = torch_runtime(loaded, TORCH[REFERENCE])
-    rest = (head, task, config, loaded.tokenizer, predict, loaded.prompt, megabytes)
+    rest = (head, task, config, loaded.tokenizer, predict, loaded.settings, megabytes)
     return LoadedSource(loaded, [Candidate(source, short_name(source), REFERENCE, *rest), *load_graphs(source)])
 
 
@@ -150,7 +151,7 @@ def load_graphs(source: str) -> list[Candidate]:
             graph = GRAPHS[name].load(file)
         task = task_of(head, config, source, EMBEDDING in graph.outputs)
         predict = partial(graph_predictions, graph, head, config)
-        rest = (head, task, config, tokenizer, predict, settings.prompt, graph_size(file))
+        rest = (head, task, config, tokenizer, predict, settings, graph_size(file))
         candidates.append(Candidate(source, short_name(source), name, *rest))
     return candidates
 

@@ -1,12 +1,11 @@
 """The result of a comparison, and its report for the terminal."""
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
 
-from ..publishing.export import EMBEDDING, OUTPUTS, TWO_TEXTS, loading_code
+from ..publishing.export import EMBEDDING, OUTPUTS, loading_code
 from ..shrinking.predictions import Fidelity
 from .candidates import Candidate
 from .runtimes import GRAPHS, TORCH
@@ -22,9 +21,17 @@ from transformers import {model_class}, AutoTokenizer
 
 tokenizer = AutoTokenizer.from_pretrained("{source}")
 model = {model_class}.from_pretrained("{source}"{options}).eval()
-batch = tokenizer({texts}, padding=True, truncation=True, max_length={longest}, return_tensors="pt")
+texts = ["A text.", "A second text."]
+batch = tokenizer(texts, padding=True, truncation=True, max_length={longest}, return_tensors="pt")
 with torch.inference_mode():
     outputs = model(**batch)
+"""
+SENTENCE_CODE = """import fixedbert
+import torch
+from sentence_transformers import SentenceTransformer
+
+model = SentenceTransformer("{source}", device="cpu"{options})
+embeddings = model.encode(["A text.", "A second text."])
 """
 CHANGED = "changed.csv"
 
@@ -121,7 +128,8 @@ class Comparison:
             notes.append(f"truncated: rows with more than {self.max_seq_length} tokens, whose end is ignored")
         if self.folder and any(model.fidelity and model.fidelity.agreement is not None for model in others):
             notes.append(f"{self.item}s with different predictions: {self.folder}/{CHANGED}")
-        text = [f"{rows} rows from {self.file}, on {self.machine}", "", *aligned(lines), "", *notes, *self.notes]
+        header = f"{rows} rows from {self.file} with at most {self.max_seq_length} tokens, on {self.machine}"
+        text = [header, "", *aligned(lines), "", *notes, *self.notes]
         return "\n".join([*text, "", self.advice] if self.advice else text)
 
 
@@ -155,23 +163,22 @@ def advice(models: list[ComparedModel], first: Candidate, file: str, longest: in
 
 def instructions(runtime: str, model: Candidate, file: str, longest: int) -> str:
     """Returns the command that writes a model for the runtime, if one is necessary, and Python code that runs it."""
-    prompt = json.dumps(model.prompt, ensure_ascii=False)
-    texts = f"[{prompt} + text for text in {TWO_TEXTS}]" if model.prompt else TWO_TEXTS
     if runtime in GRAPHS:
         is_onnx, int8 = runtime.startswith("onnx"), " --int8" * runtime.endswith("int8")
         options = int8 if is_onnx else f" --runtime openvino{int8}" + f" --calibration_file {file}" * bool(int8)
         command = f"fixedbert export {model.source} --output_dir fast{options}"
         names = OUTPUTS.get(f"For{model.head}", ("logits",)) if model.head else [EMBEDDING]
         precision = {"openvino": "f32", "openvino-bf16": "bf16"}.get(runtime)
-        return f"$ {command}\n{loading_code(f'fast/{GRAPHS[runtime].file}', names, longest, texts, precision)}"
+        code = loading_code(f"fast/{GRAPHS[runtime].file}", names, longest, model.settings, precision)
+        return f"$ {command}\n{code}"
     is_unpadded, dtype = TORCH[runtime]
     command = f"$ fixedbert convert {model.source} --output_dir fast --unpad_inputs"
     command += " --dtype bfloat16\n" if dtype == torch.bfloat16 else "\n"
-    code = TORCH_CODE.format(
-        model_class=f"AutoModelFor{model.head}" if model.head else "AutoModel",
-        source="fast" if is_unpadded else model.source,
-        options="" if is_unpadded else f", dtype={dtype}",
-        texts=texts,
-        longest=longest,
-    )
+    source, options = ("fast", "") if is_unpadded else (model.source, f", dtype={dtype}")
+    if model.head:
+        name = f"AutoModelFor{model.head}"
+        code = TORCH_CODE.format(model_class=name, source=source, options=options, longest=longest)
+    else:
+        options = options and f', model_kwargs={{"dtype": {dtype}}}'
+        code = SENTENCE_CODE.format(source=source, options=options)
     return (command if is_unpadded else "") + code

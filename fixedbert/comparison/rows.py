@@ -125,7 +125,9 @@ class TextRows(Rows):
         super().__init__(rows, models, file, columns.ids)
 
     def features(self, model, length):
-        columns = ([model.prompt + text for text in column] for column in zip(*texts_of(self.data), strict=True))
+        columns = (
+            [model.settings.prompt + text for text in column] for column in zip(*texts_of(self.data), strict=True)
+        )
         encoded = encode(model.tokenizer, *columns, truncation=True, max_length=length)
         features = [[dict(zip(encoded, values, strict=True))] for values in zip(*encoded.values(), strict=True)]
         return features, sum(bool(row.overflowing) for row in encoded.encodings or ())

@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from huggingface_hub import metadata_load, snapshot_download
+from transformers import AutoConfig
 
 from ..data.tokenizers import TOKENIZER_FILES, check_vocab_size, load_tokenizer
-from ..support.files import read_json_object, reading
+from ..support.files import reading
+from .families import max_tokens
 
 logger = logging.getLogger(__name__)
 
@@ -58,7 +60,9 @@ def copy_tokenizer(source: Path, output: Path, do_lower_case: bool | None):
     # Without a tokenizer configuration, transformers would read config.json, which in 2019 had no model_type.
     tokenizer_source = source / "vocab.txt" if files == ["vocab.txt"] else source
     tokenizer = load_tokenizer(str(tokenizer_source), do_lower_case, trust_remote_code=False)
-    check_vocab_size(tokenizer, read_json_object(output / "config.json", "convert it again")["vocab_size"], source)
+    config = AutoConfig.from_pretrained(output, trust_remote_code=False)
+    check_vocab_size(tokenizer, config.vocab_size, source)
+    tokenizer.model_max_length = min(tokenizer.model_max_length, max_tokens(config))
     tokenizer.save_pretrained(output)
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from accelerate import PartialState
 from safetensors import safe_open
 from transformers import PreTrainedConfig, PreTrainedModel, modeling_utils
 from transformers.utils import cached_file
@@ -69,6 +70,13 @@ def load_body(model_class: Any, source: str | Path, config: PreTrainedConfig, **
         if weight.device.type != "meta" and not weight.isfinite().all():
             raise InputError(f"{source}: {name} contains NaN or infinity; use a checkpoint with finite weights.")
     return model, info
+
+
+def report_float32(source: object, model: PreTrainedModel):
+    """Prints a line if a model that is used in float32 was loaded in a different dtype."""
+    if model.dtype != torch.float32:
+        dtype = str(model.dtype).removeprefix("torch.")
+        PartialState().print(f"{source}: the weights are stored in {dtype} and are converted to float32.")
 
 
 @contextmanager

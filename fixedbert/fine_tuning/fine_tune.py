@@ -90,6 +90,7 @@ def fine_tune(
             model_args = replace(model_args, ignore_mismatched_sizes=True)
         model = load_model(task.auto_class, model_args, config, tokenizer, training_args.do_train)
         enable_unpadding(model)
+        tokenizer.model_max_length = data_args.max_seq_length  # for all users of the saved model
         trainer = FineTuningTrainer(
             model=reinitialize_head(model) if task.new_head else model,
             args=training_args,

@@ -13,7 +13,7 @@ from transformers import AutoModel, PreTrainedModel, PreTrainedTokenizerBase
 
 from ..conversion.checkpoints import model_directory, read_config
 from ..conversion.families import FAMILIES, max_tokens
-from ..conversion.weights import load_body
+from ..conversion.weights import load_body, report_float32
 from ..data.corpora import Corpus, CorpusReader
 from ..data.sentences import ends_sentence, split_document
 from ..data.sequences import read_sequences
@@ -179,7 +179,8 @@ def load_checkpoint(name: str, length: int, **hub_options) -> Checkpoint:
     """Loads a model and its tokenizer. Raises InputError if the model is no encoder, or `length` is out of range."""
     with reading(name, "pass a complete model of a type that transformers supports", "the model cannot be loaded"):
         config = read_config(name, **hub_options)
-        model, _ = load_body(AutoModel, name, config, dtype=torch.float32, trust_remote_code=False, **hub_options)
+        model, _ = load_body(AutoModel, name, config, trust_remote_code=False, **hub_options)
+    report_float32(name, model)
     tokenizer = load_tokenizer(name, **hub_options)
     check_vocab_size(tokenizer, config.vocab_size, name)
     if getattr(config, "is_decoder", False) or not hasattr(getattr(model, "encoder", None), "layer"):
@@ -189,7 +190,7 @@ def load_checkpoint(name: str, length: int, **hub_options) -> Checkpoint:
     if not 3 <= length <= longest:
         raise InputError(f"{length}: must be between 3 and {longest} for {name}.", "max_seq_length")
     try:
-        recorder = Recorder(model.eval())
+        recorder = Recorder(model.float().eval())
     except (AttributeError, ValueError) as error:
         raise InputError(f"{name}: its attention cannot be recorded: {error_reason(error)}.") from error
     return Checkpoint(name, recorder, tokenizer, example_length(sum(recorder.counts), length))

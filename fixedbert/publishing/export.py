@@ -23,6 +23,7 @@ from ..conversion.checkpoints import load_bert, model_directory
 from ..conversion.convert import describe_shape
 from ..conversion.families import fixed_head_config, max_tokens, shared_fields, task_head
 from ..conversion.growing import to_fixed_head_bert
+from ..conversion.weights import report_float32
 from ..data.tokenizers import load_tokenizer
 from ..model.configuration_fixed_head_bert import FixedHeadBertConfig
 from ..shrinking.calibration import CalibrationData
@@ -55,7 +56,6 @@ EMBEDDING = "sentence_embedding"  # name of the additional output of sentence-tr
 # Texts on which the graph and the model are compared. Their lengths differ, and their number is odd.
 TEXTS = ["The cat sat on the mat.", "A transformer computes weighted means of its values.", "Yes!"]
 TEXTS += ["Who wrote the letter that arrived on Monday?", "In 1905 he published four papers. " * 5]
-TWO_TEXTS = '["A text.", "A second text."]'
 LOADING = """import {package}
 from transformers import AutoTokenizer
 
@@ -123,7 +123,8 @@ def export(  # noqa: PLR0913  the options of the command
         revision, cache_dir, token: Options for downloading a model from the Hub.
 
     Returns:
-        A summary with the names and sizes of the graphs, and the largest difference from the model's outputs.
+        A summary with the names and sizes of the graphs, and the largest difference from the model's outputs, followed
+        by the command that measures their speed.
 
     Raises:
         InputError: If the model cannot be loaded or exported, a package is missing, or `output_dir` is not empty.
@@ -131,7 +132,9 @@ def export(  # noqa: PLR0913  the options of the command
     check_options(runtime, int8, calibration_file)
     hub_options = {"revision": revision, "cache_dir": cache_dir, "token": token}
     with model_directory(model, tokenizer) as source, new_directory(output_dir) as directory:
-        bert, auxiliary = load_bert(source, **hub_options).float().eval(), auxiliary_directory(source, **hub_options)
+        bert, auxiliary = load_bert(source, **hub_options), auxiliary_directory(source, **hub_options)
+        report_float32(source, bert)
+        bert = bert.float().eval()
         if bert.config.model_type == "distilbert":  # its forward accepts no token types
             bert = to_fixed_head_bert(bert)
         bert.config.use_cache = False  # the graph would return the cache
@@ -150,7 +153,7 @@ def export(  # noqa: PLR0913  the options of the command
             bert.config, type(bert).__name__, name, f"Exported from `{origin}`: {summary}.",
             count=bert.num_parameters(), loading=loading, **metadata,
         ).save(directory / CARD)  # fmt: skip
-    return summary
+    return f"{summary}\nPyTorch can be faster. To measure: fixedbert compare MODEL {output_dir} --validation_file FILE"
 
 
 def loading_instructions(
@@ -158,20 +161,16 @@ def loading_instructions(
 ) -> str:
     """Returns Python code in Markdown that runs the graph in the directory `name` on texts of any length."""
     longest = min(max_tokens(graph.model.config), settings.max_seq_length or tokenizer.model_max_length)
-    texts = TWO_TEXTS
-    if settings.prompt or settings.do_lower_case:
-        text = f"({json.dumps(settings.prompt, ensure_ascii=False)} + text)" if settings.prompt else "text"
-        texts = f"[{text}{'.lower()' if settings.do_lower_case else ''} for text in {texts}]"
     file = GRAPH if runtime == "onnx" else OPENVINO_INT8 if int8 else OPENVINO
     precision = "f32" if runtime == "openvino" and not int8 else None
     names = [EMBEDDING] if graph.pooling else graph.names
-    code = loading_code(f"{name}/{file}", names, longest, texts, precision, graph.head == "ForMultipleChoice")
+    code = loading_code(f"{name}/{file}", names, longest, settings, precision, graph.head == "ForMultipleChoice")
     code = f"```python\n{code}```\n"
     return code if graph.pooling is None else f'{code}\nOr `SentenceTransformer("{name}", backend="{runtime}")`.'
 
 
 def loading_code(
-    file: str, names: Sequence[str], longest: int, texts: str = TWO_TEXTS, precision: str | None = None, pairs=False
+    file: str, names: Sequence[str], longest: int, settings: TextSettings, precision: str | None = None, pairs=False
 ) -> str:
     """
     Returns Python code that runs a graph.
@@ -180,10 +179,14 @@ def loading_code(
         file: the graph in an exported directory.
         names: the outputs.
         longest: maximum number of tokens.
-        texts: expression for the texts.
+        settings: how a sentence-transformers model tokenizes texts.
         precision: OpenVINO's precision for computing, by default its own choice.
         pairs: whether the texts are the choices of a multiple choice model.
     """
+    texts = '["A text.", "A second text."]'
+    if settings.prompt or settings.do_lower_case:
+        text = f"({json.dumps(settings.prompt, ensure_ascii=False)} + text)" if settings.prompt else "text"
+        texts = f"[{text}{'.lower()' if settings.do_lower_case else ''} for text in {texts}]"
     is_onnx = file.endswith(".onnx")
     node = "node.name" if is_onnx else "node.any_name"
     values = {

@@ -16,7 +16,7 @@ from transformers import PreTrainedConfig, Trainer
 
 import fixedbert
 
-from ..conversion.families import fixed_head_config, max_tokens, task_head
+from ..conversion.families import fixed_head_config, task_head
 from ..counts import forward_flops, parameters, size_text
 from ..data.glue import TASKS
 from ..model.configuration_fixed_head_bert import HEADS, FixedHeadBertConfig
@@ -67,9 +67,7 @@ from transformers import AutoTokenizer, {{ auto_class }}
 
 model = {{ auto_class }}.from_pretrained("{{ name }}")
 tokenizer = AutoTokenizer.from_pretrained("{{ name }}")
-inputs = tokenizer(
-    ["A text.", "A second text."], padding=True, truncation=True, max_length={{ longest }}, return_tensors="pt"
-)
+inputs = tokenizer(["A text.", "A second text."], padding=True, truncation=True, return_tensors="pt")
 outputs = model(**{% if choices %}{name: x[None] for name, x in inputs.items()}{% else %}inputs{% endif %})
 {%- endif %}
 ```{% if fixed %}
@@ -163,7 +161,6 @@ def checkpoint_card(
         loading=loading,
         auto_class=HEADS[head][0],
         sentences=metadata["library_name"] == "sentence-transformers",
-        longest=max_tokens(config),
         choices=head == "ForMultipleChoice",
     )
 

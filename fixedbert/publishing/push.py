@@ -4,6 +4,7 @@ from pathlib import Path
 
 from huggingface_hub import HfApi, ModelCard
 from huggingface_hub.errors import HFValidationError, HTTPError
+from huggingface_hub.utils import filter_repo_objects
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..conversion.auxiliary_files import CARD, SENTENCE_FILES
@@ -17,6 +18,7 @@ from .model_card import checkpoint_card
 UPLOADED = "config.json generation_config.json model*.safetensors model*.safetensors.index.json".split()
 UPLOADED += ["*_fixed_head_bert.py", *TOKENIZER_FILES, *SENTENCE_FILES, CARD]
 UPLOADED += "LICENSE* *.png *_results.json summary.json command.json trainer_state.json".split()
+IGNORED = ["checkpoint-*"]
 # Weight files from earlier commits, which could be loaded instead of the new ones.
 DELETED = "model*.safetensors model*.safetensors.index.json pytorch_model*".split()
 
@@ -29,6 +31,7 @@ def push(
     commit_message: str | None = None,
     token: str | None = None,
     tokenizer: PreTrainedTokenizerBase | None = None,
+    dry_run: bool = False,
 ) -> str:
     """
     Uploads a FixedHeadBert with its tokenizer, code, model card and results to the Hub in one commit.
@@ -43,17 +46,24 @@ def push(
         private: Create a private repository.
         token: Token with write access. The default is the one saved by `hf auth login`.
         tokenizer: Tokenizer for a model in memory.
+        dry_run: Check the model, tokenizer and license, but change nothing and do not connect to the Hub.
 
     Returns:
-        The URL of the commit.
+        The URL of the commit. With `dry_run`, a list of the files to upload.
 
     Raises:
         InputError: If the model or tokenizer cannot be loaded, the license is missing, or the repository is public
             although `private` is set. Also if the Hub cannot be reached or refuses the upload.
     """
-    with model_directory(folder, tokenizer) as directory:
-        prepare_directory(Path(directory), repo_id, license)
-        api = HfApi(token=token)
+    with model_directory(folder, tokenizer) as name:
+        directory, api = Path(name), HfApi(token=token)
+        card = check_directory(directory, repo_id, license)
+        if dry_run:
+            names = [file.relative_to(directory).as_posix() for file in directory.rglob("*") if file.is_file()]
+            files = filter_repo_objects(sorted({CARD, *names}), allow_patterns=UPLOADED, ignore_patterns=IGNORED)
+            return "\n".join([f"Files to upload to {repo_id}:", *files])
+        if license:
+            card.save(directory / CARD)
         try:
             repo_id = api.create_repo(repo_id, private=private, exist_ok=True).repo_id
             if private and not api.model_info(repo_id).private:
@@ -63,28 +73,27 @@ def push(
                 folder_path=directory,
                 commit_message=commit_message or "Upload with fixedbert",
                 allow_patterns=UPLOADED,
-                ignore_patterns=["checkpoint-*"],
+                ignore_patterns=IGNORED,
                 delete_patterns=DELETED,
             ).commit_url
         except (HTTPError, HFValidationError, OSError, RuntimeError) as error:
-            raise InputError(f"{repo_id}: the upload failed: {error_reason(error)}.") from error
+            raise InputError(f"{repo_id}: the upload to {api.endpoint} failed: {error_reason(error)}.") from error
 
 
-def prepare_directory(directory: Path, repo_id: str, license: str | None):
-    """Raises InputError if the model, tokenizer or license is missing. Writes a missing card and the license."""
+def check_directory(directory: Path, repo_id: str, license: str | None) -> ModelCard:
+    """Returns the model card with its license. Raises InputError if the model, tokenizer or license is missing."""
     if not directory.is_dir():
         raise InputError(f"{directory}: directory not found.")
     model = load_bert(directory)
     if not isinstance(model, FixedHeadBertPreTrainedModel):
         raise InputError(f"{directory}: contains a {type(model).__name__}; upload it with `hf upload`.")
     load_tokenizer(str(directory), trust_remote_code=False)
-    file = directory / CARD
-    if file.exists():
-        card = ModelCard.load(file)
+    if (directory / CARD).exists():
+        card = ModelCard.load(directory / CARD)
     else:
         card = checkpoint_card(model.config, type(model).__name__, repo_id, count=model.num_parameters())
-    if not license and not card.data.get("license"):
-        raise InputError("is required, because the model card does not specify one.", "license")
     if license:
         card.data["license"] = license
-        card.save(file)
+    elif not card.data.get("license"):
+        raise InputError("is required, because the model card does not specify one.", "license")
+    return card

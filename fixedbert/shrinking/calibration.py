@@ -86,7 +86,7 @@ class CalibrationData:
         else:
             separate = bool(loaded.pooling) or head in MASKED_LM or not head  # each text of a pair is a row
             rows = self.texts(split, head == "TokenClassification")
-            texts = ((loaded.prompt + text,) for row in rows for text in row) if separate else rows
+            texts = ((loaded.settings.prompt + text,) for row in rows for text in row) if separate else rows
             features = tokenize_rows(texts, tokenizer, length)
         tokenized = list(features)
         random.Random(self.seed).shuffle(tokenized)

@@ -15,7 +15,7 @@ from ..conversion.auxiliary_files import auxiliary_directory
 from ..conversion.checkpoints import load_bert
 from ..data.tokenizers import check_vocab_size, load_tokenizer
 from ..fine_tuning.distillation import Batch, Predictions, span_predictions
-from ..publishing.sentence_models import SentencePooling, read_pooling, read_text_settings
+from ..publishing.sentence_models import SentencePooling, TextSettings, read_pooling, read_text_settings
 
 Predict = Callable[[PreTrainedModel, Batch], list[Predictions]]
 MASKED_LM = ("PreTraining", "MaskedLM")  # task heads that predict masked tokens
@@ -31,14 +31,14 @@ class LoadedModel:
     Args:
         directory: local directory with the tokenizer, the pooling configuration and the model card.
         pooling: the pooling layer of a sentence-transformers model; None for other models.
-        prompt: text that precedes each text, in a sentence-transformers model with a default prompt.
+        settings: how a sentence-transformers model tokenizes texts.
     """
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
     directory: Path
     pooling: SentencePooling | None = None
-    prompt: str = ""
+    settings: TextSettings = TextSettings()
 
     @classmethod
     def load(cls, source: str | Path, do_lower_case: bool | None = None, **hub_options) -> "LoadedModel":
@@ -48,7 +48,7 @@ class LoadedModel:
         check_vocab_size(tokenizer, model.config.vocab_size, source)
         settings = read_text_settings(directory)
         settings.apply(tokenizer)
-        return cls(model.eval(), tokenizer, directory, read_pooling(directory), settings.prompt)
+        return cls(model.eval(), tokenizer, directory, read_pooling(directory), settings)
 
     def predict(self, model: PreTrainedModel, batch: Batch) -> list[Predictions]:
         """Returns predictions from a model with the same task head and pooling, such as a pruned copy of this one."""

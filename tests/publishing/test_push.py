@@ -170,9 +170,20 @@ def test_license_of_the_card(online, folder):
     assert (card.data.license, card.data.tags, card.data.odd) == ("mit", ["a"], {"x": 1}) and "# Mine" in card.text
 
 
+def test_dry_run(online, folder, capsys):
+    """--dry_run lists the files, requires a license, changes no file, and does not connect to the Hub."""
+    with pytest.raises(InputError, match="`license` is required"):
+        push(folder, "--dry_run")
+    push(folder, "--license", "mit", "--dry_run")
+    listed = capsys.readouterr().out.splitlines()[1:]
+    assert not online.requests and not (folder / "README.md").exists()
+    push(folder, "--license", "mit")
+    assert {*listed} == online.files("user/model").keys() - {".gitattributes"}
+
+
 def test_token_without_write_access(online, folder):
     """A read-only token raises an error before a repository is created."""
-    with pytest.raises(InputError, match="user/model: the upload failed: .*403 Forbidden"):
+    with pytest.raises(InputError, match="user/model: the upload to .* failed: .*403 Forbidden"):
         push(folder, "--license", "mit", token="hf_read")
     assert "user/model" not in online.repositories
 
