@@ -22,7 +22,7 @@ from ..shrinking.predictions import LoadedModel, head_name, kind_of_logits
 from ..shrinking.report import short_name
 from ..shrinking.serving import supports_bf16
 from ..support.errors import InputError, require_package
-from ..support.files import reading
+from ..support.files import error_reason, reading
 from .runtimes import (
     GRAPHS,
     QUESTIONS,
@@ -41,38 +41,22 @@ Features = list[dict]  # tokens for a row: one dictionary, or one for each windo
 
 @dataclass
 class Candidate:
-    """
-    A model and the way in which it runs, with its predictions and times for each batch.
+    """A model and the way in which it runs, with its predictions and times for each batch."""
 
-    Args:
-        source: directory or Hub id.
-        name: short name of the model for the report.
-        runtime: the way in which the model runs, one of RUNTIMES.
-        head: the task head, such as "SequenceClassification". "" for an embedding model.
-        task: description of the predictions. Only models with the same task can be compared.
-        predict: function that returns the predictions for a batch.
-        settings: how a sentence-transformers model tokenizes texts.
-        megabytes: size of the weights or the graph.
-        features: tokens for each row.
-        truncated: number of rows that were truncated.
-        predictions: the predictions for each batch.
-        seconds: the times for random batches, sorted batches and single rows.
-    """
-
-    source: str
-    name: str
-    runtime: str
-    head: str
-    task: str
+    source: str  # directory or Hub id
+    name: str  # short name of the model for the report
+    runtime: str  # the way in which the model runs, one of RUNTIMES
+    head: str  # the task head, such as "SequenceClassification"; "" for an embedding model
+    task: str  # description of the predictions; only models with the same task can be compared
     config: PreTrainedConfig
     tokenizer: PreTrainedTokenizerBase
     predict: Callable[[Batch], list[Predictions]]
-    settings: TextSettings = TextSettings()
-    megabytes: float = 0.0
-    features: list[Features] = field(default_factory=list)
-    truncated: int = 0
-    predictions: list[list[Predictions]] = field(default_factory=list)
-    seconds: dict[str, list[float]] = field(default_factory=dict)
+    settings: TextSettings  # how a sentence-transformers model tokenizes texts
+    megabytes: float  # size of the weights or the graph
+    features: list[Features] = field(default_factory=list)  # tokens for each row
+    truncated: int = 0  # number of rows that were truncated
+    predictions: list[list[Predictions]] = field(default_factory=list)  # for each random batch
+    seconds: dict[str, list[float]] = field(default_factory=dict)  # for random batches, sorted batches and single rows
 
     @property
     def label(self) -> str:
@@ -104,40 +88,31 @@ class Candidate:
         return joined
 
 
-@dataclass
-class LoadedSource:
+def load_model(source: str, **hub_options) -> tuple[LoadedModel | None, list[Candidate]]:
     """
-    The candidates that were loaded from a directory or the Hub.
+    Loads a model from a directory or the Hub.
 
-    Args:
-        loaded: the PyTorch model, or None if the directory contains only exported graphs.
-        candidates: the PyTorch model in float32 with padding, if there is one, and the exported graphs.
+    Returns:
+        The PyTorch model, or None if the directory contains only exported graphs, and a list of candidates: the model
+        in float32 with padding, if there is one, and the graphs.
     """
-
-    loaded: LoadedModel | None
-    candidates: list[Candidate]
-
-
-def load_model(source: str, **hub_options) -> LoadedSource:
-    """Loads the model from a directory or the Hub, if it has weights, and the exported graphs in the directory."""
-    directory = Path(source)
-    is_exported = any((directory / runtime.file).is_file() for runtime in GRAPHS.values())
-    if is_exported and not any((directory / weights).is_file() for weights in FILES):
-        return LoadedSource(None, load_graphs(source))
+    graphs = load_graphs(source)
+    if graphs and not any((Path(source) / file).is_file() for file in FILES):
+        return None, graphs
     loaded = LoadedModel.load(source, **hub_options)
     report_float32(source, loaded.model)
     head, config = head_name(loaded.model), loaded.model.config
     task = task_of(head, config, source, loaded.pooling is not None)
     predict, megabytes = torch_runtime(loaded, TORCH[REFERENCE])
     rest = (head, task, config, loaded.tokenizer, predict, loaded.settings, megabytes)
-    return LoadedSource(loaded, [Candidate(source, short_name(source), REFERENCE, *rest), *load_graphs(source)])
+    return loaded, [Candidate(source, short_name(source), REFERENCE, *rest), *graphs]
 
 
 def load_graphs(source: str) -> list[Candidate]:
-    """Loads the exported graphs in a directory."""
+    """Loads the exported graphs in a directory, except those in bfloat16 if this machine does not support it."""
     files = {name: Path(source) / runtime.file for name, runtime in GRAPHS.items()}
-    files = {name: file for name, file in files.items() if file.is_file() and ("bf16" not in name or supports_bf16())}
-    if not files:
+    names = [name for name, file in files.items() if file.is_file() and ("bf16" not in name or supports_bf16())]
+    if not names:
         return []
     config, tokenizer = read_config(source), load_tokenizer(source, trust_remote_code=False)
     check_vocab_size(tokenizer, config.vocab_size, source)
@@ -145,13 +120,13 @@ def load_graphs(source: str) -> list[Candidate]:
     settings.apply(tokenizer)
     head = (config.architectures or [""])[0].partition("For")[2]
     candidates = []
-    for name, file in files.items():
+    for name in names:
         require_package(GRAPHS[name].package, GRAPHS[name].extra)
-        with reading(file, "export the model again"):
-            graph = GRAPHS[name].load(file)
+        with reading(files[name], "export the model again"):
+            graph = GRAPHS[name].load(files[name])
         task = task_of(head, config, source, EMBEDDING in graph.outputs)
         predict = partial(graph_predictions, graph, head, config)
-        rest = (head, task, config, tokenizer, predict, settings, graph_size(file))
+        rest = (head, task, config, tokenizer, predict, settings, graph_size(files[name]))
         candidates.append(Candidate(source, short_name(source), name, *rest))
     return candidates
 
@@ -187,83 +162,56 @@ def check_same_task(candidates: list[Candidate]):
             raise InputError(f"{model.source} predicts {model.task}, but {first.source} predicts {first.task}.")
 
 
-@dataclass
-class RuntimeBuilder:
+def build_candidates(
+    reference: Candidate, loaded: LoadedModel, names: list[str], is_required: bool, directory: Path
+) -> tuple[list[Candidate], list[str]]:
     """
-    Builds candidates that run a model in other ways than its reference, with the same tokens.
+    Returns a candidate for each runtime that this machine and the model support, and notes about the other runtimes.
 
     Args:
         reference: the model in padded float32 PyTorch, with its features.
         loaded: the model and its tokenizer.
-        directory: directory for temporary files.
-        notes: messages about runtimes that were skipped.
-        export_error: the exception with which the export has failed, if it has.
+        names: names of the runtimes.
+        is_required: whether a runtime that is not installed raises InputError.
+        directory: new directory for exported graphs.
     """
-
-    reference: Candidate
-    loaded: LoadedModel
-    directory: Path
-    notes: list[str] = field(default_factory=list)
-    export_error: Exception | None = None
-
-    def candidates(self, names: Iterable[str], is_required: bool) -> list[Candidate]:
-        """
-        Returns a candidate for each runtime. Skips those that this machine or the model does not support, and adds a
-        note for each of them.
-
-        Raises:
-            InputError: If `is_required` is True, and a runtime is not installed.
-        """
-        built: list[Candidate] = []
-        for name in names:
-            missing = missing_package(name)
-            if missing:
-                message = f'{name}: {missing} is not installed; run pip install "fixedbert[{GRAPHS[name].extra}]"'
-                if is_required:
-                    raise InputError(f"{message}.", "runtime")
-                self.notes.append(message)
-            elif "bf16" in name and not supports_bf16():
-                self.notes.append(f"{name}: skipped, because bfloat16 is slow on this processor")
-            else:
-                built += self.build(name)
-        return built
-
-    def build(self, name: str) -> list[Candidate]:
-        """Returns a list with one candidate, or an empty list if the runtime rejects the model."""
-        if name == self.reference.runtime:
-            return [self.reference]
+    chosen, built, notes = [], [], []
+    for name in names:
+        if missing := missing_package(name):
+            notes.append(f'{name}: {missing} is not installed; run pip install "fixedbert[{GRAPHS[name].extra}]"')
+            if is_required:
+                raise InputError(f"{notes[-1]}.", "runtime")
+        elif "bf16" in name and not supports_bf16():
+            notes.append(f"{name}: skipped, because bfloat16 is slow on this processor")
+        else:
+            chosen.append(name)
+    try:
+        if not TORCH.keys() >= {*chosen}:
+            export(reference.source, directory, int8=True)
+    except Exception as error:  # torch and onnx raise exceptions of any type
+        notes += [f"{name}: skipped ({error_reason(error)})" for name in chosen if name in GRAPHS]
+        chosen = [name for name in chosen if name in TORCH]
+    for name in chosen:
         try:
-            predict, megabytes = torch_runtime(self.loaded, TORCH[name]) if name in TORCH else self.graph(name)
-            results: dict = {"predictions": [], "seconds": {}}
-            candidate = replace(self.reference, runtime=name, predict=predict, megabytes=megabytes, **results)
-            candidate.timed([0])
+            built.append(reference if name == REFERENCE else build(reference, loaded, name, directory))
         except Exception as error:  # runtimes reject graphs with exceptions of any type
-            reason, *_ = str(error).strip().split("\n")
-            self.notes.append(f"{name}: skipped ({reason})")
-            return []
-        return [candidate]
+            notes.append(f"{name}: skipped ({error_reason(error)})")
+    return built, notes
 
-    def graph(self, name: str) -> tuple[Callable[[Batch], list[Predictions]], float]:
-        """Returns a function that predicts with a graph, and the size of the graph in megabytes."""
-        file = self.graphs / GRAPHS[name].file
+
+def build(reference: Candidate, loaded: LoadedModel, name: str, directory: Path) -> Candidate:
+    """Returns a candidate for a runtime that has predicted one row. `directory` contains the exported ONNX graphs."""
+    if name in TORCH:
+        predict, megabytes = torch_runtime(loaded, TORCH[name])
+    else:
+        file = directory / GRAPHS[name].file
         if not file.exists() and name == "openvino-int8":
-            rows = range(min(CALIBRATION_ROWS, len(self.reference.features)))
-            quantize_openvino(self.graphs / GRAPH, file, (self.reference.batch([row]) for row in rows))
+            rows = range(min(CALIBRATION_ROWS, len(reference.features)))
+            quantize_openvino(directory / GRAPH, file, (reference.batch([row]) for row in rows))
         elif not file.exists():
-            convert_to_openvino(self.graphs / GRAPH, file)
-        predict = partial(graph_predictions, GRAPHS[name].load(file), self.reference.head, self.reference.config)
-        return predict, graph_size(file)
-
-    @property
-    def graphs(self) -> Path:
-        """A directory with the exported ONNX graphs. Raises the same exception again if the export has failed."""
-        directory = self.directory / "graphs"
-        if self.export_error is not None:
-            raise self.export_error
-        if not directory.exists():
-            try:
-                export(self.reference.source, directory, int8=True)
-            except Exception as error:
-                self.export_error = error
-                raise
-        return directory
+            convert_to_openvino(directory / GRAPH, file)
+        predict = partial(graph_predictions, GRAPHS[name].load(file), reference.head, reference.config)
+        megabytes = graph_size(file)
+    candidate = replace(reference, runtime=name, predict=predict, megabytes=megabytes, predictions=[], seconds={})
+    candidate.timed([0])
+    return candidate

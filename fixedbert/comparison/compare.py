@@ -21,13 +21,13 @@ from ..fine_tuning.glue import split_names
 from ..fine_tuning.texts import Columns
 from ..shrinking.calibration import row_length
 from ..shrinking.latency import machine_name
-from ..shrinking.predictions import Fidelity, fidelity
+from ..shrinking.predictions import Fidelity, LoadedModel, fidelity
 from ..support.errors import InputError
 from ..support.files import new_directory, to_json
-from .candidates import Candidate, LoadedSource, RuntimeBuilder, check_same_task, load_model
+from .candidates import Candidate, build_candidates, check_same_task, load_model
 from .report import CHANGED, NEARLY_SAME, RANDOM, SINGLE, SINGLE_ROWS, SORTED, ComparedModel, Comparison, advice
 from .rows import Answers, Cells, QuestionRows, TextRows, WordRows
-from .runtimes import QUESTIONS, REFERENCE, RUNTIMES, WORDS
+from .runtimes import QUESTIONS, RUNTIMES, WORDS
 
 PROBES = 4  # batches on which the fastest way to run each of several models is chosen
 RESULTS = "comparison.json"
@@ -67,7 +67,8 @@ def compare(  # noqa: PLR0913  the options of the command
             default, this is "label" (for words "ner_tags" or "labels") if the file has such a column.
         id_column_name: names of columns that identify the rows, for the file with different predictions.
         skip_bad_rows: skip and print invalid rows.
-        max_seq_length: maximum tokens per row. By default, this is the limit that all models support, at most 512.
+        max_seq_length: maximum tokens per row. The default is the lowest limit of all models and tokenizers, at most
+            512. Fine-tuning sets the limit of the tokenizer to the length used for training.
         max_samples: maximum number of rows, sampled at random.
         batch_size: rows per batch.
         runtime: names of ways to run the models, from `fixedbert.comparison.runtimes.RUNTIMES`. The default is all.
@@ -81,9 +82,9 @@ def compare(  # noqa: PLR0913  the options of the command
     if unknown:
         raise InputError(f"{unknown[0]!r}: must be one of {', '.join(RUNTIMES)}.", "runtime")
     loaded = [load_model(str(source), cache_dir=cache_dir, token=token) for source in models]
-    candidates = [candidate for model in loaded for candidate in model.candidates]
+    candidates = [candidate for _, own in loaded for candidate in own]
     check_same_task(candidates)
-    names = Counter(model.candidates[0].name for model in loaded)
+    names = Counter(own[0].name for _, own in loaded)
     for candidate in candidates:
         candidate.name = candidate.source if names[candidate.name] > 1 else candidate.name  # instead of a duplicate
     length = row_length(max_seq_length, [(model.config, model.tokenizer) for model in candidates])
@@ -96,7 +97,7 @@ def compare(  # noqa: PLR0913  the options of the command
     with TemporaryDirectory() as directory:
         candidates, notes = choose_runtimes(loaded, runtime, batch_size, Path(directory))
         run(candidates, len(rows.data), batch_size)
-    is_single = len(models) == 1 and loaded[0].loaded is not None  # not only exported graphs
+    is_single = len(models) == 1 and loaded[0][0] is not None  # not only exported graphs
     answers = [rows.answers(model, candidates) for model in candidates]
     compared = [measurements(*pair, candidates[0], answers[0]) for pair in zip(candidates, answers, strict=True)]
     result = Comparison(
@@ -124,7 +125,10 @@ def compare(  # noqa: PLR0913  the options of the command
 
 
 def choose_runtimes(
-    loaded: list[LoadedSource], names: list[str] | None, batch_size: int, directory: Path
+    models: list[tuple[LoadedModel | None, list[Candidate]]],
+    names: list[str] | None,
+    batch_size: int,
+    directory: Path,
 ) -> tuple[list[Candidate], list[str]]:
     """
     Returns the candidates to compare, and notes about skipped runtimes.
@@ -133,17 +137,18 @@ def choose_runtimes(
     the others are all other ways to run it. If there are several, the others are the fastest way to run each of them
     that preserves its predictions. Exported graphs are always among the candidates.
     """
-    first, chosen, notes = loaded[0].candidates[0], [], []
-    for index, model in enumerate(loaded):
-        candidates = model.candidates
-        if model.loaded is not None:
-            stored = {candidate.runtime for candidate in candidates} - {REFERENCE}
-            builder = RuntimeBuilder(candidates[0], model.loaded, directory / str(index))
-            built = builder.candidates([name for name in names or RUNTIMES if name not in stored], names is not None)
-            notes += [note for note in builder.notes if note not in notes]
-            candidates = [*built, *candidates[1:]]
-        is_fixed = len(loaded) == 1 or model.loaded is None
-        chosen += candidates if is_fixed else [fastest(candidates, model.candidates[0], batch_size)]
+    first, chosen, notes = models[0][1][0], [], []
+    for index, (loaded, candidates) in enumerate(models):
+        if loaded is not None:
+            reference, *graphs = candidates
+            stored = {graph.runtime for graph in graphs}
+            wanted = [name for name in names or RUNTIMES if name not in stored]
+            built, skipped = build_candidates(reference, loaded, wanted, names is not None, directory / str(index))
+            notes += [note for note in skipped if note not in notes]
+            candidates = [*built, *graphs]
+            if len(models) > 1:
+                candidates = [fastest(candidates, reference, batch_size)]
+        chosen += candidates
     return [first, *(candidate for candidate in chosen if candidate is not first)], notes
 
 

@@ -1,7 +1,7 @@
 """The result of a comparison, and its report for the terminal."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 
@@ -38,34 +38,19 @@ CHANGED = "changed.csv"
 
 @dataclass(frozen=True)
 class ComparedModel:
-    """
-    The measurements for one model.
-
-    Args:
-        name: name of the model.
-        label: name of the model, and the runtime if it is not padded float32 PyTorch.
-        runtime: the way in which it ran.
-        megabytes: size of the weights or the graph.
-        rows_per_second: throughput in random batches, in batches of rows with similar lengths, and of single rows.
-        speedup: median speedup over the first model, for the same three.
-        scores: metrics by name; empty if the rows have no labels.
-        lost, gained: number of items that only the first model, or only this model, predicts correctly. None if the
-            rows have no labels, and for regression.
-        truncated: number of rows with more tokens than `max_seq_length`.
-        fidelity: fidelity of the predictions to the first model; None for the first model itself.
-    """
+    """The measurements for one model."""
 
     name: str
-    label: str
+    label: str  # the name, and the runtime if it is not padded float32 PyTorch
     runtime: str
-    megabytes: float
-    rows_per_second: dict[str, float]
-    speedup: dict[str, float]
-    scores: dict[str, float]
-    lost: int | None
-    gained: int | None
-    truncated: int
-    fidelity: Fidelity | None
+    megabytes: float  # size of the weights or the graph
+    rows_per_second: dict[str, float]  # for RANDOM batches, SORTED batches and SINGLE rows
+    speedup: dict[str, float]  # median speedup over the first model, for the same three
+    scores: dict[str, float]  # metrics by name; empty if the rows have no labels
+    lost: int | None  # number of items that only the first model predicts correctly; None without labels
+    gained: int | None  # number of items that only this model predicts correctly
+    truncated: int  # number of rows with more tokens than `max_seq_length`
+    fidelity: Fidelity | None  # fidelity of the predictions to the first model; None for the first model itself
 
     def has_same_predictions(self, fraction: float) -> bool:
         """Returns True if at least this fraction of the predictions is the same as those of the first model."""
@@ -76,32 +61,19 @@ class ComparedModel:
 
 @dataclass(frozen=True)
 class Comparison:
-    """
-    The result of `fixedbert.compare`.
-
-    Args:
-        file: the file that contains the rows.
-        rows, available: number of rows in the random sample that was used, and number of rows in the file.
-        batch_size, max_seq_length: rows per batch, and maximum tokens per row.
-        machine: the machine on which the times were measured.
-        models: measurements for each model, in the order of the arguments.
-        item: the unit that has a prediction: "row", "word" or "question".
-        folder: output directory, or "" if nothing was written.
-        notes: messages about runtimes that were skipped.
-        advice: the fastest ways to run a single model.
-    """
+    """The result of `fixedbert.compare`."""
 
     file: str
-    rows: int
-    available: int
+    rows: int  # number of rows in the random sample that was used
+    available: int  # number of rows in the file
     batch_size: int
-    max_seq_length: int
-    machine: str
+    max_seq_length: int  # maximum number of tokens per row
+    machine: str  # description of the machine on which the times were measured
     models: list[ComparedModel]
-    item: str = "row"
-    folder: str = ""
-    notes: list[str] = field(default_factory=list)
-    advice: str = ""
+    item: str  # the unit that has a prediction: "row", "word" or "question"
+    notes: list[str]  # messages about runtimes that were skipped
+    advice: str  # the fastest ways to run a single model
+    folder: str = ""  # output directory, if any
 
     def __str__(self) -> str:
         first, *others = self.models

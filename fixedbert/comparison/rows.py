@@ -37,22 +37,13 @@ Cells = list[tuple[str, Sequence]]  # names and values of the columns in the fil
 
 @dataclass(frozen=True)
 class Answers:
-    """
-    The predictions of a model for items, which are rows, words or questions.
+    """The predictions of a model for items, which are rows, words or questions."""
 
-    Args:
-        outputs: the predictions that measure the fidelity. Empty if the tokens differ from those of the first model.
-        scores: metrics by name. Empty without labels.
-        texts: the labels or the answer for each item. Empty for scores and embeddings.
-        probabilities: the probability of each text.
-        correct: True for each item that is predicted correctly. None without labels.
-    """
-
-    outputs: list[Predictions]
-    scores: dict[str, float]
-    texts: Sequence[str] = ()
-    probabilities: Sequence[float] = ()
-    correct: np.ndarray | None = None
+    outputs: list[Predictions]  # measure the fidelity; empty if the tokens differ from those of the first model
+    scores: dict[str, float]  # metrics by name; empty without labels
+    texts: Sequence[str] = ()  # the labels or the answer for each item; empty for scores and embeddings
+    probabilities: Sequence[float] = ()  # the probability of each text
+    correct: np.ndarray | None = None  # True for each item that is predicted correctly; None without labels
 
 
 class Rows(ABC):

@@ -31,11 +31,11 @@ TORCH = {
 
 
 class GraphRuntime(NamedTuple):
-    """A way to run an exported graph: the file, the package and the extra that installs it, and a loading function."""
+    """A way to run an exported graph."""
 
     file: str
     package: str
-    extra: str
+    extra: str  # optional dependencies of fixedbert that install the package
     load: Callable[[Path], Any]
 
 

@@ -56,28 +56,28 @@ EMBEDDING = "sentence_embedding"  # name of the additional output of sentence-tr
 # Texts on which the graph and the model are compared. Their lengths differ, and their number is odd.
 TEXTS = ["The cat sat on the mat.", "A transformer computes weighted means of its values.", "Yes!"]
 TEXTS += ["Who wrote the letter that arrived on Monday?", "In 1905 he published four papers. " * 5]
-LOADING = """import {package}
+# For each runtime: code that runs a graph.
+LOADING = {
+    "onnx": """import onnxruntime
 from transformers import AutoTokenizer
 
 tokenizer = AutoTokenizer.from_pretrained("{directory}")
-{load}
+session = onnxruntime.InferenceSession("{file}")
 texts = {texts}
 batch = tokenizer(texts, padding=True, truncation=True, max_length={longest}, return_tensors="np")
-{run}
-"""
-# For each package: the statement that loads a graph, and the one that computes the outputs.
-STATEMENTS = {
-    "onnxruntime": (
-        'session = onnxruntime.InferenceSession("{file}")',
-        "outputs = session.run({names}, {{node.name: {values} for node in session.get_inputs()}})",
-    ),
-    "openvino": (
-        'model = openvino.compile_model("{file}", "CPU"{options})',
-        "outputs = model({{node.any_name: {values} for node in model.inputs}})\n"
-        "outputs = [outputs[name] for name in {names}]",
-    ),
+outputs = session.run({names}, {{node.name: batch[node.name]{index} for node in session.get_inputs()}})
+""",
+    "openvino": """import openvino
+from transformers import AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained("{directory}")
+model = openvino.compile_model("{file}", "CPU"{options})
+texts = {texts}
+batch = tokenizer(texts, padding=True, truncation=True, max_length={longest}, return_tensors="np")
+outputs = model({{node.any_name: batch[node.any_name]{index} for node in model.inputs}})
+outputs = [outputs[name] for name in {names}]
+""",
 }
-RUNTIMES = ("onnx", "openvino")
 Batch = dict[str, Tensor]
 
 
@@ -187,24 +187,21 @@ def loading_code(
     if settings.prompt or settings.do_lower_case:
         text = f"({json.dumps(settings.prompt, ensure_ascii=False)} + text)" if settings.prompt else "text"
         texts = f"[{text}{'.lower()' if settings.do_lower_case else ''} for text in {texts}]"
-    is_onnx = file.endswith(".onnx")
-    node = "node.name" if is_onnx else "node.any_name"
-    values = {
-        "file": file,
-        "names": json.dumps([*names]),
-        "values": f"batch[{node}][None]" if pairs else f"batch[{node}]",
-        "options": "" if precision is None else f', {{"INFERENCE_PRECISION_HINT": "{precision}"}}',
-    }
-    package = "onnxruntime" if is_onnx else "openvino"
-    load, run = (statement.format(**values) for statement in STATEMENTS[package])
-    directory = Path(file).parents[1].as_posix()
-    return LOADING.format(package=package, directory=directory, load=load, texts=texts, longest=longest, run=run)
+    return LOADING["onnx" if file.endswith(".onnx") else "openvino"].format(
+        directory=Path(file).parents[1].as_posix(),
+        file=file,
+        texts=texts,
+        longest=longest,
+        names=json.dumps([*names]),
+        index="[None]" if pairs else "",
+        options=f', {{"INFERENCE_PRECISION_HINT": "{precision}"}}' if precision else "",
+    )
 
 
 def check_options(runtime: str, int8: bool, calibration_file: str | Path | None):
     """Raises InputError for options that do not fit together, and if a package is missing."""
-    if runtime not in RUNTIMES:
-        raise InputError(f"{runtime!r}: must be one of {', '.join(RUNTIMES)}.", "runtime")
+    if runtime not in LOADING:
+        raise InputError(f"{runtime!r}: must be one of {', '.join(LOADING)}.", "runtime")
     is_openvino = runtime == "openvino"
     if (calibration_file is not None) != (is_openvino and int8):
         raise InputError("required with `runtime` openvino and `int8`, and only with them.", "calibration_file")

@@ -347,7 +347,7 @@ def test_all_runtimes(models, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     expected = None
     for runtime in runtimes.RUNTIMES:
-        model = load_model(str(directory / "one")).candidates[0]
+        model = load_model(str(directory / "one"))[1][0]
         text = instructions(runtime, model, "rows.csv", 17)
         commands = [line[2:].split() for line in text.splitlines() if line.startswith("$ ")]
         for _, *arguments in commands:

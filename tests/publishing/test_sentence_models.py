@@ -42,9 +42,9 @@ def test_settings_apply_as_in_sentence_transformers(directory, tmp_path, capsys,
     texts = [*LONG, "[E1] The CAT"]
     expected = torch.nn.functional.normalize(torch.from_numpy(reference.encode(texts)), dim=-1)
     export(directory, tmp_path / "graph")
-    for candidate in (*load_model(str(directory)).candidates, *load_model(str(tmp_path / "graph")).candidates):
+    for candidate in (*load_model(str(directory))[1], *load_model(str(tmp_path / "graph"))[1]):
         encoded = encode(
-            candidate.tokenizer, [candidate.prompt + text for text in texts], truncation=True, max_length=13
+            candidate.tokenizer, [candidate.settings.prompt + text for text in texts], truncation=True, max_length=13
         )
         candidate.features = [[dict(zip(encoded, row, strict=True))] for row in zip(*encoded.values(), strict=True)]
         (predictions,), _ = candidate.timed(range(len(texts)))
