@@ -29,7 +29,7 @@ from .report import CHANGED, NEARLY_SAME, RANDOM, SINGLE, SINGLE_ROWS, SORTED, C
 from .rows import Answers, Cells, QuestionRows, TextRows, WordRows
 from .runtimes import QUESTIONS, RUNTIMES, WORDS
 
-PROBES = 4  # batches on which the fastest way to run each of several models is chosen
+PROBES = 4  # number of batches on which the fastest runtime for each of several models is chosen
 RESULTS = "comparison.json"
 ROWS: dict[str, type[TextRows | WordRows | QuestionRows]] = {WORDS: WordRows, QUESTIONS: QuestionRows}
 
@@ -52,9 +52,9 @@ def compare(  # noqa: PLR0913  the options of the command
     """
     Compares the ways to run a model on this machine, or several models, on the same rows.
 
-    A single model runs in every way that is installed. If there are several models, each of them runs only in the
-    fastest way that preserves its predictions. Predictions and times are compared with those of the first model in
-    padded float32 PyTorch.
+    A single model runs in every runtime that is installed. If there are several models, each of them runs only in the
+    fastest runtime that preserves its predictions. Predictions and times are compared with those of the first model
+    in padded float32 PyTorch.
 
     Args:
         models: directories or Hub ids of models for the same task: classification, regression, embeddings, token
@@ -71,7 +71,7 @@ def compare(  # noqa: PLR0913  the options of the command
             512. Fine-tuning sets the limit of the tokenizer to the length used for training.
         max_samples: maximum number of rows, sampled at random.
         batch_size: rows per batch.
-        runtime: names of ways to run the models, from `fixedbert.comparison.runtimes.RUNTIMES`. The default is all.
+        runtime: names of runtimes from `fixedbert.comparison.runtimes.RUNTIMES`. The default is all of them.
         output_dir: a new directory for the measurements and the rows with different predictions.
         cache_dir, token: options for models on the Hub.
 
@@ -134,8 +134,8 @@ def choose_runtimes(
     Returns the candidates to compare, and notes about skipped runtimes.
 
     The first candidate is the first model in padded float32 PyTorch, or its first graph. If there is a single model,
-    the others are all other ways to run it. If there are several, the others are the fastest way to run each of them
-    that preserves its predictions. Exported graphs are always among the candidates.
+    the others are all its other runtimes. If there are several models, the others are the fastest runtime of each
+    model that preserves its predictions. If a directory contains only exported graphs, all of them are candidates.
     """
     first, chosen, notes = models[0][1][0], [], []
     for index, (loaded, candidates) in enumerate(models):
@@ -193,7 +193,7 @@ def run(candidates: list[Candidate], rows: int, batch_size: int):
 
 
 def measurements(model: Candidate, answers: Answers, first: Candidate, expected: Answers) -> ComparedModel:
-    """Computes the speed and fidelity of a model from its times and answers, and those of the first model."""
+    """Computes the speed and fidelity of a model, relative to the first model and its answers."""
     rows, lost, gained = len(model.features), None, None
     if expected.correct is not None and answers.correct is not None:
         lost = int((expected.correct & ~answers.correct).sum())
@@ -228,8 +228,8 @@ def fidelity_of(answers: Answers, expected: Answers, rows: int) -> Fidelity:
 
 def changed_items(cells: Cells, candidates: list[Candidate], answers: list[Answers]) -> list[list]:
     """
-    Returns a header, and a line for each item on which the models disagree, in the order of the file: its cells, and
-    the prediction of each model with its probability.
+    Returns a header, and a line for each item on which the models disagree, in the order of the file. A line contains
+    the cells of the item, and the prediction of each model with its probability.
     """
     for model, each in zip(candidates, answers, strict=True):
         probabilities = [f"{probability:.6f}" for probability in each.probabilities]

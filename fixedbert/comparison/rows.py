@@ -75,11 +75,11 @@ class Rows(ABC):
 
     @abstractmethod
     def answers(self, model: Candidate, models: list[Candidate]) -> Answers:
-        """Returns the answers of one of the `models`, which have predicted all rows."""
+        """Returns the predictions of a model for all items. `models` are all models that are compared."""
 
     @abstractmethod
     def cells(self, models: list[Candidate]) -> Cells:
-        """Returns the columns that describe the items: position in the file, id, text and label."""
+        """Returns columns with the position in the file, ids, text and label of each item."""
 
 
 class TextRows(Rows):
@@ -154,8 +154,8 @@ class WordRows(Rows):
     """
     Texts split into words, with or without labels, for token classification.
 
-    The items are the words that all models read, so without the words at the end of truncated rows. Words without a
-    label do not count for the accuracy.
+    The items are the words that all models read. Words that truncation removes for one of the models are not compared,
+    and words without a label do not count for the accuracy.
     """
 
     item = "word"
@@ -210,7 +210,7 @@ class QuestionRows(Rows):
     """
     Questions, with or without answers, for question answering.
 
-    If some of the questions have no answer, as in SQuAD 2.0, the predicted answers can be empty, too.
+    If some of the questions have no answer, as in SQuAD 2.0, the models can also predict that there is none.
     """
 
     item = "question"

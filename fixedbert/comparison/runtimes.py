@@ -22,6 +22,7 @@ from ..shrinking.serving import Serving
 # The task heads that can be compared. An encoder, whose head is "", needs pooling.
 WORDS, QUESTIONS, TEXTS = "TokenClassification", "QuestionAnswering", "SequenceClassification"
 REFERENCE = "torch"  # padded, in float32
+# Whether each PyTorch runtime skips padding, and the dtype of its weights.
 TORCH = {
     REFERENCE: Serving(unpad_inputs=False, dtype=torch.float32),
     "torch-unpadded": Serving(unpad_inputs=True, dtype=torch.float32),
