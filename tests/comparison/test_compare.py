@@ -279,6 +279,17 @@ def test_several_targets(tmp_path):
         compare(sources, tmp_path / "rows.jsonl", label_column_name="odd")
 
 
+def test_half_precision(tmp_path, capsys):
+    """A model in bfloat16 is the reference in float32, which is printed, and agrees with a float32 copy."""
+    model = model_of("ForSequenceClassification", **SHAPE, **LABELS).to(torch.bfloat16)
+    save(model, tmp_path / "half")
+    save(model.float(), tmp_path / "full")
+    (tmp_path / "rows.txt").write_text("\n".join(TEXTS))
+    result = compare([tmp_path / "half", tmp_path / "full"], tmp_path / "rows.txt")
+    assert result.models[1].fidelity.divergence < 1e-9
+    assert "half: the weights are stored in bfloat16 and are converted to float32." in capsys.readouterr().out
+
+
 def test_labels_of_a_model_without_names(tmp_path):
     """Without label names, labels that are numbers are the label ids of all models."""
     sources, *logits = save_pair(tmp_path, num_labels=3)

@@ -55,6 +55,7 @@ def test_fine_tuned_model(model, download, tmp_path):
     assert not any("runtime" in key or "samples" in key for key in metrics)
     text = (tmp_path / "out" / "README.md").read_text()
     assert "max_steps: 2\n" in text and "seed 7" in text
+    assert json.loads((tmp_path / "out" / "tokenizer_config.json").read_text())["model_max_length"] == 128
     assert str(tmp_path) not in text and download not in text and model not in text
     assert "AutoModelForSequenceClassification.from_pretrained" in text
 
