@@ -3,8 +3,6 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import torch
-
 from ..publishing.export import EMBEDDING, OUTPUTS, loading_code
 from ..shrinking.predictions import Fidelity
 from .candidates import Candidate
@@ -93,9 +91,7 @@ class Comparison:
             f"sorted, single: speedup for batches sorted by length, and for {min(self.rows, SINGLE_ROWS)} single rows",
         ]
         if "lost" in flips:
-            notes.append(
-                f"lost, gained: {self.item}s that only the first model, or only this model, predicts correctly"
-            )
+            notes.append(f"lost, gained: {self.item}s that only the first or only this model predicts correctly")
         if "truncated" in flips:
             notes.append(f"truncated: rows with more than {self.max_seq_length} tokens, whose end is ignored")
         if self.folder and any(model.fidelity and model.fidelity.agreement is not None for model in others):
@@ -144,12 +140,12 @@ def instructions(runtime: str, model: Candidate, file: str, longest: int) -> str
         code = loading_code(f"fast/{GRAPHS[runtime].file}", names, longest, model.settings, precision)
         return f"$ {command}\n{code}"
     is_unpadded, dtype = TORCH[runtime]
-    command = f"$ fixedbert convert {model.source} --output_dir fast --unpad_inputs"
-    command += " --dtype bfloat16\n" if dtype == torch.bfloat16 else "\n"
+    name = str(dtype).removeprefix("torch.")
+    command = f"$ fixedbert convert {model.source} --output_dir fast --unpad_inputs --dtype {name}\n"
     source, options = ("fast", "") if is_unpadded else (model.source, f", dtype={dtype}")
     if model.head:
-        name = f"AutoModelFor{model.head}"
-        code = TORCH_CODE.format(model_class=name, source=source, options=options, longest=longest)
+        model_class = f"AutoModelFor{model.head}"
+        code = TORCH_CODE.format(model_class=model_class, source=source, options=options, longest=longest)
     else:
         options = options and f', model_kwargs={{"dtype": {dtype}}}'
         code = SENTENCE_CODE.format(source=source, options=options)
