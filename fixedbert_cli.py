@@ -124,10 +124,7 @@ def compare_arguments(parser: ArgumentParser):
         help="texts, words or questions (.csv, .tsv, .jsonl, .json, .parquet, .txt)",
     )
     add("--label_column_name", help="label column, or columns separated by commas; default: label, if it exists")
-    add(
-        "--id_column_name",
-        help="columns that identify the rows in the file with different predictions",
-    )
+    add("--id_column_name", help="columns that identify the rows in the file with different predictions")
     add("--runtime", nargs="+", help="ways to run the models, such as torch-unpadded-bf16; default: all that work")
     add("--output_dir", help="new directory for the measurements and the rows with different predictions")
     add_row_arguments(parser, max_samples=1000)
