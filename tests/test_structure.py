@@ -40,20 +40,20 @@ BUDGETS = {
     "fixedbert_cli.py": 258,
     "fixedbert": 460,  # files at the top of the package, without subpackages
     "fixedbert/model": 1391,
-    "fixedbert/conversion": 1196,
+    "fixedbert/conversion": 1208,
     "fixedbert/data": 2258,
-    "fixedbert/fine_tuning": 3174,
+    "fixedbert/fine_tuning": 3175,
     "fixedbert/pretraining": 861,
     "fixedbert/training": 1397,
     "fixedbert/shrinking": 2384,
-    "fixedbert/comparison": 1036,
+    "fixedbert/comparison": 959,
     "fixedbert/inspection": 737,
-    "fixedbert/publishing": 874,
+    "fixedbert/publishing": 880,
     "fixedbert/support": 439,
     "experiments": 4000,
     "benchmarks": 2139,
     "soak": 561,
-    "tests": 15351,
+    "tests": 15376,
 }
 INSTALLED_BUDGET = 16463  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
 
