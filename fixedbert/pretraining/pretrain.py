@@ -34,7 +34,6 @@ from ..training.output import (
     publish,
     read_result,
     record_metrics,
-    without_secrets,
 )
 from ..training.plots import draw_pretraining
 from ..training.speed import enable_unpadding, keep_freed_memory
@@ -133,28 +132,26 @@ def run_stage(stage: Stage, arguments: dict[str, Any], callbacks: Sequence[Train
         if training_args.do_eval:
             record_metrics(trainer, "eval", trainer.evaluate())
         if trainer.is_world_process_zero():
-            write_summary(trainer, corpus, arguments)
+            write_summary(trainer, corpus)
         if training_args.do_train:
             trainer.create_model_card()
     publish(trainer)
     return read_result(training_args.directory)
 
 
-def write_summary(trainer: PretrainingTrainer, corpus: dict, arguments: dict[str, Any]):
+def write_summary(trainer: PretrainingTrainer, corpus: dict):
     """Writes summary.json to the output directory, and pretraining.png if the run has trained."""
     output, args, model = trainer.args.directory, trainer.args, trainer.model
     counts = {"all": model.num_parameters(), "besides embeddings": model.num_parameters(exclude_embeddings=True)}
     batch = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
     summary = {
         "objective": trainer.objective,
-        "config": model.config.to_diff_dict(),
         "parameters": counts,
         "corpus": corpus,
         "steps": trainer.state.global_step,
         "examples in a step": batch,
         "real tokens seen": trainer.state.num_input_tokens_seen,
         "results": json.loads((output / "all_results.json").read_text()),
-        "arguments": without_secrets(arguments),
         "hardware": hardware_name(),
         "processes": args.world_size,
         "versions": versions(),

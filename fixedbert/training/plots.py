@@ -36,21 +36,19 @@ def draw_pretraining(log_history: list[dict], task: str, title: str, file: str |
     if any("eval_nsp_loss" in entry for entry in log_history):
         losses |= {f"eval_{task}_loss": "held out, tokens", "eval_nsp_loss": "held out, next sentence"}
         accuracies["eval_nsp_accuracy"] = "held out, next sentence"
+    panels = (
+        ("loss", "cross-entropy (nats)", 1, losses),
+        ("accuracy", "correct predictions (%)", 100, accuracies),
+        ("learning rate", "learning rate (1e-4)", 1e4, {"learning_rate": "training"}),
+    )
     with new_figure(13, 4, file) as figure:
         figure.suptitle(title)
-        for panel, title, unit, factor, curves in zip(
-            figure.subplots(1, 3),
-            ("loss", "accuracy", "learning rate"),
-            ("cross-entropy (nats)", "correct predictions (%)", "learning rate (1e-4)"),
-            (1, 100, 1e4),
-            (losses, accuracies, {"learning_rate": "training"}),
-            strict=True,
-        ):
+        for panel, (title, unit, factor, curves) in zip(figure.subplots(1, 3), panels, strict=True):
             for name, label in curves.items():
                 tokens, values = logged(log_history, name, against="num_input_tokens_seen")
                 draw_curve(panel, np.array(tokens) / 1e6, factor * np.array(values), label, name.startswith("eval_"))
             top = 1.05 * panel.get_ylim()[1]
-            panel.set(title=title, ylabel=unit, xlabel="non-padding tokens (millions)", ylim=(0, top))
+            panel.set(title=title, ylabel=unit, xlabel="non-padding tokens (millions)", xlim=(0, None), ylim=(0, top))
             panel.legend()
 
 

@@ -288,5 +288,5 @@ class ProgressLines(TrainerCallback):
             speed = (state.global_step - self.first_step) / (self.printed - self.began)
             left = timedelta(seconds=round((state.max_steps - state.global_step) / speed))
             progress = f"step {state.global_step:,} of {state.max_steps:,}, {speed:.3g} steps/s, {left} left: "
-        shown = {name: f"{value:.4g}" if isinstance(value, float) else f"{value:,}" for name, value in logs.items()}
+        shown = {name: f"{value:.4g}" if isinstance(value, float) else value for name, value in logs.items()}
         print(progress + ", ".join(f"{name} {value}" for name, value in shown.items()), flush=True)

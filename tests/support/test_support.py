@@ -29,15 +29,11 @@ def test_parameters_become_flags_on_the_command_line():
     with pytest.raises(SystemExit, match="^error: a: give --num_attention_heads 12, or `pip install a`.$"):
         exit_on_input_error(refuse)
 
-
-def test_messages_from_the_hub_are_unchanged():
-    """Backticks in the Hub's error messages are not turned into flags."""
-
-    def refuse():
+    def refuse_by_hub():
         raise HTTPError("the `token` is invalid")
 
     with pytest.raises(SystemExit, match="^error: the `token` is invalid$"):
-        exit_on_input_error(refuse)
+        exit_on_input_error(refuse_by_hub)
 
 
 def test_missing_package(monkeypatch, tmp_path):

@@ -161,7 +161,7 @@ def test_lines_in_a_log_file(trainer, capsys):
     lines.on_log(None, state, None, {"loss": 0.25, "num_input_tokens_seen": 1200})
     lines.on_log(None, state, None, {"eval_loss": 0.5})
     assert capsys.readouterr().out.splitlines() == [
-        "step 4 of 10, 0.5 steps/s, 0:00:12 left: loss 0.25, num_input_tokens_seen 1,200",
+        "step 4 of 10, 0.5 steps/s, 0:00:12 left: loss 0.25, num_input_tokens_seen 1200",
         "eval_loss 0.5",
     ]
     lines.printed -= 11
