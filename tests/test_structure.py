@@ -55,7 +55,7 @@ BUDGETS = {
     "soak": 561,
     "tests": 15376,
 }
-INSTALLED_BUDGET = 16463  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
+INSTALLED_BUDGET = 16458  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
 
 
 def module_of(file: Path) -> str:
