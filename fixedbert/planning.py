@@ -14,10 +14,11 @@ from .support.errors import InputError
 
 WIDTHS = (*range(64, 1024, 64), *range(1024, 2049, 128))
 LAYERS = (2, 3, 4, 5, 6, 8, 10, 12, 14, 16, 18, 20, 24, 28, 32, 36, 48)
-HEADS = (1, 2, 4, 6, 8, 12, 16, 20, 24, 32)
+HEADS = (4, 6, 8, 12, 16, 20, 24, 32)
 HEAD_SIZES = (16, 32, 64, 96, 128, 256)
 FEED_FORWARD = (4, 8)  # multiples of the width, as in BERT and in the paper's narrow models
 MINIMUM_FRACTION = 0.85  # minimum fraction of the budget that a shape must use
+KNOWN_FRACTION = 1.05  # maximum fraction for known models, because BERT-base has 110.1 million parameters
 SHOWN = 10
 KNOWN = {
     "BERT-base": Shape(768, 12, 12, 64, 3072),
@@ -33,11 +34,11 @@ KNOWN = {
     },
 }  # fmt: skip
 ROW = "{:<20} {:>5} {:>6} {:>5} {:>9} {:>6} {:>8} {:>9} {:>7} {:>7}".format
-HEADER = ROW("", *"width layers heads head_size ffn params MFLOP_trn p>=n-1 h*p>=d".split())
+HEADER = ROW("", *"width layers heads head_size ffn params MFLOPs p>=n-1 h*p>=d".split())
 LEGEND = """
-MFLOP_trn: training MFLOPs per token, three times those of the forward pass. p>=n-1: a head can express every attention
-pattern over n tokens. h*p>=d: every standard layer with this width and number of heads can be represented. See
-docs/planning.md for the evidence. Nothing shows that one shape in the table is better than another."""
+MFLOPs: millions of training FLOPs per token. p>=n-1: a head can express every attention pattern over n tokens.
+h*p>=d: the layer can represent every standard layer with as many heads. The first shape uses most of the budget, but
+nothing shows that it trains better than the others. Named models are listed if they fit the budget."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ class Plan:
     max_seq_length: int
     budgets: dict[str, str]
     shapes: tuple[PlannedShape, ...]  # shapes within the budgets, sorted by the fraction used, largest first
-    known: tuple[PlannedShape, ...]  # BERT-base, BERT-large and the presets that support this sequence length
+    known: tuple[PlannedShape, ...]  # BERT-base, BERT-large and presets within the budgets
 
     def __str__(self) -> str:
         budget = ", ".join(f"{name} {value}" for name, value in self.budgets.items())
@@ -80,6 +81,8 @@ class Plan:
 def plan(max_seq_length: int = 128, params: str | float | None = None, flops: str | float | None = None) -> Plan:
     """
     Returns up to ten shapes that use as much of the budgets as possible, at most one per width and depth.
+
+    The shapes have at least four heads and the proportions of published BERTs.
 
     Args:
         max_seq_length: Tokens per training row.
@@ -97,7 +100,11 @@ def plan(max_seq_length: int = 128, params: str | float | None = None, flops: st
     limits = {name: parse_number(name, text) for name, text in budgets.items()}
     length = max_seq_length
     shapes = tuple(PlannedShape.from_shape("", shape, length) for shape in fitting_shapes(limits, length))
-    known = tuple(PlannedShape.from_shape(name, x, length) for name, x in KNOWN.items() if x.positions >= length)
+    known = tuple(
+        PlannedShape.from_shape(name, shape, length)
+        for name, shape in KNOWN.items()
+        if shape.positions >= length and used_fraction(shape, limits, length) <= KNOWN_FRACTION
+    )
     return Plan(max_seq_length, budgets, shapes, known)
 
 
@@ -118,13 +125,20 @@ def costs(shape: Shape, length: int) -> dict[str, float]:
     return {"params": shape.parameters, "flops": shape.training_flops(length, PREDICTED * length) / length}
 
 
+def used_fraction(shape: Shape, limits: dict[str, float], length: int) -> float:
+    """Returns the fraction of the budget that a shape uses. With two budgets, this is the larger fraction."""
+    return max(cost / limits[name] for name, cost in costs(shape, length).items() if name in limits)
+
+
 def fitting_shapes(limits: dict[str, float], length: int) -> list[Shape]:
     """Returns up to SHOWN candidates that use most of the limits, at most one per width and depth."""
+    # Proportions of published models: d / L is 21 in the paper's narrow models, 64 in BERT-base and 128 in DistilBERT.
+    # h p / d is 1 in standard models and at least 0.5 in the paper's.
     sizes = product(WIDTHS, LAYERS, HEADS, HEAD_SIZES, FEED_FORWARD)
-    candidates = [Shape(d, L, h, p, factor * d) for d, L, h, p, factor in sizes if d / 4 <= h * p <= 8 * d]
     used = {
-        shape: max(cost / limits[name] for name, cost in costs(shape, length).items() if name in limits)
-        for shape in candidates
+        (shape := Shape(d, L, h, p, factor * d)): used_fraction(shape, limits, length)
+        for d, L, h, p, factor in sizes
+        if 16 <= d / L <= 128 and 0.5 <= h * p / d <= 4
     }
     fitting: dict[tuple[int, int], Shape] = {}
     for shape in sorted((x for x in used if MINIMUM_FRACTION <= used[x] <= 1), key=used.__getitem__, reverse=True):

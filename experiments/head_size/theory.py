@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import SubFigure
 
 SMALLEST_DIVERGENCE = 1e-16  # nats; anything smaller is a rounding error
-AXIS_BOTTOM = 1e-6  # nats; lower end of the logarithmic axis
+AXIS_BOTTOM = 1e-4  # nats; lower end of the logarithmic axis
 
 
 @dataclass(frozen=True)
@@ -157,15 +157,21 @@ def draw(fits: Sequence[PatternFits], P: Tensor, file: Path):
         upper, lower = figure.subfigures(2, 1, squeeze=False, height_ratios=(4, 2.6))[:, 0]
         panels = upper.subplots(1, 2)
         for index, fit in enumerate(fits):
-            color, sizes, label = f"C{index}", range(1, fit.length + 1), f"{fit.length} tokens, best fit"
+            color, sizes, label = f"C{index}", range(1, fit.length + 1), f"{fit.length} tokens"
             panels[0].axhline(fit.uniform, color=color, linestyle="-.", linewidth=1)
             panels[1].plot(sizes, fit.truncated, "--", color=color, linewidth=1)
             for panel in panels:
                 panel.plot(sizes, fit.fitted, "o-", color=color, markersize=4, label=label)
                 panel.axvline(fit.length - 1, color=color, linestyle=":", linewidth=1)
-        for style, label in (("-.", "uniform attention"), ("--", "largest singular values")):
-            panels[0].plot([], [], style, color="black", linewidth=1, label=label)
-        panels[0].set(ylabel="divergence from the pattern (nats)", ylim=(0, None))
+        styles = {
+            "o-": "best head",
+            "--": "truncated SVD",
+            "-.": "uniform attention",
+            ":": "n - 1, exact from here on",
+        }
+        for style, label in styles.items():
+            panels[0].plot([], [], style, color="black", linewidth=1, markersize=4, label=label)
+        panels[0].set(ylabel="KL divergence (nats)", ylim=(0, None))
         panels[1].set(yscale="log", ylim=(AXIS_BOTTOM, 2))
         panels[1].yaxis.set_major_formatter("{x:g}")
         ticks = [2**power for power in range(max(fit.length for fit in fits).bit_length())]
@@ -173,52 +179,56 @@ def draw(fits: Sequence[PatternFits], P: Tensor, file: Path):
             panel.set(xscale="log", xlabel="head size")
             panel.set_xticks(ticks, labels=list(map(str, ticks)), minor=False)
             panel.minorticks_off()
-        upper.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
+        upper.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
         patterns = len(fits[0].least_head_sizes)
-        upper.suptitle(f"Random patterns, median of {patterns}; dotted: n - 1, where heads become exact")
+        upper.suptitle(f"Divergence from random patterns over n tokens (median of {patterns})")
         draw_patterns(lower, P)
 
 
 def draw_patterns(figure: SubFigure, P: Tensor):
     """Draws heat maps of P, the best heads of size n - 2 and n / 4, and uniform attention on a common scale."""
     n = len(P)
-    shown = {f"P: head size {n - 1}": P}
-    shown |= {f"best head, size {size}": fitted(P, size) for size in sorted({n - 2, n // 4} - {0}, reverse=True)}
+    shown = {f"random pattern\nexact with head size {n - 1}": P}
+    shown |= {f"best head of size {size}": fitted(P, size) for size in sorted({n - 2, n // 4} - {0}, reverse=True)}
     shown["uniform attention"] = torch.full_like(P, 1 / n)
     panels = figure.subplots(1, len(shown), sharey=True)
     for panel, (title, pattern) in zip(panels, shown.items(), strict=True):
         image = panel.imshow(pattern.numpy(), cmap="Blues", vmin=0, vmax=float(P.max()))
         divergence = "" if pattern is P else f"\nKL {kullback_leibler(P, pattern):.2g} nats"
         panel.set(title=f"{title}{divergence}", xlabel="query", xticks=[], yticks=[])
-    panels[0].set_ylabel("token")
-    figure.colorbar(image, ax=panels, label="attention")
+    panels[0].set_ylabel("key")
+    figure.colorbar(image, ax=panels, label="attention weight")
 
 
 def theory_text(theory: Theory) -> str:
-    """Returns the results as text."""
+    """Returns the results as text, with the claim that each number confirms."""
     expressed, layers, values = theory.theorem_1, theory.theorem_2, theory.value_rank
-    lines = [f"Theorem 1: a random pattern over {expressed.length} tokens (largest error of any probability)"]
-    lines += [f"  head size {size}: {error:.1e}" for size, error in expressed.errors.items()]
-    lines.append(f"  best head of size {expressed.too_small}: {expressed.error_too_small:.1e}")
-    lines.append(
-        f"Theorem 2: {layers.heads} heads of size {layers.head_size} against {layers.heads} standard heads of size "
-        f"{layers.width // layers.heads}, in layers of width {layers.width} (largest difference between the outputs)"
-    )
-    for case, gap in layers.differences.items():
-        errors = layers.closed_form_errors
-        closed = f", error of the closed form {errors[case]:.1e}" if case in errors else ""
-        lines.append(f"  case {case}: {gap:.3g}{closed}")
-    lines += [
-        f"Values: a random output over {values.length} tokens, from {values.heads} heads (largest error of any entry)",
-        f"  value size {values.size}: {values.error:.1e}",
-        f"  best values of size {values.too_small}: {values.error_too_small:.3g} in the Frobenius norm, error of the "
-        f"closed form {abs(values.error_too_small - values.least_error):.1e}",
+    n, standard = expressed.length, layers.width // layers.heads
+    lines = [
+        f"Theorem 1: a head of size {n - 1} or more expresses any pattern over {n} tokens; smaller heads do not.",
+        "Largest error in a probability of a random pattern (1e-12 or less is rounding):",
+        *(f"  head size {size}: {error:.1e}" for size, error in expressed.errors.items()),
+        f"  best head of size {expressed.too_small}: {expressed.error_too_small:.1e}",
+        "",
+        f"Theorem 2: {layers.heads} heads of size {layers.head_size} in width {layers.width} compute outputs that "
+        f"{layers.heads} standard heads of size {standard} cannot.",
+        "Largest difference between their outputs (any number above 1e-9 confirms the theorem):",
+        *(f"  case {case}: {gap:.3g}" for case, gap in layers.differences.items()),
+        "Largest error in the proof's formula for this difference: "
+        + ", ".join(f"{error:.1e} (case {case})" for case, error in layers.closed_form_errors.items()),
+        "",
+        f"Values: {values.heads} heads with values of size {values.size} produce any output over {values.length} "
+        "tokens, and smaller ones do not.",
+        f"  value size {values.size}: largest error {values.error:.1e}",
+        f"  best values of size {values.too_small}: error {values.error_too_small:.4g} (Frobenius norm); predicted: "
+        f"{values.least_error:.4g}",
+        "",
+        "Random patterns: smallest head size that expresses them, and median KL divergence of smaller heads (nats)",
     ]
-    lines += ["", "random patterns: smallest exact head sizes; median divergence in nats"]
     for fits in theory.fits:
         half = fits.length // 2
         lines.append(
-            f"  {fits.length:>4} tokens: {sorted(set(fits.least_head_sizes))}; uniform attention {fits.uniform:.2g}, "
-            f"best head of size {half} {fits.fitted[half - 1]:.2g}"
+            f"  {fits.length:>4} tokens: {', '.join(map(str, sorted(set(fits.least_head_sizes))))}; best head of size "
+            f"{half}: {fits.fitted[half - 1]:.2g}; uniform attention: {fits.uniform:.2g}"
         )
     return "\n".join(lines)

@@ -215,6 +215,6 @@ def test_command(tmp_path, capsys):
     """`fixedbert theory` draws its figure and prints the errors."""
     main(["theory", "--output_dir", str(tmp_path / "out"), "--lengths", "4", "6", "--patterns", "2"])
     printed = capsys.readouterr().out
-    assert "Theorem 1: a random pattern over 4 tokens" in printed and "case 3" in printed
-    assert re.search(r"6 tokens: \[5\]; uniform attention 0\.", printed)
+    assert "expresses any pattern over 4 tokens" in printed and "case 3" in printed
+    assert re.search(r"6 tokens: 5; best head of size 3: 0\.", printed)
     assert (tmp_path / "out" / "theory.png").stat().st_size > 10_000
