@@ -86,6 +86,12 @@ class Shape:
         )
 
 
+def shape_of(config: FixedHeadBertConfig) -> Shape:
+    """Returns the shape of a model with identical layers."""
+    layer, positions = layer_shapes(config)[0], config.max_position_embeddings
+    return Shape(layer.d, config.num_hidden_layers, layer.h, layer.p, layer.F, config.vocab_size, positions)
+
+
 def size_text(sizes: list[int]) -> str:
     """Formats one size per layer, or a single number if all are equal."""
     return str(sizes[0]) if len(set(sizes)) == 1 else ", ".join(map(str, sizes))

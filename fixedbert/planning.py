@@ -6,10 +6,11 @@ All counts are exact, for BERT's pretraining model: embeddings, layers, pooler, 
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 
-from .counts import PREDICTED, Shape
-from .presets import PRESETS
+from .counts import PREDICTED, Shape, shape_of
+from .presets import PRESETS, preset_config
 from .support.errors import InputError
 
 WIDTHS = (*range(64, 1024, 64), *range(1024, 2049, 128))
@@ -23,16 +24,8 @@ SHOWN = 10
 KNOWN = {
     "BERT-base": Shape(768, 12, 12, 64, 3072),
     "BERT-large": Shape(1024, 24, 16, 64, 4096),
-    **{
-        name: Shape(
-            p.hidden_size, p.num_hidden_layers, p.num_attention_heads,
-            p.attention_head_size or p.hidden_size // p.num_attention_heads,
-            p.intermediate_size, p.vocab_size, p.max_position_embeddings,
-        )
-        for name, p in PRESETS.items()
-        if not p.is_decoder
-    },
-}  # fmt: skip
+    **{name: shape_of(preset_config(name)) for name, preset in PRESETS.items() if not preset.is_decoder},
+}
 ROW = "{:<20} {:>5} {:>6} {:>5} {:>9} {:>6} {:>8} {:>9} {:>7} {:>7}".format
 HEADER = ROW("", *"width layers heads head_size ffn params MFLOPs p>=n-1 h*p>=d".split())
 LEGEND = """
@@ -53,9 +46,14 @@ class PlannedShape:
     reaches_width: bool  # h p >= d: every standard layer with this width and number of heads can be represented
 
     @classmethod
-    def from_shape(cls, name: str, shape: Shape, length: int) -> "PlannedShape":
-        cost = costs(shape, length)
-        return cls(name, shape, shape.parameters, cost["flops"], shape.p >= length - 1, shape.h * shape.p >= shape.d)
+    def from_shape(cls, length: int, shape: Shape, name: str = "") -> "PlannedShape":
+        flops = shape.training_flops(length, PREDICTED * length) / length
+        return cls(name, shape, shape.parameters, flops, shape.p >= length - 1, shape.h * shape.p >= shape.d)
+
+    def used_fraction(self, limits: dict[str, float]) -> float:
+        """Returns the fraction of the budget that this shape uses. With two budgets, this is the larger fraction."""
+        costs = {"params": self.parameters, "flops": self.training_flops}
+        return max(costs[name] / limit for name, limit in limits.items())
 
     def __str__(self) -> str:
         shape, bounds = self.shape, ("yes" if x else "no" for x in (self.reaches_length, self.reaches_width))
@@ -82,7 +80,7 @@ def plan(max_seq_length: int = 128, params: str | float | None = None, flops: st
     """
     Returns up to ten shapes that use as much of the budgets as possible, at most one per width and depth.
 
-    The shapes have at least four heads and the proportions of published BERTs.
+    The shapes have at least four heads and the proportions of published models.
 
     Args:
         max_seq_length: Tokens per training row.
@@ -98,14 +96,25 @@ def plan(max_seq_length: int = 128, params: str | float | None = None, flops: st
     if not budgets:
         raise InputError("no budget: set `params` or `flops`.")
     limits = {name: parse_number(name, text) for name, text in budgets.items()}
-    length = max_seq_length
-    shapes = tuple(PlannedShape.from_shape("", shape, length) for shape in fitting_shapes(limits, length))
-    known = tuple(
-        PlannedShape.from_shape(name, shape, length)
-        for name, shape in KNOWN.items()
-        if shape.positions >= length and used_fraction(shape, limits, length) <= KNOWN_FRACTION
-    )
-    return Plan(max_seq_length, budgets, shapes, known)
+    planned = partial(PlannedShape.from_shape, max_seq_length)
+    # Proportions of published models: d / L is 21 in the paper's narrow models, 64 in BERT-base and 128 in DistilBERT.
+    # h p / d is 1 in standard models and at least 0.5 in the paper's.
+    candidates = [
+        planned(Shape(d, L, h, p, factor * d))
+        for d, L, h, p, factor in product(WIDTHS, LAYERS, HEADS, HEAD_SIZES, FEED_FORWARD)
+        if 16 <= d / L <= 128 and 0.5 <= h * p / d <= 4
+    ]
+    fitting: dict[tuple[int, int], PlannedShape] = {}
+    for one in sorted(candidates, key=lambda one: one.used_fraction(limits), reverse=True):
+        if MINIMUM_FRACTION <= one.used_fraction(limits) <= 1:
+            fitting.setdefault((one.shape.d, one.shape.L), one)
+    if not fitting:
+        nearest = min(candidates, key=lambda one: abs(math.log(one.used_fraction(limits))))
+        times = f"{nearest.used_fraction(limits):.3g} times the budget"
+        raise InputError(f"no shape fits; the nearest is {nearest.shape}, with {times}.")
+    known = (planned(shape, name) for name, shape in KNOWN.items() if shape.positions >= max_seq_length)
+    within = tuple(one for one in known if one.used_fraction(limits) <= KNOWN_FRACTION)
+    return Plan(max_seq_length, budgets, tuple(fitting.values())[:SHOWN], within)
 
 
 def parse_number(name: str, text: str) -> float:
@@ -118,32 +127,3 @@ def parse_number(name: str, text: str) -> float:
     if not 0 < value < math.inf:
         raise InputError(f"{text}: must be a positive number such as 110M or 2.5e9.", name)
     return value
-
-
-def costs(shape: Shape, length: int) -> dict[str, float]:
-    """Returns the number of parameters and the training FLOPs per token."""
-    return {"params": shape.parameters, "flops": shape.training_flops(length, PREDICTED * length) / length}
-
-
-def used_fraction(shape: Shape, limits: dict[str, float], length: int) -> float:
-    """Returns the fraction of the budget that a shape uses. With two budgets, this is the larger fraction."""
-    return max(cost / limits[name] for name, cost in costs(shape, length).items() if name in limits)
-
-
-def fitting_shapes(limits: dict[str, float], length: int) -> list[Shape]:
-    """Returns up to SHOWN candidates that use most of the limits, at most one per width and depth."""
-    # Proportions of published models: d / L is 21 in the paper's narrow models, 64 in BERT-base and 128 in DistilBERT.
-    # h p / d is 1 in standard models and at least 0.5 in the paper's.
-    sizes = product(WIDTHS, LAYERS, HEADS, HEAD_SIZES, FEED_FORWARD)
-    used = {
-        (shape := Shape(d, L, h, p, factor * d)): used_fraction(shape, limits, length)
-        for d, L, h, p, factor in sizes
-        if 16 <= d / L <= 128 and 0.5 <= h * p / d <= 4
-    }
-    fitting: dict[tuple[int, int], Shape] = {}
-    for shape in sorted((x for x in used if MINIMUM_FRACTION <= used[x] <= 1), key=used.__getitem__, reverse=True):
-        fitting.setdefault((shape.d, shape.L), shape)
-    if not fitting:
-        nearest = min(used, key=lambda shape: abs(math.log(used[shape])))
-        raise InputError(f"no shape fits; the nearest is {nearest}, with {used[nearest]:.3g} times the budget.")
-    return list(fitting.values())[:SHOWN]
