@@ -100,7 +100,7 @@ function layerTable(checkpoint) {
   const header = ["layer", "heads", "head size", "condition number"].map((name) => element("th", { scope: "col" }, name));
   const table = element("table", {}, element("tr", {}, ...header));
   if (checkpoints.length > 1) table.prepend(element("caption", {}, checkpoint.name));
-  checkpoint.condition.forEach((condition, layer) => {
+  checkpoint.condition_number.forEach((condition, layer) => {
     const cells = [layer, checkpoint.head_counts[layer], checkpoint.head_sizes[layer], condition === null ? "" : text(condition)];
     table.append(element("tr", {}, ...cells.map((cell) => element("td", {}, cell))));
   });
@@ -234,14 +234,14 @@ function showNearest(panel, checkpoint, layer, head, side) {
   if (nearest === null) return place.replaceChildren("This is the only head in its layer.");
   const button = element("button", { type: "button" }, `head ${nearest}`);
   button.addEventListener("click", () => choose(side, layer, nearest));
-  place.replaceChildren(button, ` (mean cosine similarity ${text(checkpoint.likeness[layer][head][nearest])})`);
+  place.replaceChildren(button, ` (mean cosine similarity ${text(checkpoint.similarities[layer][head][nearest])})`);
 }
 
 function showSingularValues(panel, checkpoint, layer, head) {
   const values = checkpoint.singular_values[layer][head];
   const most = Math.min(checkpoint.head_sizes[layer], checkpoint.max_seq_length - 1);
   panel.querySelector(".rank").textContent =
-    `The effective rank is ${text(checkpoint.effective_pattern_rank[layer][head])} (at most ${most}). ` +
+    `The effective rank is ${text(checkpoint.effective_rank[layer][head])} (at most ${most}). ` +
     `The largest singular value is ${text(values[0])}.`;
   const bars = values.map((value) => element("span", { style: `--share: ${value / (values[0] || 1)}` }));
   panel.querySelector(".bars").replaceChildren(...bars);

@@ -92,7 +92,7 @@ def draw_maps(inspection: Inspection, file: Path):
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
             axes.set_title(title, fontsize="small")
             figure.colorbar(image, ax=axes)
-        condition.barh(layers, inspection.condition.numpy(), color="C0")
+        condition.barh(layers, inspection.condition_number.numpy(), color="C0")
         condition.set(xlabel="condition number", ylabel="layer", xscale="log", xlim=(1, None), yticks=layers)
         condition.invert_yaxis()
         condition.set_title("concatenated heads (1: all directions equal)", fontsize="small")

@@ -89,20 +89,19 @@ class Recorder:
             singular = singular_values(output.double())
             largest = singular[:, 0].clamp_min(torch.finfo(singular.dtype).tiny)  # outputs may all be zero
             floor = largest * torch.finfo(torch.float32).eps
-            self.add(layer, "log_condition", (largest / singular[:, -1].maximum(floor)).log())
+            self.add(layer, "log_condition_number", (largest / singular[:, -1].maximum(floor)).log())
         return None
 
     def measure(self, layer: int, query: Tensor, key: Tensor, patterns: Tensor):
         """Adds measures of scaled queries (B, H, n, P), keys (B, H, n, P) and patterns (B, H, n, n) to the sums."""
         n = query.shape[2]
         query, key = query.double(), key.double().expand_as(query)
-        for prefix, keys in (("", key), ("pattern_", key - key.mean(dim=2, keepdim=True))):
-            singular = (
-                product_singular_values(query, keys) if query.shape[-1] < n else singular_values(query @ keys.mT)
-            )
-            self.add(layer, f"{prefix}rank", (singular > NUMERICAL * singular.amax(-1, keepdim=True)).sum(-1))
-            self.add(layer, f"effective_{prefix}rank", effective_rank(singular))
+        key = key - key.mean(dim=2, keepdim=True)
+        singular = product_singular_values(query, key) if query.shape[-1] < n else singular_values(query @ key.mT)
         self.add(layer, "singular_values", singular)
+        self.add(layer, "rank", (singular > NUMERICAL * singular.amax(-1, keepdim=True)).sum(-1))
+        shares = singular / singular.sum(-1, keepdim=True).clamp_min(1e-300)
+        self.add(layer, "effective_rank", torch.special.entr(shares).sum(-1).exp())
         self.add(layer, "entropy", torch.special.entr(patterns).sum(-1).mean(-1))
         positions = torch.arange(n, device=patterns.device)
         distances = (positions[:, None] - positions).abs().to(patterns.dtype)
@@ -110,9 +109,9 @@ class Recorder:
         flat = (patterns - 1 / n).flatten(2)
         flat = flat / flat.norm(dim=-1, keepdim=True).clamp_min(1e-12)
         cosine = flat @ flat.mT  # (B, H, H)
-        self.add(layer, "likeness", cosine)
+        self.add(layer, "similarities", cosine)
         cosine.diagonal(dim1=1, dim2=2).fill_(-1)
-        self.add(layer, "similarity", cosine.amax(-1) if len(cosine[0]) > 1 else torch.zeros_like(cosine[..., 0]))
+        self.add(layer, "max_similarity", cosine.amax(-1) if len(cosine[0]) > 1 else torch.zeros_like(cosine[..., 0]))
 
     def add(self, layer: int, name: str, values: Tensor):
         """Adds `values` (B, ...) to the layer's sum for the measure `name`."""
@@ -178,16 +177,16 @@ class Recorder:
     def means(self, n: int) -> dict[str, Any]:
         """
         Returns the measures, averaged over the recorded sequences, which have n tokens each. Measures are tensors
-        (layers, heads), except for `condition`, which is a tensor (layers,), and for `singular_values` and `likeness`,
-        which are lists with one tensor per layer.
+        (layers, heads), except for `condition_number`, which is a tensor (layers,), and for `singular_values` and
+        `similarities`, which are lists with one tensor per layer.
         """
         means: dict[str, Any] = {name: [one / self.sequences for one in sums] for name, sums in self.sums.items()}
-        by_layer = {name: means.pop(name) for name in ("singular_values", "likeness")}
-        condition = torch.stack(means.pop("log_condition")).exp()
+        by_layer = {name: means.pop(name) for name in ("singular_values", "similarities")}
+        condition_number = torch.stack(means.pop("log_condition_number")).exp()
         measures = {name: pad_heads(values) for name, values in means.items()}
         maximum = torch.tensor([min(size, n - 1) for size in self.sizes], dtype=torch.float64)
-        ceiling = measures["effective_pattern_rank"] / maximum[:, None]
-        return {**measures, **by_layer, "condition": condition, "ceiling": ceiling}
+        utilization = measures["effective_rank"] / maximum[:, None]
+        return {**measures, **by_layer, "condition_number": condition_number, "utilization": utilization}
 
 
 def pad_heads(by_layer: list[Tensor]) -> Tensor:
@@ -206,8 +205,3 @@ def singular_values(matrix: Tensor) -> Tensor:
     """Returns the singular values of a matrix (..., n, m), largest first, from the smaller of A A^T and A^T A."""
     square = matrix @ matrix.mT if matrix.shape[-2] <= matrix.shape[-1] else matrix.mT @ matrix
     return torch.linalg.eigvalsh(square).clamp_min(0).sqrt().flip(-1)
-
-
-def effective_rank(singular: Tensor) -> Tensor:
-    shares = singular / singular.sum(-1, keepdim=True).clamp_min(1e-300)
-    return torch.special.entr(shares).sum(-1).exp()

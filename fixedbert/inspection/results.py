@@ -2,25 +2,23 @@
 Results of `inspect`: the measures of attention heads on real text, and the conclusions from them.
 
 The following measures are averaged over sequences of n tokens. Q and K (n, p) are the queries and keys of a head of
-size p, and P (n, n) is its attention pattern, the probabilities.
+size p, and P (n, n) is its attention pattern, the probabilities. C log P are the centered scores: the scores
+Q K^T / sqrt(p) minus each query's mean over the keys, which determine the pattern.
 
-    rank           numerical rank of the scores S = Q K^T / sqrt(p), with a relative tolerance of 1e-6
-    pattern_rank   numerical rank of C log P: S minus each query's mean over the keys, which determines the pattern
-    effective_rank, effective_pattern_rank
-                   exponential of the entropy of the normalized singular values (Roy and Vetterli, 2007)
-    ceiling        effective_pattern_rank as a fraction of its maximum, min(p, n - 1). Shows how evenly the head uses
-                   its dimensions, but not which patterns it is unable to express
-    entropy        entropy of a query's attention weights (in nats; ln n for uniform attention)
-    distance       expected distance between a query and the tokens that it attends to (in tokens)
-    similarity     cosine similarity between the head's pattern and the most similar pattern in the layer, after
-                   subtracting uniform attention from both
-    importance     relative change in the last hidden states when the head is ablated (its output is set to zero)
-    singular_values
-                   singular values of C log P, largest first
-    likeness       cosine similarity between the head's pattern and each pattern in the layer; `similarity` is the
-                   average of the largest value in each sequence
-    condition      geometric mean of the condition number of the layer's concatenated heads (n, h p). Includes
-                   directions that the output projection ignores. At most 1 / eps for float32
+    rank              numerical rank of C log P, with a relative tolerance of 1e-6. At most min(p, n - 1)
+    effective_rank    exponential of the entropy of the normalized singular values (Roy and Vetterli, 2007)
+    utilization       effective_rank as a fraction of its maximum, min(p, n - 1). Shows how evenly the head uses its
+                      dimensions, but not which patterns it is unable to express
+    entropy           entropy of a query's attention weights (in nats; ln n for uniform attention)
+    distance          expected distance between a query and the tokens that it attends to (in tokens)
+    max_similarity    cosine similarity between the head's pattern and the most similar pattern in the layer, after
+                      subtracting uniform attention from both
+    importance        relative change in the last hidden states when the head is ablated (its output is set to zero)
+    singular_values   singular values of C log P, largest first
+    similarities      cosine similarity between the head's pattern and each pattern in the layer; `max_similarity` is
+                      the average of the largest value in each sequence
+    condition_number  geometric mean of the condition number of the layer's concatenated heads (n, h p). Includes
+                      directions that the output projection ignores. At most 1 / eps for float32
 """
 
 import math
@@ -30,27 +28,19 @@ from torch import Tensor
 
 from ..counts import size_text
 
-EVEN_SHARE = 0.8  # ceiling from which a larger head is worth trying, by convention
-# Maps the measures in the printed table to their column headings.
-MEASURES = {
-    "rank": "rank",
-    "pattern_rank": "pattern",
-    "effective_rank": "eff.rank",
-    "effective_pattern_rank": "eff.pattern",
-    "ceiling": "ceiling",
-    "entropy": "entropy",
-    "distance": "distance",
-    "similarity": "similar",
-    "importance": "importance",
-}
+SATURATED = 0.8  # utilization from which a larger head is worth trying, by convention
 UNIFORM = 0.95  # with this fraction of uniform attention's entropy or more, a layer has hardly learned to attend
-MAPS = {  # maps the plotted measures to their titles
-    "ceiling": "evenness of the head's dimensions (1: all equal)",
-    "entropy": "attention entropy (nats)",
-    "distance": "attention distance (tokens)",
-    "similarity": "cosine similarity to the nearest head in the layer",
-    "importance": "relative change in the output without the head",
+# Maps the measures of heads to their column headings in the printed table and their descriptions.
+MEASURES = {
+    "rank": ("rank", "numerical rank of the attention scores, at most min(head size, n - 1)"),
+    "effective_rank": ("eff.rank", "effective rank of the attention scores"),
+    "utilization": ("utilization", "effective rank / maximum rank"),
+    "entropy": ("entropy", "attention entropy (nats)"),
+    "distance": ("distance", "attention distance (tokens)"),
+    "max_similarity": ("similarity", "cosine similarity to the most similar head in the layer"),
+    "importance": ("importance", "relative change in the output without the head"),
 }
+MAPS = {name: description for name, (_, description) in MEASURES.items() if "rank" not in name}  # plotted measures
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,8 +65,9 @@ class Inspection:
     """
     Result of `inspect`, with the measures defined at the top of this file.
 
-    Measures are tensors (layers, heads). Missing heads in layers with fewer heads are NaN. `condition` is a tensor
-    (layers,) with NaN for layers without heads. `singular_values` and `likeness` are lists with one tensor per layer.
+    Measures are tensors (layers, heads). Missing heads in layers with fewer heads are NaN. `condition_number` is a
+    tensor (layers,) with NaN for layers without heads. `singular_values` and `similarities` are lists with one tensor
+    per layer.
 
     Attributes:
         can_grow: True if `fixedbert convert` can enlarge this model's heads.
@@ -96,16 +87,14 @@ class Inspection:
     importance_sequences: int
     rank: Tensor
     effective_rank: Tensor
-    pattern_rank: Tensor
-    effective_pattern_rank: Tensor
     entropy: Tensor
     distance: Tensor
-    similarity: Tensor
-    ceiling: Tensor
-    condition: Tensor
+    max_similarity: Tensor
+    utilization: Tensor
+    condition_number: Tensor
     importance: Tensor
     singular_values: list[Tensor]  # (heads, min(head size, tokens))
-    likeness: list[Tensor]  # (heads, heads)
+    similarities: list[Tensor]  # (heads, heads)
     examples: list[Example]
     compared: "Inspection | None"
     directory: str = ""  # contains the page and the plots
@@ -134,16 +123,16 @@ class Inspection:
         )
 
     @property
-    def even_layers(self) -> list[int]:
-        """Indices of layers whose heads use their size evenly, but are too small to express every pattern."""
-        used = self.ceiling.nanmean(dim=1)
+    def saturated_layers(self) -> list[int]:
+        """Indices of layers whose heads have a high utilization, but are too small to express every pattern."""
+        used = self.utilization.nanmean(dim=1)
         sufficient = self.max_seq_length - 1
-        return [i for i, size in enumerate(self.head_sizes) if used[i] >= EVEN_SHARE and size < sufficient]
+        return [i for i, size in enumerate(self.head_sizes) if used[i] >= SATURATED and size < sufficient]
 
     @property
     def nearest(self) -> list[list[int | None]]:
         """For each layer and head, the index of the most similar head in the layer, or None if it is the only head."""
-        return [nearest_heads(cosines) for cosines in self.likeness]
+        return [nearest_heads(cosines) for cosines in self.similarities]
 
 
 def nearest_heads(cosines: Tensor) -> list[int | None]:
@@ -155,7 +144,7 @@ def nearest_heads(cosines: Tensor) -> list[int | None]:
 
 def limits(name: str, inspections: list[Inspection]) -> tuple[float, float]:
     """Returns the limits of the color scale for the measure `name` in MAPS. All `inspections` share the scale."""
-    bounds = {"ceiling": 1.0, "similarity": 1.0, "entropy": math.log(inspections[0].max_seq_length)}
+    bounds = {"utilization": 1.0, "max_similarity": 1.0, "entropy": math.log(inspections[0].max_seq_length)}
     if name in bounds:
         return 0.0, bounds[name]
     return 0.0, max(float(getattr(inspection, name).nan_to_num().max()) for inspection in inspections)
@@ -178,17 +167,16 @@ def json_fields(inspection: Inspection) -> dict[str, object]:
 
 def inspection_text(inspection: Inspection) -> str:
     """Formats a table with a row for each head, and a suggestion about head sizes, for one or two checkpoints."""
-    lines = [
-        f"{inspection.model}: {inspection.summary}",
-        "layer head " + " ".join(f"{heading:>11}" for heading in MEASURES.values()),
-    ]
+    headings = " ".join(f"{heading:>11}" for heading, _ in MEASURES.values())
+    lines = [f"{inspection.model}: {inspection.summary}", f"layer head {headings}"]
     measures = [getattr(inspection, name) for name in MEASURES]
-    for layer in range(inspection.layers):
-        for head in range(inspection.head_counts[layer]):
+    for layer, count in enumerate(inspection.head_counts):
+        for head in range(count):
             values = " ".join(f"{float(measure[layer, head]):>11.3g}" for measure in measures)
             lines.append(f"{layer:>5} {head:>4} {values}")
-        condition = f"condition number of the concatenated heads: {float(inspection.condition[layer]):.3g}"
-        lines.append(f"{layer:>5}      {condition if inspection.head_counts[layer] else 'no heads'}")
+    condition = ", ".join(f"{float(number):.3g}" for number in inspection.condition_number)
+    lines += [f"condition number of the concatenated heads in each layer: {condition}", ""]
+    lines += [f"{heading}: {description}" for heading, description in MEASURES.values()]
     lines += ["", suggestion(inspection)]
     if inspection.compared is not None:
         lines += ["", inspection_text(inspection.compared)]
@@ -196,26 +184,26 @@ def inspection_text(inspection: Inspection) -> str:
 
 
 def suggestion(inspection: Inspection) -> str:
-    """Suggests larger heads for the layers that use their head size evenly, or explains why it suggests none."""
-    n, sizes, share = inspection.max_seq_length, inspection.head_sizes, f"{EVEN_SHARE:.0%}"
+    """Suggests larger heads for the layers with a high utilization, or explains why it suggests none."""
+    n, sizes, fraction = inspection.max_seq_length, inspection.head_sizes, f"{SATURATED:.0%}"
     if min(sizes) >= n - 1:
         return f"Heads of size {size_text(sizes)} can express every pattern over {n} tokens. Larger heads add nothing."
-    even = inspection.even_layers
-    if not even:
+    saturated = inspection.saturated_layers
+    if not saturated:
         return (
-            f"The average effective rank is below {share} of its maximum in every layer, so heads leave part of their "
-            "size unused. This does not show whether larger heads would learn more."
+            f"The average utilization is below {fraction} in every layer, so heads leave part of their size unused. "
+            "This does not show whether larger heads would learn more."
         )
-    uniform = [layer for layer in even if inspection.entropy[layer].nanmean() >= UNIFORM * math.log(n)]
+    uniform = [layer for layer in saturated if inspection.entropy[layer].nanmean() >= UNIFORM * math.log(n)]
     if uniform:
         return (
             f"Attention is nearly uniform in layers {', '.join(map(str, uniform))}. The model has hardly learned to "
             "attend, so its ranks are random and do not show which head size it needs."
         )
-    layers = ", ".join(map(str, even))
-    finding = f"The average effective rank is at least {share} of its maximum in layers {layers}."
+    layers = ", ".join(map(str, saturated))
+    finding = f"The average utilization is at least {fraction} in layers {layers}."
     if not inspection.can_grow:
         return finding
-    larger = " ".join(str(2 * size if layer in even else size) for layer, size in enumerate(sizes))
+    larger = " ".join(str(2 * size if layer in saturated else size) for layer, size in enumerate(sizes))
     command = f"fixedbert convert {inspection.model} --output_dir OUTPUT --attention_head_size {larger}"
     return f"{finding} To enlarge only their heads, run `{command}`. Only training can show whether this helps."

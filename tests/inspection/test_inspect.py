@@ -52,11 +52,11 @@ def test_measures_equal_plain_loops(size):
     model = model_of("Model", attention_head_size=size, initializer_range=0.2).double()
     recorder = recorded(model)
     found = recorder.means(N)
-    by_layer = {name: found.pop(name) for name in ("singular_values", "likeness")}
+    by_layer = {name: found.pop(name) for name in ("singular_values", "similarities")}
     model.set_attn_implementation("eager")
     outputs = model(ids(), output_attentions=True, output_hidden_states=True)
-    singular_values, likeness = torch.zeros(3, H, min(size, N)), torch.zeros(3, H, H)
-    sums = {name: torch.zeros(3, H) for name in found if name != "condition"}
+    singular_values, similarities = torch.zeros(3, H, min(size, N)), torch.zeros(3, H, H)
+    sums = {name: torch.zeros(3, H) for name in found if name != "condition_number"}
     for number, (layer, patterns) in enumerate(zip(model.encoder.layer, outputs.attentions, strict=True)):
         attention, states = layer.attention.self, outputs.hidden_states[number]
         for row in range(13):
@@ -66,13 +66,11 @@ def test_measures_equal_plain_loops(size):
                 S, pattern = Q @ K.T / size**0.5, patterns[row, head]
                 centred = S - S.mean(dim=1, keepdim=True)
                 assert torch.allclose(centred, pattern.log() - pattern.log().mean(dim=1, keepdim=True), atol=1e-9)
-                for prefix, matrix in (("", S), ("pattern_", centred)):
-                    singular = torch.linalg.svdvals(matrix)
-                    sums[f"{prefix}rank"][number, head] += (singular > 1e-6 * singular[0]).sum()
-                    if prefix:
-                        singular_values[number, head] += singular[: min(size, N)]
-                    shares = singular / singular.sum()
-                    sums[f"effective_{prefix}rank"][number, head] += torch.special.entr(shares).sum().exp().item()
+                singular = torch.linalg.svdvals(centred)
+                singular_values[number, head] += singular[: min(size, N)]
+                sums["rank"][number, head] += (singular > 1e-6 * singular[0]).sum()
+                shares = singular / singular.sum()
+                sums["effective_rank"][number, head] += torch.special.entr(shares).sum().exp().item()
                 sums["entropy"][number, head] += -(pattern * pattern.log()).sum(1).mean().item()
                 sums["distance"][number, head] += (
                     sum(pattern[i, j].item() * abs(i - j) for i in range(N) for j in range(N)) / N
@@ -80,17 +78,17 @@ def test_measures_equal_plain_loops(size):
                 flat = (patterns[row] - 1 / N).flatten(1)
                 others = [h for h in range(H) if h != head]
                 cosines = torch.cosine_similarity(flat[head], flat)
-                sums["similarity"][number, head] += cosines[others].max().item()
-                likeness[number, head] += cosines
+                sums["max_similarity"][number, head] += cosines[others].max().item()
+                similarities[number, head] += cosines
     for name, values in sums.items():
-        if name != "ceiling":
+        if name != "utilization":
             assert torch.allclose(found[name], values.double() / 13, rtol=1e-4), name
-    assert torch.allclose(found["ceiling"], found["effective_pattern_rank"] / min(size, N - 1))
-    assert (found["pattern_rank"] <= min(size, N - 1)).all()
+    assert torch.allclose(found["utilization"], found["effective_rank"] / min(size, N - 1))
+    assert (found["rank"] <= min(size, N - 1)).all()
     assert torch.allclose(
         torch.stack(by_layer["singular_values"]), singular_values.double() / 13, rtol=1e-4, atol=1e-5
     )
-    assert torch.allclose(torch.stack(by_layer["likeness"]), likeness.double() / 13, atol=1e-5)
+    assert torch.allclose(torch.stack(by_layer["similarities"]), similarities.double() / 13, atol=1e-5)
 
 
 def test_attention_over_one_sequence():
@@ -118,10 +116,10 @@ def test_layers_without_heads(tmp_path, capsys):
     model = model_of("Model", **changes).double().eval()
     whole = to_bert(model)
     found, expected = measure(model), measure(whole)
-    for name in ("rank", "entropy", "distance", "effective_pattern_rank"):
+    for name in ("rank", "entropy", "distance", "effective_rank"):
         assert found[name].shape == (3, 5) and found[name][0].isnan().all() and found[name][2, 3:].isnan().all()
         assert torch.allclose(found[name][1], expected[name][1, :5], rtol=1e-4), name
-    assert found["condition"].isnan().tolist() == [True, False, False]
+    assert found["condition_number"].isnan().tolist() == [True, False, False]
     recorder = recorded(model)
     assert [x.shape for x in recorder.attention(ids(1))] == [(0, N, N), (5, N, N), (3, N, N)]
     assert [x.shape for x in recorder.token_changes(ids(1), Progress())] == [(0, N), (5, N), (3, N)]
@@ -129,9 +127,9 @@ def test_layers_without_heads(tmp_path, capsys):
     (tmp_path / "text.txt").write_text("the cat sat on the mat . where the dog ran .\n" * 9)
     words = ["--validation_file", f"{tmp_path / 'text.txt'}", "--max_seq_length", "11"]
     main(["inspect", f"{tmp_path / 'model'}", "--output_dir", f"{tmp_path / 'out'}", *words])
-    assert "    0      no heads\n    1    0 " in capsys.readouterr().out
+    assert "importance\n    1    0 " in capsys.readouterr().out
     written = json.loads((tmp_path / "out" / "inspection.json").read_text())
-    assert written["condition"][0] is None and written["rank"][0] == [] and len(written["rank"][2]) == 3
+    assert written["condition_number"][0] is None and written["rank"][0] == [] and len(written["rank"][2]) == 3
     save(model_of("Model", layer_attention_heads=[0, 0, 0], **SHAPE), tmp_path / "none")
     with pytest.raises(InputError, match="no layer has heads"):
         main(["inspect", f"{tmp_path / 'none'}", "--output_dir", f"{tmp_path / 'no'}", *words])
@@ -146,7 +144,7 @@ def test_rank_of_constructed_heads():
     found = measure(model)
     expected = torch.full((3, H), 6.0, dtype=torch.float64)
     expected[1, 0] = 0
-    assert torch.equal(found["rank"], expected) and torch.equal(found["pattern_rank"], expected)
+    assert torch.equal(found["rank"], expected)
     assert found["entropy"][1, 0] == pytest.approx(math.log(N), abs=1e-6)
     assert found["distance"][1, 0] == pytest.approx((N * N - 1) / 3 / N, abs=1e-5)
     assert found["effective_rank"][1, 0] == 1
@@ -162,7 +160,7 @@ def test_identical_and_ignored_heads():
         layer.output.dense.weight[:, 3 * P : 4 * P] = 0
     recorder = Recorder(model)
     recorder.add_sequences(ids())
-    similarity = recorder.means(N)["similarity"][2]
+    similarity = recorder.means(N)["max_similarity"][2]
     assert similarity[0] == pytest.approx(1, abs=1e-6) and similarity[1] == pytest.approx(1, abs=1e-6)
     assert similarity[2:].max() < 0.999
 
@@ -193,7 +191,7 @@ def test_layers_with_different_numbers_of_heads():
     model = model_of("Model", **UNEQUAL, initializer_range=0.2).double().eval()
     found = measure(model)
     for name, values in found.items():
-        if name != "condition":
+        if name != "condition_number":
             assert torch.equal(values.isnan().sum(dim=1), torch.tensor([3, 0, 2])), name
             assert values[0, :2].isfinite().all() and values[2, :3].isfinite().all()
     model.set_attn_implementation("eager")
@@ -206,7 +204,7 @@ def test_layers_with_different_numbers_of_heads():
 def test_condition_number_of_the_heads_output():
     """The condition number is the ratio of the extreme singular values, averaged geometrically over sequences."""
     model = model_of("Model").double().eval()
-    found = measure(model)["condition"]
+    found = measure(model)["condition_number"]
     outputs = []
     hook = model.encoder.layer[0].attention.self.register_forward_hook(lambda *x: outputs.append(x[2][0]))
     model.set_attn_implementation("eager")
@@ -217,24 +215,26 @@ def test_condition_number_of_the_heads_output():
     assert found[0] == pytest.approx(float((singular[:, 0] / floored).log().mean().exp()), rel=1e-3)
 
 
-def inspection_of(ceiling, sizes: list[int], can_grow: bool = True) -> Inspection:
-    """Returns an inspection with the given ceiling, zeros for all other measures, and sequences of 128 tokens."""
-    measures = ("rank", "effective_rank", "pattern_rank", "effective_pattern_rank", "entropy", "distance")
-    empty = dict.fromkeys((*measures, "similarity", "condition", "importance"), torch.zeros(3, 2))
-    empty |= {"singular_values": [], "likeness": [], "examples": [], "compared": None}
-    return Inspection("m", 3, 2, [2, 2, 2], sizes, can_grow, 64, 128, 1, 1, ceiling=torch.tensor(ceiling), **empty)
+def inspection_of(utilization, sizes: list[int], can_grow: bool = True) -> Inspection:
+    """Returns an inspection with the given utilization, zeros for all other measures, and sequences of 128 tokens."""
+    measures = ("rank", "effective_rank", "entropy", "distance", "max_similarity", "condition_number", "importance")
+    empty: dict = dict.fromkeys(measures, torch.zeros(3, 2))
+    empty |= {"singular_values": [], "similarities": [], "examples": [], "compared": None}
+    shape = {"layers": 3, "heads": 2, "head_counts": [2, 2, 2], "head_sizes": sizes, "can_grow": can_grow, "width": 64}
+    text = {"max_seq_length": 128, "sequences": 1, "importance_sequences": 1}
+    return Inspection("m", **shape, **text, utilization=torch.tensor(utilization), **empty)
 
 
-def test_suggestion_for_layers_with_a_high_ceiling():
-    """The suggestion names the layers with a high ceiling, and a command only if there are any."""
-    ceiling = [[0.9, 0.8], [0.2, 0.9], [0.85, 0.85]]
-    text = suggestion(inspection_of(ceiling, [32, 32, 32]))
-    assert "effective rank is at least 80% of its maximum in layers 0, 2." in text
+def test_suggestion_for_layers_with_a_high_utilization():
+    """The suggestion names the layers with a high utilization, and a command only if there are any."""
+    utilization = [[0.9, 0.8], [0.2, 0.9], [0.85, 0.85]]
+    text = suggestion(inspection_of(utilization, [32, 32, 32]))
+    assert "utilization is at least 80% in layers 0, 2." in text
     assert "convert m --output_dir OUTPUT --attention_head_size 64 32 64`" in text
     assert "does not show whether larger heads" in suggestion(inspection_of([[0.0, 0.0]] * 3, [32, 32, 32]))
-    assert "Larger heads add nothing" in suggestion(inspection_of(ceiling, [128] * 3))
-    assert "convert" not in suggestion(inspection_of(ceiling, [32, 32, 32], can_grow=False))
-    mixed = suggestion(inspection_of(ceiling, [128, 32, 16]))  # heads in layer 0 can express every pattern
+    assert "Larger heads add nothing" in suggestion(inspection_of(utilization, [128] * 3))
+    assert "convert" not in suggestion(inspection_of(utilization, [32, 32, 32], can_grow=False))
+    mixed = suggestion(inspection_of(utilization, [128, 32, 16]))  # heads in layer 0 can express every pattern
     assert "in layers 2." in mixed
     assert "--attention_head_size 128 32 32`" in mixed
 
@@ -253,10 +253,10 @@ def test_command(model, text, tmp_path, capsys):
     printed = capsys.readouterr().out
     found = json.loads((tmp_path / "out" / "inspection.json").read_text())
     assert found["sequences"] == 20 and found["importance_sequences"] == 8 and found["head_sizes"] == [6, 6]
-    for name in ("rank", "ceiling", "importance", "entropy"):
+    for name in ("rank", "utilization", "importance", "entropy"):
         assert torch.tensor(found[name]).shape == (2, 5)
     assert "2 layers of width 32, 5 heads of 6; 20 sequences of 16 tokens" in printed
-    assert len(printed.splitlines()) == 2 + 2 * 6 + 2
+    assert "utilization: effective rank" in printed
     with Image.open(tmp_path / "out" / "inspection.png") as picture:
         assert picture.width > 1000
     assert AutoModel.from_pretrained(model).config._attn_implementation == "sdpa"

@@ -14,7 +14,7 @@ from helpers.browser import chromium
 
 from fixedbert.inspection.inspect import EXAMPLES, example_length, inspect
 from fixedbert.inspection.page import inspection_html
-from fixedbert.inspection.results import MAPS, Example, Inspection, json_fields
+from fixedbert.inspection.results import MAPS, MEASURES, Example, Inspection, json_fields
 
 EVIL = "</script><script>document.title = 'broken'</script><b>&amp;"
 
@@ -50,12 +50,11 @@ def inspection_of(
 
     layers, heads, n = len(counts), max(counts), len(tokens)
     absent = torch.arange(heads) >= torch.tensor(counts)[:, None]
-    names = ("rank", "effective_rank", "pattern_rank", "effective_pattern_rank", "entropy", "distance", "similarity")
-    measures = {one: random(layers, heads).masked_fill(absent, math.nan) for one in (*names, "ceiling", "importance")}
+    measures = {name: random(layers, heads).masked_fill(absent, math.nan) for name in MEASURES}
     return Inspection(
-        name, layers, heads, counts, sizes, True, 64, 128, 13, 7, condition=1 + random(layers), **measures,
+        name, layers, heads, counts, sizes, True, 64, 128, 13, 7, condition_number=1 + random(layers), **measures,
         singular_values=[random(h, p).sort(descending=True).values for h, p in zip(counts, sizes, strict=True)],
-        likeness=[random(h, h) for h in counts],
+        similarities=[random(h, h) for h in counts],
         examples=[
             Example(
                 f"Sentence {number}.", tokens,
@@ -211,17 +210,17 @@ def test_maps_show_numbers(alone):
 def test_keyboard_navigation(alone):
     """Tab, arrow keys and Enter open a head, and Escape returns to its cell."""
     alone.press(alone.keys.TAB)
-    assert alone.label() == f"layer 0, head 0: {digits(BEFORE.ceiling[0, 0])}"
+    assert alone.label() == f"layer 0, head 0: {digits(BEFORE.utilization[0, 0])}"
     alone.press(alone.keys.ARROW_DOWN, alone.keys.ARROW_RIGHT, alone.keys.ARROW_RIGHT)
-    place = f"layer 1, head 2: {digits(BEFORE.ceiling[1, 2])}"
+    place = f"layer 1, head 2: {digits(BEFORE.utilization[1, 2])}"
     assert alone.label() == place and alone.one(".readout").text == place
     alone.press(alone.keys.ARROW_DOWN, alone.keys.ARROW_DOWN)  # there is no cell below the last layer
-    assert alone.label() == f"layer 2, head 2: {digits(BEFORE.ceiling[2, 2])}"
+    assert alone.label() == f"layer 2, head 2: {digits(BEFORE.utilization[2, 2])}"
     alone.press(alone.keys.ENTER)
     assert alone.one("dialog").is_displayed() and alone.one(".choice").get_property("value") == "2 2"
     alone.press(alone.keys.ESCAPE)
     assert not alone.one("dialog").is_displayed()
-    assert alone.label() == f"layer 2, head 2: {digits(BEFORE.ceiling[2, 2])}"
+    assert alone.label() == f"layer 2, head 2: {digits(BEFORE.utilization[2, 2])}"
 
 
 def test_details_of_a_head(alone):
@@ -238,11 +237,11 @@ def test_details_of_a_head(alone):
     assert alone.texts(".change small") == [digits(one) for one in BEFORE.examples[0].changes[1][3]]
     assert f"by {digits(100 * BEFORE.importance[1, 3])}%" in alone.one(".importance").text
     assert len(alone.all(".bars span")) == 13
-    assert f"effective rank is {digits(BEFORE.effective_pattern_rank[1, 3])} (at most 13)" in alone.one(".rank").text
+    assert f"effective rank is {digits(BEFORE.effective_rank[1, 3])} (at most 13)" in alone.one(".rank").text
     nearest = BEFORE.nearest[1][3]
     alone.one(".nearest button").click()
     assert alone.one(".choice").get_property("value") == f"1 {nearest}"
-    assert alone.texts(".measures td")[1] == digits(BEFORE.ceiling[1, nearest])
+    assert alone.texts(".measures td")[1] == digits(BEFORE.utilization[1, nearest])
     alone.one("#sentence").send_keys(alone.keys.ARROW_DOWN)
     assert alone.texts(".change small") == [digits(one) for one in BEFORE.examples[1].changes[1][nearest]]
     assert alone.errors() == []
@@ -254,7 +253,7 @@ def test_two_checkpoints(browser, tmp_path):
     assert both.texts("h1") == ["Heads of before and after"] and len(both.all(".map")) == 2 * len(MAPS)
     cell = both.one(".map [data-row='1'][data-column='2']")
     both.hand.move_to_element(cell).perform()
-    values = [digits(one.ceiling[1, 2]) for one in (BEFORE, AFTER)]
+    values = [digits(one.utilization[1, 2]) for one in (BEFORE, AFTER)]
     assert both.one(".readout").text == f"layer 1, head 2: before: {values[0]}; after: {values[1]}"
     cell.click()
     assert [found.get_property("value") for found in both.all(".choice")] == ["1 2", "1 2"]
