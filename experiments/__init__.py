@@ -1,1 +1,1 @@
-"""Research of a checkout, in no wheel."""
+"""Research code that works from a checkout and is not part of the wheel."""

@@ -5,7 +5,7 @@ from argparse import ArgumentParser
 OPTIONS = {  # options of `fixedbert study` with one value
     "output_dir": "directory for the records of runs and the report",
     "scale": "tiny or day for two CPU cores, small for one GPU, paper for many GPUs",
-    "share": "part of the shapes to run: 1/2 runs the first of every two shapes, 2/2 the second",
+    "share": "shapes to train on this machine: 1/2 trains the first of every two shapes, 2/2 the second",
     "tokenizer_name": "directory or Hub id of a tokenizer, or a vocab.txt file; default: train a new tokenizer",
     "store_dir": "directory for tokenized corpora",
     "glue_dir": "directory with GLUE tasks, for MNLI; default: download from the Hub",
@@ -21,7 +21,7 @@ LISTS = {  # options of `fixedbert study` with several values, as in run_pretrai
 
 
 def study_arguments(parser: ArgumentParser):
-    parser.add_argument("name", help="a study in docs/study_and_theory.md, a YAML file, or `report` and files")
+    parser.add_argument("name", help="a named study such as heads, a YAML file, or `report` followed by record files")
     parser.add_argument("files", nargs="*", help="for `report`: runs.jsonl files from one study on several machines")
     for name, text in OPTIONS.items():
         parser.add_argument(f"--{name}", help=text)

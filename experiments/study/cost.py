@@ -10,9 +10,9 @@ ROW = "{:<44} {:>5} {:>6} {:>5} {:>9} {:>6} {:>10} {:>12}".format
 
 def study_cost_text(study: Study, share: str = "1/1") -> str:
     """
-    Returns a table of the shapes, and the pretraining tokens and FLOPs in layers for all runs.
+    Returns a table of the shapes, and the total number of pretraining tokens and FLOPs for all runs.
 
-    `share` restricts both to the shapes of one machine, such as "1/2".
+    A `share` such as "1/2" restricts both to the shapes that one machine trains.
     """
     part = parse_share(share)
     rates = len(study.learning_rates)
@@ -34,7 +34,7 @@ def study_cost_text(study: Study, share: str = "1/1") -> str:
         ROW(*names),
         *map(shape_row, firsts),
         "",
-        f"MFLOP/token: forward pass of the layers, sequence length {lengths}.",
+        f"MFLOP/token counts the forward pass of the layers at sequence length {lengths}.",
         f"{len(planned)} runs{extended}: {len({run.key for run in firsts})} different shapes, each with {rates} "
         f"learning rate{'s' if rates > 1 else ''} {grid}with the first seed{best}; "
         f"{sum(run.tokens for run in planned):,} tokens, {flops:.2g} FLOPs in layers{tuned}",

@@ -1,7 +1,7 @@
 """
-Runs a study: several runs at once, each recorded when it ends, so that the same command continues a stopped study.
+Performs the runs of a study in parallel. Each run is recorded when it ends, so the same command resumes a study.
 
-`Study.runs` decides which runs come next. Machines share a study with `--share`, each in its own directory.
+`Study.runs` decides which runs come next. Several machines can divide a study with `--share`.
 """
 
 import multiprocessing
@@ -47,24 +47,24 @@ def run_study(
     take_over_output_dir: bool = False,
 ) -> Report:
     """
-    Do all runs of a study that are not done yet, and write its report.
+    Performs all runs of a study that are not yet recorded, and writes the report.
 
     Args:
-        output_dir: directory for runs.jsonl, with a record for each finished run, and for the files of the report.
-        sources: training and evaluation texts; synthetic tasks need none.
-        processes: number of runs at once; default: one per GPU, or one per CPU core. Under `accelerate launch` all
-            processes train each run together.
-        share: "1/2" does every second shape, and "2/2" the remaining ones on another machine.
-        take_over_output_dir: take `output_dir` over from a dead study on another machine.
+        output_dir: Directory for the records in runs.jsonl and for the files of the report.
+        sources: Texts and fine-tuning data. Not required for synthetic tasks.
+        processes: Number of parallel runs. Defaults to one per GPU or, without GPUs, to one per CPU core. With
+            `accelerate launch`, all processes train each run together instead.
+        share: "1/2" trains every second shape, and "2/2" the remaining shapes on a different machine.
+        take_over_output_dir: Continue a study that crashed on a different machine.
 
     Raises:
-        InputError: the texts are invalid, `output_dir` belongs to another study or is in use, or a run failed.
+        InputError: If the texts are invalid, a run fails, or `output_dir` is in use or belongs to a different study.
     """
     require_package("matplotlib", "study")
     part, sources = parse_share(share), sources or DataSources()
     if processes is not None and processes < 1:
-        raise InputError(f"{processes}: at least 1.", "processes")
-    commit()  # before the code can change
+        raise InputError(f"{processes}: must be at least 1.", "processes")
+    commit()  # cached now, because the code can change during the study
     folder, state = Path(output_dir), PartialState(cpu=not torch.accelerator.is_available())
     with on_main_process(study_directory(folder, study, sources, take_over_output_dir)):
         log = RunLog(folder, study, part, writes=state.is_main_process)
@@ -87,18 +87,23 @@ def cpu_count() -> int:
 
 
 def run_in_parallel(log: "RunLog", sources: DataSources, bar: tqdm, processes: int):
-    """Do up to `processes` runs at once in worker processes. When a run fails, the remaining runs are done first."""
+    """
+    Performs up to `processes` runs in parallel in worker processes.
+
+    Raises:
+        InputError: If a run failed. All other runs are completed first, unless a worker was killed.
+    """
     processes = min(processes, len(log.left())) or 1
     worker = os.getpid(), max(1, cpu_count() // processes), visible_gpus(), EXTENSIONS
     busy: dict[Future, Run] = {}
     failed: dict[str, InputError] = {}
-    # Spawned: a process that has used torch or a GPU cannot be forked.
+    # Processes that have used torch or a GPU cannot be forked.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(processes, context, fixedbert_cli.import_experiment, ("study",)) as pool, ended_workers():
         while True:
             ready = log.ready({run.key for run in busy.values()} | failed.keys())
             for run in ready[: processes - len(busy)]:
-                with ignored_interrupts():  # workers inherit this
+                with ignored_interrupts():  # inherited by workers
                     busy[pool.submit(run_in_worker, run, log.folder / UNFINISHED / run.key, sources, *worker)] = run
             if not busy:
                 break
@@ -109,7 +114,7 @@ def run_in_parallel(log: "RunLog", sources: DataSources, bar: tqdm, processes: i
                     bar.write(outcome_line(run, log.records[-1]))
                 except BrokenProcessPool as error:
                     raise InputError(
-                        "a run was killed, perhaps for lack of memory: resume with fewer `processes`."
+                        "a run was killed, possibly for lack of memory; resume the study with fewer `processes`."
                     ) from error
                 except InputError as error:
                     failed[run.key] = error
@@ -117,7 +122,7 @@ def run_in_parallel(log: "RunLog", sources: DataSources, bar: tqdm, processes: i
             log.show_progress(bar)
     if failed:
         first, *others = failed.values()
-        raise InputError(f"{first}" + (f" {len(others)} other runs failed too." if others else ""))
+        raise InputError(f"{first}" + (f" {len(others)} other runs also failed." if others else ""))
 
 
 def run_in_worker(
@@ -129,7 +134,7 @@ def run_in_worker(
     gpus: list[str],
     extensions: list[Extension],
 ) -> dict:
-    """Do a run in a worker process, with its output in `folder`.log and on one of the GPUs."""
+    """Performs a run in a worker process, on one of the GPUs. Its output is written to `folder`.log."""
     exit_with_parent(parent)
     torch.set_num_threads(threads)
     if gpus:
@@ -148,7 +153,7 @@ def run_in_worker(
         raise InputError(f"{run.name}: {error}") from error
     except Exception as error:
         traceback.print_exc()
-        raise InputError(f"{run.name}: the run failed; {log} has its output.") from error
+        raise InputError(f"{run.name}: the run failed; see {log}.") from error
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
@@ -161,7 +166,7 @@ def visible_gpus() -> list[str]:
 
 @contextmanager
 def ended_workers() -> Iterator[None]:
-    """Terminate the workers started within when the context is left with an error; each run saves a checkpoint."""
+    """Context manager that terminates the workers started in it after an error. Their runs save a checkpoint."""
     before = {*multiprocessing.active_children()}
     try:
         yield
@@ -173,7 +178,7 @@ def ended_workers() -> Iterator[None]:
 
 @contextmanager
 def ignored_interrupts() -> Iterator[None]:
-    """Ignore Ctrl-C, and let processes started within ignore it: the terminal sends it to all of them."""
+    """Context manager in which this process, and all processes that it starts, ignore Ctrl-C."""
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         yield
@@ -182,10 +187,10 @@ def ignored_interrupts() -> Iterator[None]:
 
 
 def run_together(log: "RunLog", sources: DataSources, bar: tqdm):
-    """Under `accelerate launch`, train one run after the other, each with all processes."""
+    """Performs one run after another, each with all processes of `accelerate launch`."""
     while ready := log.ready():
         result = execute(ready[0], log.folder / UNFINISHED / ready[0].key, sources)
-        PartialState().wait_for_everyone()  # before the files that all processes read are removed
+        PartialState().wait_for_everyone()  # all processes read files that `add` removes
         log.add(ready[0], result)
         if log.writes:
             bar.write(outcome_line(ready[0], log.records[-1]))
@@ -200,7 +205,7 @@ def outcome_line(run: Run, record: Record) -> str:
 
 
 class RunLog:
-    """The records in runs.jsonl, and the runs that are left to do."""
+    """The records in runs.jsonl, and the remaining runs of the study."""
 
     def __init__(self, folder: Path, study: Study, part: tuple[int, int], writes: bool = True):
         self.folder, self.study, self.part, self.writes = folder, study, part, writes
@@ -210,20 +215,20 @@ class RunLog:
             run = study.run_of(record)
             if run is None or run.key != record.key:
                 raise InputError(
-                    f"{file}: {record.series}, shape {record.point + 1} has changed in study {study.name}; give "
-                    "a different `output_dir`."
+                    f"{file}: {record.series}, shape {record.point + 1} has changed in study {study.name}; use a "
+                    "different `output_dir`."
                 )
             self.records.append(replace(record, **study.labels(run)))  # the question or the axis may have changed
-        if writes:  # without an incomplete last line
+        if writes:  # removes an incomplete last line
             write_atomically(file, "".join(to_json(asdict(record)) + "\n" for record in self.records))
 
     def left(self) -> list[Run]:
-        """Returns the runs that are not done, as far as they are known: an extended grid adds some."""
+        """Returns the remaining runs. Does not include runs that an extended grid may add later."""
         done = {record.key for record in self.records}
         return [run for run in self.study.planned_runs(self.records, self.part) if run.key not in done]
 
     def ready(self, busy: Set[str] = frozenset()) -> list[Run]:
-        """Returns the runs to start now, without those in `busy`. A run that another series has too is copied."""
+        """Returns the runs that can start and are not `busy`. Copies the records of runs that occur repeatedly."""
         found: dict[str, Run] = {}
         for run in self.study.runs(self.records, self.part):
             same = next((record for record in self.records if record.key == run.key), None)
@@ -253,18 +258,18 @@ class RunLog:
 def study_directory(folder: Path, study: Study, sources: DataSources, take_over: bool = False) -> Iterator[None]:
     """Context manager that checks the data sources, locks `folder` and writes the settings of the study to it."""
     sources.check(study)
-    remedy = "make room or give the right to write there; the same command then resumes"
+    remedy = "make it writable and free space; the same command then resumes the study"
     with directory_lock(folder, take_over), writing(folder, remedy):
         folder.mkdir(parents=True, exist_ok=True)
         content = to_json({"study": study.name, "scale": study.scale, "data": sources.settings()}, indent=1) + "\n"
         file, records = folder / SETTINGS, folder / RECORDS
         if not file.exists() and any(folder.iterdir()):
-            raise InputError(f"{folder}: the output directory is not empty; give a different one, or remove it.")
+            raise InputError(f"{folder}: the output directory is not empty; use a different one or remove it.")
         if not file.exists() or file.read_text(encoding="utf-8") != content:
             if records.exists() and records.stat().st_size or any(folder.glob(f"{UNFINISHED}/*/*")):
                 raise InputError(
-                    f"{folder}: has runs of a different study or different texts (see {SETTINGS}); give a different "
-                    "`output_dir`, or remove it."
+                    f"{folder}: contains runs of a different study or with different texts (see {SETTINGS}); use a "
+                    "different `output_dir` or remove it."
                 )
             write_atomically(file, content)
         for lock in folder.glob(f"{UNFINISHED}/*/*.lock"):

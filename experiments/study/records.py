@@ -1,4 +1,4 @@
-"""The records in runs.jsonl: a line for each finished run, with its place in the study, settings and results."""
+"""The records in runs.jsonl: one line per finished run, with its position in the study, settings and results."""
 
 import json
 from collections.abc import Iterable
@@ -11,17 +11,17 @@ from huggingface_hub.errors import StrictDataclassError
 from fixedbert.support.errors import InputError
 from fixedbert.support.files import reading
 
-# What a study can vary: properties of FixedHeadBertConfig and COUNTED, with their labels in figures.
+# Quantities that a study can vary, with their labels in figures: fields of FixedHeadBertConfig, and COUNTED.
 AXES = {
     "num_attention_heads": "heads",
     "attention_head_size": "head size",
     "hidden_size": "width",
     "num_hidden_layers": "layers",
     "intermediate_size": "feed-forward width",
-    "non_embedding_parameters": "parameters besides embeddings",
+    "non_embedding_parameters": "parameters without embeddings",
 }
 COUNTED = "non_embedding_parameters"
-SHAPE = (  # fields that a record takes from the configuration
+SHAPE = (  # fields of the configuration in a record
     "hidden_size",
     "num_hidden_layers",
     "num_attention_heads",
@@ -40,18 +40,19 @@ class Record:
     A finished run.
 
     Args:
-        axis: field of AXES that the study varies.
-        series, point: place in the study: the series, and the index of the shape in it.
-        equal, to, to_point: what was made equal to which shape: "parameters" or "flops", a series and an index in it.
-        of_grid: whether this is a shorter run that only chooses the learning rate.
-        key: fingerprint of everything that determines the result except the text.
+        axis: Key of AXES that the study varies.
+        series, point: Position in the study: the series, and the index of the shape in this series.
+        equal, to, to_point: For a shape that has as many parameters or FLOPs as another shape: "parameters" or
+            "flops", and the series and index of the other shape.
+        of_grid: True for a shorter run whose only purpose is to choose the learning rate.
+        key: Hash of everything that determines the result, except for the text.
         parameters, non_embedding_parameters: None for synthetic tasks and diverged runs.
         forward_flops: FLOPs per token in the layers.
         training_flops, tokens: None if pretraining on text diverged.
         epochs, texts: None for synthetic tasks.
-        results: values of METRICS; None if the run diverged.
-        curve: [tokens seen, held-out loss] at each evaluation; None for synthetic tasks.
-        decay_from: tokens seen at the last evaluation before the learning rate decays.
+        results: Values of METRICS. Values are None if the run diverged.
+        curve: [tokens seen, held-out loss] at each evaluation. None for synthetic tasks.
+        decay_from: Tokens seen at the last evaluation before the learning rate decays.
         seconds: None if the run was interrupted.
     """
 
@@ -105,14 +106,14 @@ class Record:
 
 def read_records(files: Iterable[str | Path]) -> list[Record]:
     """
-    Reads the records of runs without duplicates. An incomplete last line, which a killed process leaves, is skipped.
+    Reads the records of runs and removes duplicates. Skips an incomplete last line, which a killed process leaves.
 
     Raises:
-        InputError: a line is not the record of a run.
+        InputError: If any other line is not the record of a run.
     """
     records: dict[tuple, Record] = {}
     for file in map(Path, files):
-        with reading(file, "give the runs.jsonl of a study"):
+        with reading(file, "pass the runs.jsonl of a study"):
             lines = file.read_text(encoding="utf-8").split("\n")
         for number, line in enumerate(lines, start=1):
             try:

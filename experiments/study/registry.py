@@ -1,4 +1,4 @@
-"""The objectives, metrics and named studies of this package, and `register` for those of another experiment."""
+"""Objectives, metrics and named studies. Other experiments add theirs with `register`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from .report import Report
 
-STAGE = ("max_seq_length", "total_train_batch_size", "max_steps")  # fields that every pretraining stage has
+STAGE = ("max_seq_length", "total_train_batch_size", "max_steps")  # required fields of a pretraining stage
 
 
 @dataclass(frozen=True)
@@ -24,13 +24,14 @@ class Metric:
 
     Args:
         task: "pretraining", one of its objectives, "mnli", "squad" or "synthetic".
-        names: names in the results of the task, without "eval_".
-        label: label in tables and figures; a metric without a label is only recorded.
-        factor: conversion from the recorded value to the unit of the label.
-        missing: text in a report for a run without a value.
-        unless: shapes with this other metric are not compared; a metric that names itself is never compared.
-        logarithmic: whether figures use a logarithmic axis.
-        has_line: whether figures connect the means of a series.
+        names: Names in the results of the task, without the prefix "eval_".
+        label: Label in tables and figures. A metric without a label is recorded but not reported.
+        factor: Factor that converts the recorded value to the unit in the label.
+        missing: Text in reports for a run without a value.
+        unless: Name of a metric. Shapes that have it are not compared by this metric. A metric that names itself is
+            never compared.
+        logarithmic: True if figures use a logarithmic axis.
+        has_line: True if figures connect the averages of a series.
     """
 
     task: str
@@ -49,11 +50,11 @@ class Task:
     An objective with generated examples instead of text.
 
     Args:
-        train: function of a configuration, a pretraining stage, a learning rate and a seed. It returns `loss`, by
-            which learning rates are compared, `examples`, and values of METRICS.
-        settings: additional fields of a stage, mapped to whether they are required.
-        has_feed_forward: whether the model has feed-forward networks of `intermediate_size`.
-        single_queries: whether an example is a single query instead of a sequence.
+        train: Function that takes a configuration, a pretraining stage, a learning rate and a seed. It returns a dict
+            with `loss`, which is used to compare learning rates, `examples`, and values of METRICS.
+        settings: Maps additional fields of a stage to True if they are required.
+        has_feed_forward: True if the model has feed-forward networks.
+        single_queries: True if an example is a single query instead of a sequence.
     """
 
     train: Callable[[FixedHeadBertConfig, dict, float, int], dict[str, float | None]]
@@ -65,15 +66,15 @@ class Task:
 @dataclass(frozen=True)
 class Extension:
     """
-    The tasks of an experiment and what they add to studies and reports.
+    The tasks of an experiment, and its additions to reports.
 
     Args:
-        tasks: tasks by objective.
-        metrics: metrics of these tasks.
+        tasks: Maps objectives to tasks.
+        metrics: Metrics for these tasks.
         studies: YAML file with named studies.
-        answer: returns a paragraph and list items for the beginning of a report's answers.
-        limits: maps sentences about what a report does not show to whether they apply.
-        plot: adds to the panel for a metric and a field of the shapes.
+        answer: Function that returns a paragraph and the items of a list, with which the report's answers begin.
+        limits: Function that maps sentences about the limitations of a report to True if they apply.
+        plot: Function that adds to the panel for a metric and a field of the shapes.
     """
 
     tasks: dict[str, Task]
@@ -102,7 +103,7 @@ EXTENSIONS: list[Extension] = []
 
 
 def register(extension: Extension):
-    """Adds the tasks, metrics and named studies of an experiment, once."""
+    """Adds the tasks, metrics and named studies of an experiment, unless they have already been added."""
     if extension.studies not in STUDIES:
         EXTENSIONS.append(extension)
         STUDIES.append(extension.studies)
@@ -111,5 +112,5 @@ def register(extension: Extension):
 
 
 def has_feed_forward(objective: str) -> bool:
-    """Returns whether a model with this objective has feed-forward networks of `intermediate_size`."""
+    """Returns True if models with this objective have feed-forward networks."""
     return objective not in TASKS or TASKS[objective].has_feed_forward

@@ -1,4 +1,4 @@
-"""The report of a study as data: means over seeds with intervals, and paired differences between shapes."""
+"""The results of a study: averages over seeds with intervals, and paired differences between shapes."""
 
 from dataclasses import dataclass
 
@@ -9,17 +9,17 @@ from .registry import METRICS, TASKS
 from .shape_results import Estimate, ShapeResult, equal_pairs, shapes_by_series
 from .studies import OBJECTIVES
 
-TOLERANCE = 0.01  # relative difference up to which numbers of tokens are equal; the last row of a text may be short
+TOLERANCE = 0.01  # relative difference up to which token counts are equal, because the last row can be shorter
 
 
 @dataclass(frozen=True)
 class Finding:
     """
-    The change of a metric from the first to the last shape of a series, or between two shapes made equal.
+    The difference in a metric between the first and last shape of a series, or between shapes with equal budgets.
 
     Args:
-        from_value, to_value: values of the two shapes on the axis of the study.
-        difference: second shape minus first, paired by seed.
+        from_value, to_value: Values of the two shapes on the axis of the study.
+        difference: The second shape minus the first, paired by seed.
     """
 
     metric: str
@@ -36,9 +36,9 @@ class CurveDifference:
     The difference in held-out loss between two shapes during training, in nats.
 
     Args:
-        differences: by tokens seen, at evaluations in the same part of both learning rate schedules; all with the
-            same seeds.
-        decay_from: tokens seen at the last evaluation before the learning rate decays; None without one.
+        differences: Maps tokens seen to differences, for evaluations in the same part of both learning rate schedules.
+            All differences have the same seeds.
+        decay_from: Tokens seen at the last evaluation before the learning rate decays, or None.
     """
 
     from_series: str
@@ -52,18 +52,18 @@ class CurveDifference:
 @dataclass(frozen=True)
 class Conditions:
     """
-    How the runs were made.
+    The settings and environment of the runs.
 
     Args:
-        of_grid: number of shorter runs that only chose a learning rate.
-        tokens: minimum and maximum of the other runs; None if all of them diverged.
-        epochs: maximum; None for synthetic tasks.
-        seconds: sum over all runs that were not interrupted.
+        runs: Number of runs.
+        of_grid: Number of shorter runs whose only purpose was to choose a learning rate.
+        tokens: Minimum and maximum number of tokens in the other runs, or None if all of them diverged.
+        epochs: Maximum number of epochs, or None for synthetic tasks.
+        seconds: Total duration of all runs that were not interrupted.
     """
 
     runs: int
     of_grid: int
-    interrupted: int
     seconds: float
     tokens: tuple[int, int] | None
     epochs: float | None
@@ -83,9 +83,9 @@ class Report:
     The results of a study.
 
     Args:
-        question: the question that the study asks.
-        series: shapes by series, in the order of the study.
-        curves: differences during training, for runs that were evaluated more than once.
+        question: The question that the study answers.
+        series: Maps series to their shapes, in the order of the study.
+        curves: Differences during training, for runs with more than one evaluation.
     """
 
     study: str
@@ -114,22 +114,22 @@ class Report:
 def make_report(records: list[Record]) -> Report:
     """
     Args:
-        records: records of one study, from one or more machines; it need not be finished.
+        records: Records from one study, which can be unfinished, from one or more machines.
 
     Raises:
-        InputError: there are no records, or they are of different studies, texts or shapes.
+        InputError: If there are no records of complete runs, or if studies, texts or shapes differ.
     """
     unknown = {record.objective for record in records} - {*OBJECTIVES, *TASKS}
     if unknown:
         raise InputError(f"runs with the unknown objective {min(unknown)}.")
     studies = sorted({f"{record.study} at scale {record.scale}" for record in records})
     if len(studies) > 1:
-        raise InputError(f"runs of different studies: {', '.join(studies)}; report them separately.")
+        raise InputError(f"runs from different studies: {', '.join(studies)}; report them separately.")
     if len({record.texts for record in records if record.texts}) > 1:
-        raise InputError("runs on different texts, or with different tokenizers; report them separately.")
+        raise InputError("runs with different texts or tokenizers; report them separately.")
     series = shapes_by_series(records)
     if not series:
-        raise InputError("there are no full-length runs to report.")
+        raise InputError("no complete runs to report.")
     first = records[0]
     return Report(
         first.study,
@@ -144,7 +144,7 @@ def make_report(records: list[Record]) -> Report:
 
 
 def findings_of(series: dict[str, list[ShapeResult]], axis: str) -> list[Finding]:
-    """Returns, for each metric, the changes along series and then the differences between shapes made equal."""
+    """Returns, for each metric, the differences along series and between shapes with equal budgets."""
     findings = []
     for metric, described in METRICS.items():
         compared = {
@@ -163,7 +163,7 @@ def places(first: ShapeResult, second: ShapeResult, axis: str) -> tuple[str, int
 
 
 def curves_of(series: dict[str, list[ShapeResult]], axis: str) -> list[CurveDifference]:
-    """Compares every shape with the one that is largest on the axis, and shapes that were made equal."""
+    """Compares each shape with the largest shape in its series, and shapes with equal budgets, during training."""
     with_curves = {name: [shape for shape in shapes if shape.curves] for name, shapes in series.items()}
     pairs = []
     for shapes in filter(None, with_curves.values()):
@@ -180,10 +180,10 @@ def curves_of(series: dict[str, list[ShapeResult]], axis: str) -> list[CurveDiff
 
 def differences_along(first: ShapeResult, second: ShapeResult) -> dict[float, Estimate]:
     """
-    Returns paired differences by tokens seen, where all common seeds have an evaluation of both shapes.
+    Maps tokens seen to paired differences, for evaluations that both shapes have for all common seeds.
 
-    Decay lowers the loss by an amount that can depend on the shape, so evaluations are only compared in the same part
-    of both schedules.
+    Learning rate decay lowers the loss by an amount that can depend on the shape, so evaluations are compared only if
+    both precede the decay, or if both follow it and the runs have the same length.
     """
     seeds = [seed for seed in first.curves if seed in second.curves]
     pairs = [(first.curves[seed], second.curves[seed]) for seed in seeds]
@@ -212,14 +212,12 @@ def conditions_of(records: list[Record]) -> Conditions:
     def distinct(field: str) -> list:
         return list(dict.fromkeys(getattr(record, field) for record in records))
 
-    runs = {record.key: record for record in records}.values()  # two series that share a run both have its record
-    known = [record.seconds for record in runs if record.seconds is not None]
+    runs = {record.key: record for record in records}.values()  # a run in two series has two records
     tokens = [record.tokens for record in runs if not record.of_grid and record.tokens is not None]
     return Conditions(
         runs=len(runs),
         of_grid=sum(record.of_grid for record in runs),
-        interrupted=len(runs) - len(known),
-        seconds=sum(known),
+        seconds=sum(record.seconds or 0 for record in runs),
         tokens=(min(tokens), max(tokens)) if tokens else None,
         epochs=max((value for value in distinct("epochs") if value is not None), default=None),
         texts=next((value for value in distinct("texts") if value), None),

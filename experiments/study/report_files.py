@@ -1,4 +1,4 @@
-"""The files of a report: report.md, a figure of all metrics, and a figure of differences during training."""
+"""Writes the files of a report: report.md, a figure of all metrics, and a figure of differences during training."""
 
 from __future__ import annotations
 
@@ -19,56 +19,54 @@ from .records import AXES, COUNTED, read_records
 from .registry import EXTENSIONS, METRICS
 from .report import CurveDifference, Report, make_report
 from .report_text import joined, report_markdown
-from .shape_results import Estimate, ShapeResult, is_unfinished
+from .shape_results import ShapeResult, is_unfinished
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-MARKERS, COLORS = "os^Dv<>pP*Xdh8", 10  # matplotlib's, which then begin again
-# Series are drawn side by side: STEP of the axis apart, together at most WIDEST of the distance between two values.
-STEP, WIDEST = 0.014, 0.6
+MARKERS, COLORS = "os^Dv<>pP*Xdh8", 10  # markers for series, and the number of colors before matplotlib repeats them
+STEP = 0.014  # horizontal offset between series, as a fraction of the logarithmic axis
 LETTER, HANDLE, ROW = 0.072, 0.55, 0.19  # size of a legend entry in inches
-SAME = 0.05  # difference of logarithms up to which values share a position, such as parameters made equal
-TITLE, LABEL = 42, 30  # characters per line of a panel's title and of a vertical axis
-NEAR = 0.06  # share of the axis up to which a tick is too near the one before it to have a number
+TITLE, LABEL = 42, 30  # characters per line of a panel's title and of a vertical axis label
+NEAR = 0.06  # ticks have no label if they are closer than this fraction of the axis to the previous label
 
 
 def report_runs(files: Sequence[str | Path], output_dir: str | Path) -> Report:
     """
-    Report the runs of a study, and write the files of the report to `output_dir`, a new directory.
+    Creates the report for the runs of a study, and writes its files to the new directory `output_dir`.
 
     Args:
-        files: runs.jsonl files of one study, from one or more machines.
+        files: runs.jsonl files from one study, from one or more machines.
 
     Raises:
-        InputError: the files contain no runs, or runs of different studies.
+        InputError: If the files contain no runs, or runs from different studies.
     """
     require_package("matplotlib", "study")
     if not files:
-        raise InputError("no runs to report: give the runs.jsonl of a study.")
-    with new_directory(output_dir) as folder:
+        raise InputError("no runs to report: pass the runs.jsonl of a study.")
+    with new_directory(output_dir) as directory:
         records = read_records(files)
         with error_context(", ".join(map(str, files))):
             report = make_report(records)
-        write_report(report, folder)
+        write_report(report, directory)
     return report
 
 
-def write_report(report: Report, folder: Path):
-    """Write report.md, report.png with all metrics, and curves.png if runs were evaluated during training."""
+def write_report(report: Report, directory: Path):
+    """Writes report.md, report.png with all metrics, and curves.png if runs were evaluated during training."""
     figures = {"report.png": (metrics_figure, report.compared_metrics), "curves.png": (curves_figure, report.curves)}
     for name, (draw, shown) in figures.items():
         if shown:
             image = BytesIO()
             with style():
                 draw(report).savefig(image, format="png")
-            write_atomically(folder / name, image.getvalue())
-    write_atomically(folder / "report.md", report_markdown(report))
+            write_atomically(directory / name, image.getvalue())
+    write_atomically(directory / "report.md", report_markdown(report))
 
 
 def entitle(figure: Figure, report: Report, caption: str):
-    """Set the title, which explains how to read the figure."""
+    """Sets the figure's title, which names the study and explains how to read the figure."""
     scale = f", scale {report.scale}" if report.scale else ""
     seeds = report.conditions.seeds
     caption = f"study {report.study}{scale}, seed{'s' if len(seeds) > 1 else ''} {joined(seeds)}: {caption}"
@@ -81,7 +79,7 @@ def escape_dollars(text: str) -> str:
 
 
 def metrics_figure(report: Report) -> Figure:
-    """Draws a row of panels for each metric: against the axis of the study, and against the number of parameters."""
+    """Plots each metric against the axis of the study and, in a second panel, against the number of parameters."""
     from matplotlib.figure import Figure
 
     metrics, fields = report.compared_metrics, [report.axis]
@@ -97,37 +95,38 @@ def metrics_figure(report: Report) -> Figure:
     legend_columns = max(1, int(PAGE / (LETTER * longest + HANDLE)))
     figure.legend(handles, labels, loc="outside lower center", ncols=legend_columns)
     figure.set_figheight(figure.get_figheight() + 0.5 + ROW * ceil(len(labels) / legend_columns))
-    hollow = ", hollow: not converged" if any(shape.not_converged for shape in report.shapes) else ""
-    entitle(figure, report, f"a dot for each seed{hollow}, lines through means; series are offset horizontally")
+    hollow = " (hollow: not converged)" if any(shape.not_converged for shape in report.shapes) else ""
+    entitle(figure, report, f"one marker per seed{hollow}, lines through averages; series are offset horizontally")
     return figure
 
 
 def plot_metric(panel: Axes, report: Report, metric: str, field: str):
     found = {name: [one for one in shapes if one[field] is not None] for name, shapes in report.series.items()}
-    places = sideways([(name, shape[field]) for name, shapes in found.items() for shape in shapes])
-    for number, (series, shapes) in enumerate(found.items()):
-        color, marker = f"C{number}", MARKERS[number % len(MARKERS)]
+    values = sorted({shape[field] for shapes in found.values() for shape in shapes})
+    step = (values[-1] / values[0]) ** STEP if values else 1.0
+    for index, (series, shapes) in enumerate(found.items()):
+        color, marker, offset = f"C{index}", MARKERS[index % len(MARKERS)], step ** (index - (len(found) - 1) / 2)
         shown = [shape for shape in shapes if metric in shape.metrics and shape.estimate(metric).values]
         for shape in shown:
-            plot_seeds(panel, shape, metric, places[series, shape[field]], color, marker)
-        line = ("-" if number < COLORS else "--") if METRICS[metric].has_line else ""
+            plot_seeds(panel, shape, metric, offset * shape[field], color, marker)
+        line = ("-" if index < COLORS else "--") if METRICS[metric].has_line else ""
         if line:
             means = [shape.estimate(metric).mean for shape in shown]
-            panel.plot([places[series, shape[field]] for shape in shown], means, line, color=color, linewidth=1)
+            panel.plot([offset * shape[field] for shape in shown], means, line, color=color, linewidth=1)
         panel.plot([], [], f"{line}{marker}", color=color, label=escape_dollars(series))
     for extension in EXTENSIONS:
         extension.plot(panel, report, metric, field)
-    scale(panel, METRICS[metric].logarithmic, field, sorted({value for _, value in places}))
+    scale(panel, METRICS[metric].logarithmic, field, values)
     panel.set_xlabel(AXES[field])
     panel.set_ylabel(fill(METRICS[metric].label, LABEL))
     panel.grid()
 
 
 def scale(panel: Axes, logarithmic: bool, field: str, values: list[int]):
-    """Set the scales of a panel: for the metric, and for the field with a tick for each value."""
+    """Sets the scales of a panel: for the metric, and for the field with a tick at each value."""
     from matplotlib.ticker import EngFormatter, LogLocator, NullFormatter, NullLocator, StrMethodFormatter
 
-    few = (1, 2, 5)  # numbers of a decade
+    few = (1, 2, 5)  # ticks in each decade
     panel.set_xscale("log")
     low, high = panel.get_xlim()
     if high < 2 * low:  # a single value
@@ -137,9 +136,9 @@ def scale(panel: Axes, logarithmic: bool, field: str, values: list[int]):
         panel.xaxis.set_major_formatter(EngFormatter())
         panel.xaxis.set_minor_formatter(NullFormatter())
     else:
-        panel.set_xticks(values, numbered(values))
+        panel.set_xticks(values, tick_labels(values))
         panel.xaxis.set_minor_locator(NullLocator())
-    if logarithmic and np.isfinite(panel.dataLim.minposy):  # else no run has a value
+    if logarithmic and np.isfinite(panel.dataLim.minposy):  # False if no run has a value
         panel.set_yscale("log")
         low, high = panel.get_ylim()
         if high < 1000 * low:
@@ -148,44 +147,27 @@ def scale(panel: Axes, logarithmic: bool, field: str, values: list[int]):
         panel.yaxis.set_minor_formatter(NullFormatter())
 
 
-def numbered(values: list[int]) -> list[str]:
-    """Returns labels for the ticks of a logarithmic axis, empty where a label would touch the one before it."""
-    whole, last, numbers = np.log(values[-1] / values[0]) or 1.0, -np.inf, []
+def tick_labels(values: list[int]) -> list[str]:
+    """Returns labels for the ticks of a logarithmic axis. A label is empty if it would touch the previous one."""
+    length, last, labels = np.log(values[-1] / values[0]) or 1.0, -np.inf, []
     for value in values:
-        place = np.log(value / values[0]) / whole
-        numbers.append(f"{value:,}" if place - last >= NEAR else "")
-        last = place if numbers[-1] else last
-    return numbers
+        position = np.log(value / values[0]) / length
+        labels.append(f"{value:,}" if position - last >= NEAR else "")
+        last = position if labels[-1] else last
+    return labels
 
 
-def sideways(shapes: list[tuple[str, int]]) -> dict[tuple[str, int], float]:
-    """Returns the position of each (series, value) on a logarithmic axis, with nearly equal values side by side."""
-    groups: list[list[tuple[str, int]]] = []
-    for shape in sorted(dict.fromkeys(shapes), key=lambda shape: shape[1]):
-        if not groups or np.log(shape[1] / groups[-1][0][1]) > SAME:
-            groups.append([])
-        groups[-1].append(shape)
-    logarithms = np.log([group[0][1] for group in groups])
-    whole = np.ptp(logarithms) or 1.0
-    step = min(STEP * whole, WIDEST * np.diff(logarithms).min(initial=whole) / max(map(len, groups)))
-    return {
-        shape: float(shape[1] * np.exp(step * (number - (len(group) - 1) / 2)))
-        for group in groups
-        for number, shape in enumerate(group)
-    }
-
-
-def plot_seeds(panel: Axes, shape: ShapeResult, metric: str, place: float, color: str, marker: str):
+def plot_seeds(panel: Axes, shape: ShapeResult, metric: str, position: float, color: str, marker: str):
     by_seed = shape.estimate(metric).by_seed
     for record in shape.records:
         if record.seed in by_seed:
-            inside = "none" if is_unfinished(record.results) else color
+            fill_color = "none" if is_unfinished(record.results) else color
             value = by_seed[record.seed]
-            panel.plot(place, value, marker, color=color, markerfacecolor=inside, markersize=5, alpha=0.7)
+            panel.plot(position, value, marker, color=color, markerfacecolor=fill_color, markersize=5, alpha=0.7)
 
 
 def curves_figure(report: Report) -> Figure:
-    """Draws a panel for each pair of series and a line with its 95 % band for each pair of shapes."""
+    """Draws a panel for each pair of series, with a line and its 95% band for each pair of shapes."""
     from matplotlib.figure import Figure
 
     by_series: dict[tuple[str, str], list[CurveDifference]] = {}
@@ -200,11 +182,10 @@ def curves_figure(report: Report) -> Figure:
     for panel in panels.flat[len(by_series) :]:
         panel.set_visible(False)
     for panel in panels[:, 0]:
-        panel.set_ylabel("difference in held-out loss (nats);\nbelow zero is better")
-    panels[0, 0].set_ylim(*bounds([one for curve in report.curves for one in curve.differences.values()]))
+        panel.set_ylabel("difference in held-out loss (nats)\nbelow zero is better")
     decays = any(curve.decay_from is not None for curve in report.curves)
-    caption = "differences during training, paired by seed, with pointwise 95 % bands; hollow: one seed"
-    entitle(figure, report, caption + ("; dotted: the learning rate decays from there on" if decays else ""))
+    caption = "differences during training, paired by seed, with pointwise 95% bands (hollow: one seed)"
+    entitle(figure, report, caption + ("; dotted: start of the learning rate decay" if decays else ""))
     return figure
 
 
@@ -233,16 +214,3 @@ def plot_curves(panel: Axes, curves: list[CurveDifference], axis: str):
     panel.xaxis.set_minor_formatter(NullFormatter())
     panel.grid()
     panel.legend()
-
-
-def bounds(estimates: list[Estimate]) -> tuple[float, float]:
-    """Returns axis limits that show zero and all seeds, extended for intervals by at most its length on each side."""
-    seeds = [0.0, *(value for estimate in estimates for value in estimate.values)]
-    low, high = min(seeds), max(seeds)
-    room = (high - low) or 1.0
-    several = [estimate for estimate in estimates if len(estimate.values) > 1]
-    lowest = min((one.mean - one.half_interval for one in several), default=low)
-    highest = max((one.mean + one.half_interval for one in several), default=high)
-    low, high = max(min(low, lowest), low - room), min(max(high, highest), high + room)
-    margin = 0.05 * ((high - low) or 1.0)
-    return low - margin, high + margin

@@ -1,4 +1,4 @@
-"""One run of a study: pretraining, fine-tuning, and the fields of its record."""
+"""Performs one run of a study: pretrains and fine-tunes a model, and returns the fields of the record."""
 
 import json
 import math
@@ -57,13 +57,13 @@ ABSENT = dict.fromkeys(
 
 
 def train_task(run: Run) -> dict:
-    """Train on a task with generated examples."""
+    """Trains on a task with generated examples. If training diverges, results contain only the loss, as None."""
     task = TASKS[run.objective]
     results: dict[str, float | None] = {"loss": None}
     try:
         results = task.train(run.config, run.pretraining[0], run.learning_rate, run.seed)
         examples = int(results["examples"] or 0)
-    except Divergence as error:  # the result of this learning rate
+    except Divergence as error:
         print(f"{run.name}: {error}", file=sys.stderr)
         examples = error.examples
     tokens = examples * (1 if task.single_queries else run.length)
@@ -72,7 +72,7 @@ def train_task(run: Run) -> dict:
 
 
 def train_on_text(run: Run, folder: Path, sources: DataSources) -> dict:
-    """Pretrain on text, then fine-tune. If pretraining diverges, only the loss is recorded, as None."""
+    """Pretrains on text and fine-tunes. If pretraining diverges, results contain only the loss, as None."""
     fields: dict = ABSENT.copy()
     results: dict[str, float | None] = {"loss": None}
     try:
@@ -98,11 +98,11 @@ def train_on_text(run: Run, folder: Path, sources: DataSources) -> dict:
 
 
 def pretrain(run: Run, folder: Path, sources: DataSources) -> tuple[Path, list[dict]]:
-    """Returns the directory of the last stage's model and the summary of every stage."""
+    """Pretrains in all stages. Returns the directory of the last model and the summaries of the stages."""
     summaries: list[dict] = []
     for number, stage in enumerate(run.pretraining, start=1):
         output = folder / f"stage-{number}"
-        seed = run.seed + 1000 * (number - 1)  # later stages draw different examples
+        seed = run.seed + 1000 * (number - 1)  # different examples in later stages
         settings = {"objective": run.objective, "learning_rate": run.learning_rate, "seed": seed, **stage}
         if number == 1:
             settings |= {"config_name": "tiny", "config_overrides": run.model}
@@ -119,8 +119,8 @@ def pretrain(run: Run, folder: Path, sources: DataSources) -> tuple[Path, list[d
 
 def learning_curve(run: Run, trained: Path, summaries: list[dict]) -> tuple[list[list], int | None]:
     """
-    Returns [tokens seen in all stages, held-out loss] at every evaluation of the last stage, and the tokens seen at
-    the last evaluation before the learning rate decays, or None.
+    Returns [tokens seen in all stages, held-out loss] for each evaluation in the last stage, and the tokens seen at
+    the last evaluation before the learning rate decays. The latter is None if there is no such evaluation.
     """
     *earlier, last = summaries
     before = sum(summary["real tokens seen"] for summary in earlier)
@@ -133,7 +133,7 @@ def learning_curve(run: Run, trained: Path, summaries: list[dict]) -> tuple[list
 
 
 def constant_steps(stage: dict) -> int:
-    """Returns the number of steps before the learning rate decays; 0 if it decays right after warm-up."""
+    """Returns the step at which the learning rate starts to decay, or 0 if it decays right after warm-up."""
     schedule = stage.get("lr_scheduler_type", "linear")
     if schedule == "warmup_stable_decay":
         return stage["max_steps"] - stage["lr_scheduler_kwargs"]["num_decay_steps"]
@@ -141,20 +141,20 @@ def constant_steps(stage: dict) -> int:
 
 
 def flow_settings() -> dict:
-    """Returns arguments that pretraining and fine-tuning share."""
+    """Returns the arguments that pretraining and fine-tuning have in common."""
     on_cpu = not torch.accelerator.is_available()
     return {"do_train": True, "do_eval": True, "report_to": "none", "disable_tqdm": True, "use_cpu": on_cpu}
 
 
 def fine_tune(run: Run, task: str, trained: Path, folder: Path, sources: DataSources) -> dict[str, float]:
-    """Returns the results of run_glue.py or run_squad.py on the pretrained model."""
+    """Fine-tunes the pretrained model on a task, unless this is already done. Returns the results."""
     output = folder / task
     if not output.exists():
         settings = {"model_name_or_path": str(trained), "seed": run.seed, **run.fine_tuning[task], **flow_settings()}
         rows, devices = settings.pop("train_batch_size", None), PartialState().num_processes
         if rows is not None:
             if rows % devices:
-                raise InputError(f"fine_tuning: a batch of {rows} cannot be divided among {devices} processes.")
+                raise InputError(f"fine_tuning: a batch of {rows} rows cannot be divided among {devices} processes.")
             settings["per_device_train_batch_size"] = rows // devices
         settings |= sources.fine_tuning_data(task) | {"output_dir": str(output)}
         sweep(FINE_TUNED[task], **settings)
@@ -162,7 +162,7 @@ def fine_tune(run: Run, task: str, trained: Path, folder: Path, sources: DataSou
 
 
 def recorded_metrics(task: str, results: dict[str, float]) -> dict[str, float | None]:
-    """Returns the results of a task that METRICS lists, under their names in records."""
+    """Returns those results of a task that are listed in METRICS, with their names in records as keys."""
     return {
         name: results[f"eval_{source}"]
         for name, metric in METRICS.items()
@@ -174,17 +174,13 @@ def recorded_metrics(task: str, results: dict[str, float]) -> dict[str, float | 
 
 @cache
 def commit() -> str | None:
-    """Returns the commit of this checkout, read once."""
-    root = Path(__file__).parents[2]
+    """Returns the commit of this checkout, or None outside of a git repository."""
+    git = ["git", "-C", str(Path(__file__).parents[2])]
+    commands = ["rev-parse", "HEAD"], ["status", "--porcelain", "--", "fixedbert", "experiments", "*.py"]
     try:
-        git = ["git", "-C", str(root)]
-        head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
-        changed = subprocess.run(
-            [*git, "status", "--porcelain", "--", "fixedbert", "experiments", "*.py"],
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
+        head, changed = (
+            subprocess.check_output([*git, *words], stderr=subprocess.DEVNULL, text=True).strip() for words in commands
+        )
     except (OSError, subprocess.CalledProcessError):
         return None
     return f"{head} with changes" if changed else head

@@ -1,4 +1,4 @@
-"""Results for each shape: means over seeds with 95 % intervals, at the best learning rate."""
+"""Results for each shape at its best learning rate: averages over seeds with 95% confidence intervals."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ CONFIDENCE = 0.95
 
 @dataclass(frozen=True)
 class Estimate:
-    """A value for each seed whose run did not diverge, in the unit of the metric's label."""
+    """Values by seed, in the unit of the metric's label. Excludes diverged runs."""
 
     by_seed: dict[int, float]
 
@@ -27,23 +27,23 @@ class Estimate:
 
     @property
     def mean(self) -> float:
-        """The mean over seeds; nan without any."""
+        """The average over seeds. NaN if there are no values."""
         return float(np.mean(self.values)) if self.by_seed else float("nan")
 
     @property
     def half_interval(self) -> float:
-        """Half of the 95 % interval of the mean, by Student's t; nan for a single seed."""
+        """Half-width of the 95% confidence interval for the mean (Student's t). NaN for fewer than two seeds."""
         if len(self.by_seed) < 2:
             return float("nan")
         return float(stats.t.ppf((1 + CONFIDENCE) / 2, len(self.values) - 1) * stats.sem(self.values))
 
     @property
     def excludes_zero(self) -> bool:
-        """Whether the 95 % interval excludes 0; False for a single seed."""
+        """True if the 95% confidence interval excludes 0. False for fewer than two seeds."""
         return abs(self.mean) > self.half_interval
 
     def less(self, other: "Estimate") -> "Estimate":
-        """Returns the paired differences: a seed has the same examples in the same order in every shape."""
+        """Returns the differences `self` - `other`, paired by seed. Each seed has the same examples for all shapes."""
         return Estimate(
             {seed: self.by_seed[seed] - value for seed, value in other.by_seed.items() if seed in self.by_seed}
         )
@@ -52,23 +52,23 @@ class Estimate:
 @dataclass(frozen=True)
 class ShapeResult:
     """
-    One shape of a series.
+    The results for one shape of a series.
 
     Args:
-        records: runs with the best learning rate, one for each seed.
-        learning_rates: all rates that were tried.
+        records: Runs with the best learning rate, one per seed.
+        learning_rates: All learning rates that were tried.
     """
 
     records: list[Record]
     learning_rates: list[float]
 
     def __getitem__(self, field: str):
-        """Returns a field of the shape from the first record that has it: diverged runs lack counts."""
+        """Returns a field of the first record that has a value. Diverged runs do not have all counts."""
         return next((value for record in self.records if (value := getattr(record, field)) is not None), None)
 
     @property
     def metrics(self) -> list[str]:
-        """Metrics with a label that the runs have."""
+        """The labelled metrics in the results of the runs."""
         found = {name for record in self.records for name in record.results}
         return [name for name, metric in METRICS.items() if metric.label and name in found]
 
@@ -79,7 +79,7 @@ class ShapeResult:
 
     @property
     def curves(self) -> dict[int, list[list[float]]]:
-        """[Tokens seen, held-out loss] at each evaluation, by seed, for runs that did not diverge."""
+        """Maps seeds to [tokens seen, held-out loss] for each evaluation. Excludes diverged runs."""
         return {record.seed: record.curve for record in self.records if record.curve and not record.diverged}
 
     @property
@@ -92,13 +92,13 @@ class ShapeResult:
 
     @property
     def end_of_grid(self) -> str | None:
-        """Returns "lowest" or "highest" if the best of several learning rates is at an end of the grid."""
+        """Describes the best learning rate as "lowest" or "highest" if it is at an end of the grid. Otherwise None."""
         ends = {min(self.learning_rates): "lowest", max(self.learning_rates): "highest"}
         return ends.get(self["learning_rate"]) if len(self.learning_rates) > 1 else None
 
 
 def reached_goal(results: dict) -> bool:
-    """Returns whether a run ended at the goal of its task."""
+    """Returns True if a run reached the goal of its task."""
     goal = results.get("goal")
     if goal is None:
         return False
@@ -108,12 +108,12 @@ def reached_goal(results: dict) -> bool:
 
 
 def is_unfinished(results: dict) -> bool:
-    """Returns whether a run reached its maximum number of steps, so that more steps might improve it."""
+    """Returns True if a run used its maximum number of steps, so that more steps might improve its results."""
     return results.get("converged") == 0 and not reached_goal(results) and not results.get("at_limit")
 
 
 def shapes_by_series(records: list[Record]) -> dict[str, list[ShapeResult]]:
-    """Groups records into the shapes of each series, with the learning rate that was trained with the most seeds."""
+    """Groups records by series and shape. Uses the learning rate with the most seeds, then the lowest loss."""
     names = list(dict.fromkeys(record.series for record in records))
     places = sorted({(names.index(record.series), record.point) for record in records})
     series: dict[str, list[ShapeResult]] = {}
@@ -136,17 +136,17 @@ def shapes_by_series(records: list[Record]) -> dict[str, list[ShapeResult]]:
 def check_comparable(by_rate: list[list[Record]], place: str):
     """
     Raises:
-        InputError: the runs have different shapes, or several runs have one seed and learning rate.
+        InputError: If the runs have different shapes, or if several runs have the same seed and learning rate.
     """
     names = ("objective", *SHAPE, "max_seq_length")
     if len({tuple(getattr(record, name) for name in names) for runs in by_rate for record in runs}) > 1:
-        raise InputError(f"{place}: runs with different shapes; report them separately.")
+        raise InputError(f"{place}: runs have different shapes; report them separately.")
     if any(len({record.seed for record in runs}) < len(runs) for runs in by_rate):
-        raise InputError(f"{place}: several runs with one seed but different settings; report them separately.")
+        raise InputError(f"{place}: several runs have the same seed but different settings; report them separately.")
 
 
 def equal_pairs(series: dict[str, list[ShapeResult]]) -> Iterator[tuple[ShapeResult, ShapeResult]]:
-    """Yields pairs (reference, shape) with equal budgets and the same objective."""
+    """Yields pairs (reference, shape) with the same objective and an equal number of parameters or FLOPs."""
     for shapes in series.values():
         for shape in shapes:
             for other in series.get(shape["to"], []):

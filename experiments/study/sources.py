@@ -1,4 +1,4 @@
-"""Texts and fine-tuning data of a study, with the check of arguments before a run starts."""
+"""Texts and fine-tuning data for a study, and the validation of all arguments before the first run starts."""
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -22,11 +22,11 @@ FINE_TUNED: dict[str, type[FineTuningTask]] = {"mnli": TextClassification, "squa
 @dataclass(frozen=True)
 class DataSources:
     """
-    Arguments of run_pretraining.py that name the texts of a study, and directories with fine-tuning data.
+    The texts for a study, as arguments of run_pretraining.py, and directories with fine-tuning data.
 
     Args:
-        glue_dir: directory in the layout of the GLUE download; default: the Hub.
-        squad_dir: directory with train-v1.1.json and dev-v1.1.json; default: the Hub.
+        glue_dir: Directory with the files of the GLUE download. By default, MNLI comes from the Hub.
+        squad_dir: Directory with train-v1.1.json and dev-v1.1.json. By default, SQuAD comes from the Hub.
     """
 
     train_file: list[str] | None = None
@@ -41,14 +41,14 @@ class DataSources:
 
     def check(self, study: Study):
         """
-        Check the arguments of all scripts, and read the fine-tuning data.
+        Checks the arguments of all scripts, and reads the fine-tuning data.
 
         Raises:
-            InputError: an argument does not exist or has the wrong type, or data is missing or invalid.
+            InputError: If an argument does not exist or has an invalid type, or if data is missing or invalid.
         """
         stages = study.stages_on_text()
         if stages and not (self.train_file or self.dataset_name):
-            raise InputError(f"study {study.name}: no corpus: give `train_file` or `dataset_name`.")
+            raise InputError(f"study {study.name}: no corpus: set `train_file` or `dataset_name`.")
         for place, stage in stages:
             with error_context(f"study {study.name}, {place}"):
                 check_types(stage, *ARGUMENTS)
@@ -63,11 +63,11 @@ class DataSources:
             load_task("mnli", self.glue_dir)
 
     def settings(self) -> dict[str, str | list[str]]:
-        """Returns the arguments of pretraining that determine its texts."""
+        """Returns the pretraining arguments that determine the texts."""
         return {name: value for name, value in asdict(self).items() if value is not None and not name.endswith("_dir")}
 
     def fine_tuning_data(self, task: str) -> dict[str, Any]:
-        """Returns the arguments of a task that name its data."""
+        """Returns the arguments that specify the data for a fine-tuning task."""
         if task == "mnli":
             return {"task_name": ["mnli"]} | ({"data_dir": self.glue_dir} if self.glue_dir else {})
         if self.squad_dir is None:

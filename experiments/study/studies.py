@@ -1,10 +1,10 @@
 """
-Studies: tables of runs, written as YAML. docs/study_and_theory.md explains every key.
+Studies: tables of runs that are defined in YAML files.
 
-A study has series of shapes. Each shape is trained with every learning rate of the grid and the first seed, and with
-the best rate and the remaining seeds, so that all shapes are tuned on equal terms. `extend_learning_rates` extends a
-grid whose best rate is at an end. `grid` makes the runs of the grid shorter; the first seed is then trained in full
-too.
+A study has series of shapes. Each shape is trained with all learning rates of a grid and the first seed, and then with
+the best rate and the remaining seeds, so that all shapes are tuned equally. `extend_learning_rates` extends the grid
+if the best rate is at an end. `grid` shortens the runs that choose the learning rate. The first seed is then trained
+again with the best rate.
 """
 
 import math
@@ -29,26 +29,26 @@ from fixedbert.support.files import read_yaml
 from .records import AXES, Record
 from .registry import STAGE, STUDIES, TASKS, has_feed_forward
 
-OBJECTIVES = get_args(Objective)  # on text, unlike TASKS
+OBJECTIVES = get_args(Objective)  # objectives on text; TASKS contains the others
 FINE_TUNING = {"mnli": 128, "squad": 384}  # tasks with their default sequence lengths
-# Quantities that shapes can be made equal in; both without embeddings.
+# Quantities that can be equal in two shapes. Both exclude embeddings.
 EQUAL = {"parameters": lambda config, length: parameters(config)[1], "flops": forward_flops}
 SET_BY_THE_STUDY = ("learning_rate", "seed", "objective", "output_dir", "config_name", "config_overrides", "stages")
-MOST_EXTENSIONS = 6  # learning rates of a shape beyond the grid
+MOST_EXTENSIONS = 6  # maximum number of learning rates beyond the grid for each shape
 Candidate = TypeVar("Candidate")
 
 
 @dataclass(frozen=True)
 class Run:
     """
-    One training run, with everything that determines its result except the text.
+    One training run, with everything that determines its result, except for the text.
 
     Args:
-        point: index of the shape in the series.
-        model: fields of FixedHeadBertConfig.
-        pretraining: arguments of run_pretraining.py for each stage.
-        fine_tuning: arguments of run_glue.py and run_squad.py by task.
-        of_grid: whether this is a shorter run that only chooses the learning rate.
+        point: Index of the shape in the series.
+        model: Fields of FixedHeadBertConfig.
+        pretraining: Arguments of run_pretraining.py for each stage.
+        fine_tuning: Maps tasks to arguments of run_glue.py or run_squad.py.
+        of_grid: True for a shorter run whose only purpose is to choose the learning rate.
     """
 
     series: str
@@ -63,7 +63,7 @@ class Run:
 
     @cached_property
     def key(self) -> str:
-        """A fingerprint of the training, equal in all studies."""
+        """Hash of the training. Equal runs in different studies have the same key."""
         settings = asdict(self)
         del settings["series"], settings["point"], settings["of_grid"]
         return stable_hash(settings)
@@ -74,7 +74,7 @@ class Run:
 
     @property
     def length(self) -> int:
-        """Sequence length of the last stage."""
+        """The sequence length in the last stage."""
         return self.pretraining[-1]["max_seq_length"]
 
     @property
@@ -85,12 +85,12 @@ class Run:
 
     @property
     def tokens(self) -> int:
-        """Tokens of pretraining without padding."""
+        """The number of pretraining tokens if rows have no padding."""
         return sum(tokens_of(stage) for stage in self.pretraining)
 
     @property
     def training_flops(self) -> int:
-        """FLOPs of pretraining in the layers: three times the forward pass."""
+        """FLOPs of pretraining in the layers, three times those of the forward pass."""
         return sum(
             3 * forward_flops(self.config, stage["max_seq_length"]) * tokens_of(stage) for stage in self.pretraining
         )
@@ -103,22 +103,23 @@ class Study:
     A table of runs.
 
     Args:
-        scale: name of the scale, if the study has scales.
-        question: what the study asks.
-        axis: horizontal axis of its figures, one of AXES.
-        model: fields of FixedHeadBertConfig that all shapes share.
-        series: fields of the shapes by series; a list has a value for each shape. A series can have its own
-            `objective` and `pretraining` arguments, and be made `equal` in parameters or FLOPs `to` another series by
-            its feed-forward width: each shape to the one with the same value on the axis, or to the only one.
-        learning_rates: the grid.
-        seeds: seeds of the runs; the grid uses the first.
-        pretraining: arguments of run_pretraining.py for each stage.
-        objective: one of OBJECTIVES or TASKS.
-        fine_tuning: arguments of run_glue.py and run_squad.py, for "mnli" and "squad".
-        extend_learning_rates: while the best rate is at an end of the grid, train the next rate by the ratio of the
-            grid, for at most MOST_EXTENSIONS rates.
-        grid: arguments of pretraining that shorten the runs of the grid; the best rate is then trained in full with
-            every seed.
+        scale: Name of the scale, if the study has scales.
+        question: The question that the study answers.
+        axis: Horizontal axis of the figures, a key of AXES.
+        model: Fields of FixedHeadBertConfig that all shapes have in common.
+        series: Maps each series to the fields of its shapes. A list has one value per shape. A series can set its own
+            `objective` and `pretraining` arguments. With `equal` ("parameters" or "flops") and `to` (another series),
+            feed-forward widths are chosen so that each shape equals the shape with the same value on the axis in the
+            other series, or its only shape.
+        learning_rates: The grid of learning rates.
+        seeds: Seeds of the runs. The grid uses the first seed.
+        pretraining: Arguments of run_pretraining.py for each stage.
+        objective: One of OBJECTIVES or TASKS.
+        fine_tuning: Maps "mnli" and "squad" to arguments of run_glue.py and run_squad.py.
+        extend_learning_rates: While the best rate is at an end of the grid, trains with the next rate in the same
+            ratio, up to MOST_EXTENSIONS times.
+        grid: Pretraining arguments that shorten the runs of the grid. The best rate is then trained in complete runs
+            with all seeds.
     """
 
     name: str
@@ -141,7 +142,7 @@ class Study:
             self.check_one_of("fine_tuning", task, FINE_TUNING)
         for name in self.series:
             self.check_series(name)
-        self.shapes  # noqa: B018  checks that every shape can be made
+        self.shapes  # noqa: B018  raises an error if a shape is invalid
 
     def check(self, holds: bool, message: str):
         if not holds:
@@ -153,7 +154,7 @@ class Study:
     def check_series(self, name: str):
         """
         Raises:
-            InputError: the series cannot be trained, or a run would silently differ from what it describes.
+            InputError: If the series is invalid, or if a run would silently differ from its description.
         """
         series, place = self.series[name], f"series {name}"
         objective = series.get("objective", self.objective)
@@ -181,12 +182,12 @@ class Study:
             self.check_one_of(place, name, (*STAGE, *settings))
 
     def stages(self, series: str, of_grid: bool = False) -> list[dict]:
-        """Returns the stages of pretraining with the arguments of a series, or those of its runs of the grid."""
+        """Returns the pretraining stages for a series, for complete runs or for the runs of the grid."""
         changes = {**self.series[series].get("pretraining", {}), **(self.grid if of_grid else {})}
         return [{**stage, **changes} for stage in self.pretraining]
 
     def stages_on_text(self) -> list[tuple[str, dict]]:
-        """Returns the distinct stages of pretraining on text, with their objectives and places in the study."""
+        """Returns the distinct stages of pretraining on text, each with its position in the study for messages."""
         stages: list[tuple[str, dict]] = []
         for name, series in self.series.items():
             objective = series.get("objective", self.objective)
@@ -200,10 +201,10 @@ class Study:
     @cached_property
     def shapes(self) -> dict[str, list[dict]]:
         """
-        The fields of every shape's configuration by series, with feed-forward widths that make shapes equal.
+        The configuration fields for the shapes of each series, with the feed-forward widths that make shapes equal.
 
         Raises:
-            InputError: a shape cannot be made.
+            InputError: If a shape is invalid.
         """
         shapes: dict[str, list[dict]] = {}
         for name, series in sorted(self.series.items(), key=lambda item: "to" in item[1]):
@@ -223,14 +224,16 @@ class Study:
             **changes,
         }
         for key in SHAPE_FIELDS:
-            self.check(key in fields_set, f"series {name}: {key} is missing, here and under model")
+            self.check(key in fields_set, f"series {name}: {key} is missing, also under model")
         length = self.stages(name)[-1]["max_seq_length"]
         try:
             if to is not None:
                 reference = references[to][self.reference_point(name, point)]
                 goal = EQUAL[equal](preset_config("tiny", **reference), length)
                 fields_set["intermediate_size"] = matching_width(fields_set, goal, EQUAL[equal], length)
-                too_large = f"series {name}: shape {point + 1} has more {equal} than {to} without feed-forward"
+                too_large = (
+                    f"series {name}: shape {point + 1} has more {equal} than {to}, even without feed-forward networks"
+                )
                 self.check(fields_set["intermediate_size"] > 0, too_large)
             config = preset_config("tiny", **fields_set)
         except (ValueError, TypeError, AttributeError, StrictDataclassError) as error:
@@ -238,11 +241,11 @@ class Study:
                 raise
             raise InputError(f"study {self.name}, series {name}: {error.__cause__ or error}") from error
         sizes = {*zip(config.head_sizes, config.value_head_sizes, config.neuron_counts, strict=True)}
-        self.check(len(sizes) == 1, f"series {name}: all layers of a shape must be alike")
+        self.check(len(sizes) == 1, f"series {name}: all layers of a shape must have the same sizes")
         return fields_set | {"attention_head_size": config.head_dim}
 
     def reference_point(self, name: str, point: int) -> int:
-        """Returns the index in the series `to` of the shape that a shape is made equal to."""
+        """Returns the index of the shape in the series `to` that has as many parameters or FLOPs as a shape."""
         to = self.series[name]["to"]
         if shape_count(self.series[to]) == 1:
             return 0
@@ -270,13 +273,13 @@ class Study:
         )
 
     def run_of(self, record: Record) -> Run | None:
-        """Returns the run of this study with the place, learning rate and seed of a record."""
+        """Returns the run with a record's position, learning rate and seed, or None if the shape does not exist."""
         if record.series in self.shapes and record.point < len(self.shapes[record.series]):
             return self.run(record.series, record.point, record.learning_rate, record.seed, record.of_grid)
         return None
 
     def labels(self, run: Run) -> dict:
-        """Returns the fields of a record that describe the place of a run in the study."""
+        """Returns those fields of a record that describe the position of a run in the study."""
         series = self.series[run.series]
         return {
             "study": self.name,
@@ -292,15 +295,15 @@ class Study:
         }
 
     def places(self, share: tuple[int, int] = (1, 1)) -> list[tuple[str, int]]:
-        """Returns a share of all shapes as (series, point): (1, 2) is every second one, beginning with the first."""
+        """Returns (series, point) for a share of the shapes. (1, 2) is every second shape, starting with the first."""
         number, of = share
         every = [(series, point) for series, shapes in self.shapes.items() for point in range(len(shapes))]
         return every[number - 1 :: of]
 
     def runs(self, records: list[Record], share: tuple[int, int] = (1, 1)) -> list[Run]:
         """
-        Returns the runs that can start now, shape by shape: those of the grid, then those of its extension, then the
-        best rate with the remaining seeds.
+        Returns the runs that can start, shape by shape. The runs of the grid come first, then those of its extension,
+        then those with the best rate and the remaining seeds.
         """
         results, ready = results_by_run(records), []
         for place in self.places(share):
@@ -309,7 +312,7 @@ class Study:
         return [run for run in ready if (run.series, run.point, run.key) not in results]
 
     def planned_runs(self, records: list[Record], share: tuple[int, int] = (1, 1)) -> list[Run]:
-        """Returns all distinct runs as far as they are known, with the first rate where none is chosen yet."""
+        """Returns all distinct runs that are known. Uses the first learning rate for shapes without a chosen rate."""
         results = results_by_run(records)
         planned: dict[str, Run] = {}
         for place in self.places(share):
@@ -319,7 +322,7 @@ class Study:
         return list(planned.values())
 
     def search(self, series: str, point: int, results: dict[tuple, dict]) -> tuple[list[Run], float | None]:
-        """Returns the known runs that choose the learning rate of a shape, and the rate once it is chosen."""
+        """Returns the known runs that choose a shape's learning rate, and the chosen rate, or None if unknown."""
         grid = [self.run(series, point, rate, self.seeds[0], bool(self.grid)) for rate in self.learning_rates]
         while all((series, point, run.key) in results for run in grid):
             trained = [(results[series, point, run.key], run) for run in grid]
@@ -331,8 +334,8 @@ class Study:
 
     def rate_beyond(self, losses: list[tuple[float | None, float]]) -> float | None:
         """
-        Returns the next learning rate after those trained, given their losses; None if the best rate is not at an end
-        or the grid must not be extended further.
+        Returns the learning rate by which to extend the grid, given the loss for each rate. Returns None if the best
+        rate is not at an end of the grid, or if the grid cannot be extended further.
         """
         if not self.extend_learning_rates or len(losses) == len(self.learning_rates) + MOST_EXTENSIONS:
             return None
@@ -348,20 +351,20 @@ class Study:
 
 
 def results_by_run(records: list[Record]) -> dict[tuple, dict]:
-    """Returns results by series, point and key."""
+    """Maps (series, point, key) of each record to its results."""
     return {(record.series, record.point, record.key): record.results for record in records}
 
 
 def lowest_loss(candidates: list[tuple[dict, Candidate]]) -> Candidate:
-    """Returns the candidate with the lowest held-out loss; diverged runs come last."""
+    """Returns the candidate with the lowest held-out loss. Diverged runs count as infinite."""
     return min(candidates, key=lambda pair: math.inf if pair[0]["loss"] is None else pair[0]["loss"])[1]
 
 
 def parse_share(share: str) -> tuple[int, int]:
-    """Parses "1/2" to (1, 2)."""
+    """Parses a share such as "1/2". Returns (1, 2)."""
     number, slash, of = share.partition("/")
     if not (slash and number.isdecimal() and of.isdecimal() and 1 <= int(number) <= int(of)):
-        raise InputError(f"{share}: give a fraction such as 1/2, for every second shape.", "share")
+        raise InputError(f"{share}: must be a fraction such as 1/2, which trains every second shape.", "share")
     return int(number), int(of)
 
 
@@ -370,7 +373,7 @@ def tokens_of(stage: dict) -> int:
 
 
 def values_by_shape(series: dict, name: str) -> list:
-    """Returns a field of each shape of a series; None where the series does not set it."""
+    """Returns the value of a field for each shape in a series, or None if the series does not set the field."""
     value = series.get(name)
     return value if isinstance(value, list) else [value] * shape_count(series)
 
@@ -380,35 +383,35 @@ def shape_count(series: dict) -> int:
 
 
 def matching_width(shape: dict, goal: int, count, length: int) -> int:
-    """Returns the feed-forward width with which `count`, linear in the width, is nearest to `goal`."""
+    """Returns the feed-forward width for which `count`, which is linear in the width, is nearest to `goal`."""
     at = [count(preset_config("tiny", **{**shape, "intermediate_size": width}), length) for width in (1, 2)]
     return 1 + round((goal - at[0]) / (at[1] - at[0]))
 
 
 def named_studies() -> dict[str, dict]:
-    """Returns the studies in the files of STUDIES by name."""
+    """Returns the studies in all files of STUDIES, with their names as keys."""
     return {name: study for file in STUDIES for name, study in read_yaml(file).items() if name != "settings"}
 
 
 def load_study(name: str, scale: str | None = None) -> Study:
     """
-    Load a named study, or a study from a YAML file. The keys of its `scale` replace those outside.
+    Loads a named study, or a study from a YAML file. Entries under its `scale` replace entries with the same name.
 
     Raises:
-        InputError: there is no such study or scale, or it is invalid.
+        InputError: If the study or scale does not exist or is invalid.
     """
     named, file = named_studies(), Path(name)
     if name not in named and file.suffix not in (".yaml", ".yml"):
-        raise InputError(f"study {name}: give one of {', '.join(named)}, or a YAML file.")
+        raise InputError(f"study {name} not found; available: {', '.join(named)}, or pass a YAML file.")
     entries = dict(named[name] if name in named else read_yaml(file))
     scales = entries.pop("scales", {})
     if scale not in (scales or {None}):
-        raise InputError(f"study {name} has the scales {', '.join(scales) or 'none'}.", "scale")
+        raise InputError(f"{scale}: the scales of study {name} are {', '.join(scales) or 'not defined'}.", "scale")
     entries |= {**(scales.get(scale) or {}), "name": file.stem, "scale": scale}
     if isinstance(entries.get("pretraining"), dict):
         entries["pretraining"] = [entries["pretraining"]]
     try:
         return Study(**entries)
-    except (TypeError, StrictDataclassError) as error:  # a key that is missing or unknown, or a wrong type
+    except (TypeError, StrictDataclassError) as error:  # a missing or unknown key, or an invalid type
         reason = str(error).replace("Study.__init__() ", "").replace("\n    ", " ")
-        raise InputError(f"study {name}: {reason}; docs/study_and_theory.md explains the keys.") from error
+        raise InputError(f"study {name}: {reason}.") from error

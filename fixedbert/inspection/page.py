@@ -9,7 +9,7 @@ from textwrap import fill
 
 import torch
 
-from ..support.figures import new_figure
+from ..support.figures import PAGE, new_figure
 from .results import MAPS, Example, Inspection, json_fields, limits
 
 FULL = 255  # the byte that represents an attention weight of 1 in the page
@@ -83,8 +83,8 @@ def draw_maps(inspection: Inspection, file: Path):
     from matplotlib.ticker import MaxNLocator
 
     layers = range(inspection.layers)
-    with new_figure(12, 3.2 + 0.45 * inspection.layers * 2, file) as figure:
-        *maps, condition = figure.subplots(2, 3).flat
+    with new_figure(PAGE, 3 * (1.2 + 0.2 * inspection.layers), file) as figure:
+        *maps, condition = figure.subplots(3, 2).flat
         for axes, (name, title) in zip(maps, MAPS.items(), strict=True):
             low, high = limits(name, [inspection])
             image = axes.imshow(getattr(inspection, name).numpy(), aspect="auto", cmap="viridis", vmin=low, vmax=high)
@@ -93,7 +93,7 @@ def draw_maps(inspection: Inspection, file: Path):
             axes.set_title(title, fontsize="small")
             figure.colorbar(image, ax=axes)
         condition.barh(layers, inspection.condition_number.numpy(), color="C0")
-        condition.set(xlabel="condition number", ylabel="layer", xscale="log", xlim=(1, None), yticks=layers)
+        condition.set(xlabel="1: all directions equal", ylabel="layer", xscale="log", xlim=(1, None), yticks=layers)
         condition.invert_yaxis()
-        condition.set_title("concatenated heads (1: all directions equal)", fontsize="small")
-        figure.suptitle(fill(f"{Path(inspection.model).name}: {inspection.summary}. {inspection.uniform}", 130))
+        condition.set_title("condition number of the concatenated heads", fontsize="small")
+        figure.suptitle(fill(f"{Path(inspection.model).name}: {inspection.summary}. {inspection.uniform}", 90))

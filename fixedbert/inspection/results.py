@@ -109,7 +109,7 @@ class Inspection:
     def summary(self) -> str:
         """Describes the model's shape and the amount of text in one line."""
         return (
-            f"{self.layers} layers of width {self.width}, {size_text(self.head_counts)} heads of "
+            f"{self.layers} layers of width {self.width}, {size_text(self.head_counts)} heads of size "
             f"{size_text(self.head_sizes)}; {self.sequences:,} sequences of {self.max_seq_length} tokens"
         )
 

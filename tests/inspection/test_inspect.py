@@ -255,7 +255,7 @@ def test_command(model, text, tmp_path, capsys):
     assert found["sequences"] == 20 and found["importance_sequences"] == 8 and found["head_sizes"] == [6, 6]
     for name in ("rank", "utilization", "importance", "entropy"):
         assert torch.tensor(found[name]).shape == (2, 5)
-    assert "2 layers of width 32, 5 heads of 6; 20 sequences of 16 tokens" in printed
+    assert "2 layers of width 32, 5 heads of size 6; 20 sequences of 16 tokens" in printed
     assert "utilization: effective rank" in printed
     with Image.open(tmp_path / "out" / "inspection.png") as picture:
         assert picture.width > 1000

@@ -137,7 +137,7 @@ def test_resumption(text, vocabulary, tmp_path):
     again = comparable(whole)
     finished(start(file, text, vocabulary, whole))
     assert comparable(whole) == again
-    with pytest.raises(InputError, match="runs of a different study or different texts"):
+    with pytest.raises(InputError, match="runs of a different study or with different texts"):
         train(file, whole, train_file=[text, text], tokenizer_name=vocabulary)
 
 
@@ -276,7 +276,7 @@ def test_divergence(text, tmp_path):
     assert record["results"] == {"loss": None} and record["tokens"] is record["training_flops"] is None
     RunLog(tmp_path, study, (1, 1)).add(run, record)
     (log,) = tmp_path.glob("*.jsonl")
-    assert "of unknown numbers of tokens" in report_markdown(make_report(read_records([log])))
+    assert "with an unknown number of tokens" in report_markdown(make_report(read_records([log])))
 
 
 def test_directories_in_use(tmp_path, text):

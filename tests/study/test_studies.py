@@ -179,8 +179,8 @@ def test_named_studies_are_complete():
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        (["heads"], "study heads has the scales tiny, day, small, paper"),
-        (["heads", "--scale", "tiny", "--output_dir", "OUT"], "no corpus: give `train_file`"),
+        (["heads"], "the scales of study heads are tiny, day, small, paper"),
+        (["heads", "--scale", "tiny", "--output_dir", "OUT"], "no corpus: set `train_file`"),
         (["heads", "--scale", "tiny", "--share", "3/2", "--dry_run"], "`share` 3/2"),
     ],
 )
