@@ -1,4 +1,4 @@
-"""Compares the outputs, gradients and dropout of every attention backend with those of eager attention in float64."""
+"""Compares the outputs and gradients of every attention backend with those of eager attention in float64."""
 
 import math
 from collections.abc import Iterator
@@ -10,16 +10,13 @@ from unittest.mock import patch
 
 import torch
 from tqdm import tqdm
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.utils import is_flash_attn_2_available
 
 from fixedbert import FixedHeadBertConfig, FixedHeadBertModel
 from fixedbert.model import unpadding_fixed_head_bert
-from fixedbert.model.attention_fixed_head_bert import eager_attention_forward
 
 LAYOUTS = ("full rows", "unpadded", "packed")
 HALF = (torch.float16, torch.bfloat16)
-DROPOUT = 0.25
 # Error limits: EAGER_EPSILONS times the machine epsilon for eager attention. For the other backends, TIMES_EAGER times
 # the error of eager attention plus EPSILONS times the machine epsilon. Gradients of queries and keys are differences
 # between nearly equal numbers. In float32 with head size 512, the error of sdpa is up to 3.5 times that of eager.
@@ -228,33 +225,6 @@ def agreement(device: torch.device, backends: list[Backend]) -> Iterator[dict]:
                 limit = EPSILONS * epsilon + TIMES_EAGER[case.dtype] * deviation
 
 
-def dropout_line(backend: Backend, device: torch.device, dtype: torch.dtype) -> Line:
-    """Checks the attention weights after dropout. Unit vectors as values make them visible in the outputs."""
-    length, rows = 64, 4
-    config = config_of(Case("full rows", False, length, length, dtype), length, backend)
-    config.attention_probs_dropout_prob = DROPOUT
-    model = FixedHeadBertModel(config, add_pooling_layer=False).to(device, dtype).train()
-    module = model.encoder.layer[0].attention.self
-    generator = torch.Generator().manual_seed(3)
-    query, key = (torch.randn(rows, 3, length, length, generator=generator).to(device, dtype) for _ in range(2))
-    value = torch.eye(length).expand(rows, 3, -1, -1).to(device, dtype)
-    kernel = ALL_ATTENTION_FUNCTIONS.get_interface(backend.implementation, eager_attention_forward)
-    with torch.no_grad():
-        output, _ = kernel(module, query, key, value, None, dropout=DROPOUT, scaling=module.scaling)
-    dropped = output.transpose(1, 2).double()  # (B, H, L, L)
-    expected = (module.scaling * query.double() @ key.double().mT).softmax(-1) / (1 - DROPOUT)
-    kept = dropped != 0
-    dropped_fraction, error = 1 - float(kept.double().mean()), distance([dropped[kept]], [expected[kept]])
-    # Four standard deviations, plus the resolution of the 8 random bits in flash attention.
-    tolerance = 4 * math.sqrt(DROPOUT * (1 - DROPOUT) / kept.numel()) + 2**-8
-    return Line(
-        f"dropout of {DROPOUT}: {backend}, {name_of(dtype)}",
-        f"{dropped_fraction:.4f} are zero, relative error of the others {error:.1e}",
-        right=abs(dropped_fraction - DROPOUT) <= tolerance and error <= EAGER_EPSILONS * torch.finfo(dtype).eps,
-        values={"dropped_fraction": dropped_fraction, "error": error},
-    )
-
-
 def name_of(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
@@ -278,6 +248,3 @@ def agreement_lines(device: torch.device) -> Iterator[Line]:
                     right=all(one["right"] for one in selected),
                     values={"cases": selected},
                 )
-    for backend in backends:
-        if backend.packed_function is None and backend.implementation != "flex_attention":  # has no dropout
-            yield dropout_line(backend, device, torch.bfloat16 if device.type == "cuda" else torch.float32)

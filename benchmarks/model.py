@@ -8,7 +8,6 @@ alternation on this machine. README.md in this directory explains the table.
 import argparse
 import ctypes
 import multiprocessing
-import os
 import resource
 import statistics
 import time
@@ -17,18 +16,17 @@ from dataclasses import dataclass
 import torch
 import transformers
 from tqdm import tqdm
-from transformers import BertConfig, BertTokenizer
+from transformers import BertConfig
 
 import fixedbert
-from benchmarks.paired import data_directory, description, ratio
-from fixedbert.fine_tuning.texts import load_task
+from benchmarks.paired import description, ratio
 from fixedbert.training.speed import has_bf16, keep_freed_memory, use_fast_dropout
 
 SHAPE = {"vocab_size": 30522, "hidden_size": 512, "num_hidden_layers": 4, "num_attention_heads": 8}
 SHAPE |= {"intermediate_size": 2048, "hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
 TINY = SHAPE | {"vocab_size": 99, "hidden_size": 8, "intermediate_size": 8}
 BATCH, LENGTH = 32, 128
-# Every 5th percentile of the lengths of MNLI's dev_matched pairs in tokens, used if FIXEDBERT_DATA is not set.
+# Every 5th percentile of the lengths of MNLI's dev_matched pairs in tokens.
 MNLI_LENGTHS = [6, 15, 18, 21, 23, 25, 27, 29, 31, 34, 36, 38, 41, 43, 46, 50, 53, 57, 62, 72, 128]
 WARM_UP = 2  # rounds that are discarded
 M_MMAP_THRESHOLD = -3  # from glibc's malloc.h
@@ -44,11 +42,11 @@ HEADS = {
 @dataclass(frozen=True)
 class Work:
     """
-    What to measure for a line in the table.
+    The work that a line in the table measures.
 
     Args:
-        kind: one of HEADS. "rows" means a forward and backward pass of the encoder alone.
-        padded_to: length to which batches are padded (default: the length of the longest row).
+        kind: One of HEADS. "rows" means a forward and backward pass of the encoder alone.
+        padded_to: Length to which batches are padded. Defaults to the length of the longest row.
     """
 
     title: str
@@ -70,17 +68,6 @@ WORKS = {
     "rows-fp32": Work(f"forward and backward, {FULL}, no labels, fp32", "rows", 1.0),
     "rows-bf16": Work(f"forward and backward, {FULL}, no labels, bf16", "rows", 1.0, bf16=True),
 }
-
-
-def mnli_lengths() -> list[int]:
-    """Returns the lengths of MNLI pairs in tokens. Without FIXEDBERT_DATA, they are repetitions of MNLI_LENGTHS."""
-    if "FIXEDBERT_DATA" in os.environ:
-        data = data_directory()
-        tokenizer = BertTokenizer(vocab=str(data / "vocab" / "bert-base-uncased-vocab.txt"))
-        pairs = load_task("mnli", str(data / "glue"), ("validation",)).splits["validation_matched"]
-        encoded = tokenizer(pairs["sentence1"][:], pairs["sentence2"][:], truncation=True, max_length=LENGTH)
-        return [len(ids) for ids in encoded["input_ids"]]
-    return MNLI_LENGTHS * 100
 
 
 def make_batch(work: Work, lengths: list[int], seed: int, rows: int = BATCH, vocabulary: int = 30522):
@@ -216,7 +203,7 @@ def main():
         "--only", nargs="+", choices=WORKS, default=list(WORKS), help="lines to measure (default: all)"
     )
     arguments = parser.parse_args()
-    lengths = mnli_lengths()
+    lengths = MNLI_LENGTHS * 100
     print(
         f"{description()}\n"
         "4 layers, width 512, 8 heads of size 64, feed-forward size 2048, vocabulary size 30,522, dropout 0.1; AdamW\n"

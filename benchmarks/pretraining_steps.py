@@ -1,14 +1,12 @@
-"""Measures pretraining steps on a GPU: their speed with and without torch.compile, and how often they synchronize."""
+"""Measures the speed of pretraining steps on a GPU, with and without torch.compile."""
 
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 import torch
-from torch._dynamo.utils import counters
 
 from benchmarks.backends import Line
 from benchmarks.paired import in_a_process
@@ -26,7 +24,6 @@ WARM_UP, STEPS = 5, 20
 MATRIX_SIZE = 8192  # rows and columns of the matrices that are multiplied
 VARIANTS = {
     "as in pretraining": {},
-    "token positions computed on the GPU": {"token_positions": False},
     "torch.compile": {"compiled": True},
 }
 
@@ -37,27 +34,21 @@ class Measurement:
     The result of measuring `count` steps.
 
     Args:
-        tokens: number of non-padding tokens.
+        tokens: Number of non-padding tokens.
         flops: FLOPs for the non-padding tokens.
-        synchronizations: how often the CPU synchronizations for the GPU per step, or None on a CPU.
-        graphs: number of graphs that torch.compile compiles after the warm-up.
     """
 
     count: int
     seconds: float
     tokens: int
     flops: float
-    synchronizations: int | None
-    graphs: int
 
     def text(self, matmul_speed: float) -> str:
         """Describes the speed, also relative to a matrix product with `matmul_speed` FLOP/s."""
         rate = self.flops / self.seconds
-        text = f"{self.count / self.seconds:.2f} steps/s, {self.tokens / self.seconds:,.0f} tokens/s"
-        text += f", {rate / 1e12:.1f} TFLOP/s, {rate / matmul_speed:.0%} of a matrix product"
-        text += f", {self.graphs} graphs compiled after warm-up" if self.graphs else ""
-        return text + (
-            f", {self.synchronizations} synchronizations per step" if self.synchronizations is not None else ""
+        return (
+            f"{self.count / self.seconds:.2f} steps/s, {self.tokens / self.seconds:,.0f} tokens/s, "
+            f"{rate / 1e12:.1f} TFLOP/s, {rate / matmul_speed:.0%} of a matrix product"
         )
 
 
@@ -82,15 +73,12 @@ def on_device(batch, device: torch.device):
     return batch.to(device, non_blocking=True) if hasattr(batch, "to") else batch  # tensors and packed batches
 
 
-def measure_steps(
-    preset: str, device: torch.device, rows: int, count: int, compiled: bool = False, token_positions: bool = True
-) -> Measurement:
+def measure_steps(preset: str, device: torch.device, rows: int, count: int, compiled: bool = False) -> Measurement:
     """
     Measures training steps in bf16 with AdamW after a warm-up.
 
     Args:
-        compiled: if True, use torch.compile and batches with a fixed shape.
-        token_positions: if True, the collator computes the positions of the non-padding tokens on the CPU.
+        compiled: Use torch.compile and batches with a fixed shape.
     """
     torch.manual_seed(0)
     config = preset_config(preset, unpad_inputs=True, sparse_prediction=True, attn_implementation="sdpa")
@@ -98,11 +86,10 @@ def measure_steps(
     if compiled:
         model = torch.compile(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
-    collator = PretrainingCollator(0, "mlm+nsp" if token_positions else None)
+    collator = PretrainingCollator(0, "mlm+nsp")
     if compiled:
         collator.row_length, collator.row_labels = LENGTH, target_count(LENGTH, PREDICTED)
-    seeds = range(WARM_UP + count + 1)
-    drawn = [make_examples(rows, config.vocab_size, seed) for seed in seeds]
+    drawn = [make_examples(rows, config.vocab_size, seed) for seed in range(WARM_UP + count)]
     batches = [on_device(collator(one), device) for one in drawn]
 
     def step(batch):
@@ -116,35 +103,20 @@ def measure_steps(
     for batch in batches[:WARM_UP]:
         step(batch)
     synchronize(device)
-    graphs, began = counters["stats"]["unique_graphs"], time.perf_counter()
-    for batch in batches[WARM_UP:-1]:
+    began = time.perf_counter()
+    for batch in batches[WARM_UP:]:
         step(batch)
     synchronize(device)
     seconds = time.perf_counter() - began
-    synchronizations = count_synchronizations(partial(step, batches[-1])) if device.type == "cuda" else None
-    counted = [example for one in drawn[WARM_UP:-1] for example in one]
+    counted = [example for one in drawn[WARM_UP:] for example in one]
     lengths = [len(example["input_ids"]) for example in counted]
     flops = sum(KNOWN[preset].training_flops(n, target_count(n - 3, PREDICTED)) for n in lengths)
-    return Measurement(
-        count, seconds, sum(lengths), flops, synchronizations, counters["stats"]["unique_graphs"] - graphs
-    )
+    return Measurement(count, seconds, sum(lengths), flops)
 
 
 def synchronize(device: torch.device):
     if device.type == "cuda":
         torch.cuda.synchronize(device)
-
-
-def count_synchronizations(step) -> int:
-    """Returns how often the CPU synchronizations for the GPU during a step, as reported by torch."""
-    torch.cuda.set_sync_debug_mode("warn")
-    try:
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            step()
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
-    return sum("synchroniz" in str(one.message) for one in caught)
 
 
 def measure_matmul(device: torch.device, size: int) -> float:

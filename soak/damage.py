@@ -1,7 +1,6 @@
 """Corrupts files and runs the commands that read them, which must succeed or end with one clear error message."""
 
 import importlib
-import io
 import json
 import multiprocessing
 import os
@@ -251,42 +250,8 @@ def change_yaml(content: bytes, rng: random.Random) -> tuple[str, bytes]:
     return change_tree(tree, rng), yaml.dump(tree).encode()
 
 
-def change_tensor(tensors: dict, rng: random.Random) -> str:
-    name = rng.choice([key for key, value in tensors.items() if isinstance(value, torch.Tensor)])
-    changes = {
-        "NaN": tensors[name] * float("nan"),
-        "with a different shape": tensors[name].reshape(-1)[:-1].clone(),
-        "empty": tensors[name][:0].clone(),
-        "with integers": tensors[name].long(),
-    }
-    change = rng.choice([*changes, "removed"])
-    if change == "removed":
-        del tensors[name]
-    else:
-        tensors[name] = changes[change]
-    return f"a tensor {change}"
-
-
-def change_safetensors(content: bytes, rng: random.Random) -> tuple[str, bytes]:
-    tensors = safetensors.torch.load(content)
-    return change_tensor(tensors, rng), safetensors.torch.save(tensors, {"format": "pt"})
-
-
-def change_pickle(content: bytes, rng: random.Random) -> tuple[str, bytes]:
-    tree = torch.load(io.BytesIO(content), weights_only=False)
-    has_tensors = any(isinstance(value, torch.Tensor) for value in tree.values())
-    name = change_tensor(tree, rng) if has_tensors else change_tree(tree, rng)
-    out = io.BytesIO()
-    torch.save(tree, out)
-    return name, out.getvalue()
-
-
 CONTENTS = {
     ".json": change_json,
     ".jsonl": change_json_lines,
     ".yaml": change_yaml,
-    ".safetensors": change_safetensors,
-    ".bin": change_pickle,
-    ".pt": change_pickle,
-    ".pth": change_pickle,
 }

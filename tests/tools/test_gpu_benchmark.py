@@ -50,13 +50,6 @@ def test_incorrect_backend(tmp_path, monkeypatch, capsys):
     assert all("padded" in title for title in wrong) and "wrong: sdpa, padded attention" in capsys.readouterr().out
 
 
-def test_dropout_that_is_not_applied(monkeypatch):
-    """A backend that does not apply dropout is reported as incorrect."""
-    assert backends.dropout_line(backends.EAGER, CPU, torch.float32).right
-    monkeypatch.setattr(torch.nn.Dropout, "forward", lambda self, x: x)
-    assert backends.dropout_line(backends.EAGER, CPU, torch.float32).right is False
-
-
 def test_steps_are_counted(monkeypatch):
     """Tokens and FLOPs are counted for the measured steps, without the warm-up."""
     monkeypatch.setattr(pretraining_steps, "LENGTH", 16)
@@ -65,7 +58,7 @@ def test_steps_are_counted(monkeypatch):
     measured = pretraining_steps.measure_steps("tiny", CPU, rows=3, count=2)
     shape = pretraining_steps.KNOWN["tiny"]
     assert measured.tokens == 2 * 3 * 16 and measured.flops == pytest.approx(6 * shape.training_flops(16, 2))
-    assert measured.synchronizations is None and measured.graphs == 0 and measured.seconds > 0
+    assert measured.seconds > 0
     assert "tokens/s" in measured.text(matmul_speed=1e12)
     assert pretraining_steps.measure_matmul(CPU, 8) > 0
 
@@ -81,7 +74,7 @@ def test_search_for_the_largest_batch_size(monkeypatch):
             raise BrokenProcessPool("terminated abruptly")
         if preset == too_large or rows in errors:
             raise errors.get(rows, errors[32])
-        return pretraining_steps.Measurement(1, 1.0, 9, 9.0, 0, 0)
+        return pretraining_steps.Measurement(1, 1.0, 9, 9.0)
 
     monkeypatch.setattr(pretraining_steps, "in_a_process", run)
     monkeypatch.setattr(pretraining_steps, "measure_matmul", lambda *_: 1.0)
