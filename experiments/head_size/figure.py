@@ -8,7 +8,6 @@ import numpy as np
 
 from experiments.study.registry import METRICS
 from experiments.study.report import Report
-from experiments.study.report_files import escape_dollars
 from experiments.study.shape_results import ShapeResult
 
 from .thresholds import predictions, task_results
@@ -25,7 +24,7 @@ def plot_theory(panel: Axes, report: Report, metric: str, field: str):
         shown = [shape for shape in shapes if shape[field] is not None and shape.estimate(metric).values]
         if not shown:
             continue
-        name, color = escape_dollars(series), f"C{index}"
+        name, color = series, f"C{index}"
         if metric == "error" and field == "attention_head_size":
             plot_floors(panel, name, shown, color)
         if metric in PREDICTED_METRICS:

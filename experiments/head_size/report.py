@@ -28,9 +28,6 @@ def threshold_line(threshold: Threshold) -> str:
         predicted = f"predicted order of magnitude {threshold.order:g}"
     form = ".3g" if threshold.claim == KNEE else "g"
     measured = "none measured" if threshold.measured is None else f"measured {threshold.measured:{form}}"
-    all_seeds = threshold.measured_all_seeds
-    if all_seeds != threshold.measured:
-        measured += f" (with every seed: {'none' if all_seeds is None else format(all_seeds, 'g')})"
     line = f"{threshold.series}: {predicted}, {measured}"
     line += "" if threshold.predicted is None else VERDICTS[threshold.agrees]
     if threshold.growth:

@@ -1,7 +1,6 @@
 """The head size or head count from which on a synthetic task is solved, compared with the theoretical prediction."""
 
 import math
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,8 +31,8 @@ class Growth:
 
     Args:
         knee: k.
-        knee_residual, power_residual: root mean square errors of the natural logarithms.
-        exponent: exponent of the power law. In theory, it is 1 up to the knee.
+        knee_residual, power_residual: Root mean square errors of the natural logarithms.
+        exponent: Exponent of the power law. In theory, it is 1 up to the knee.
     """
 
     knee: float
@@ -59,7 +58,6 @@ class Threshold:
         measured: smallest value from which on every shape reaches the goal with its best seed. For `memorise`, the
             knee of the averages over seeds.
         largest_miss: largest value whose shape misses the goal with every seed.
-        measured_all_seeds: like `measured`, but every seed must reach the goal.
         not_converged: number of runs that did not converge, among the shapes that missed the goal. For `memorise`,
             among all shapes.
         growth: growth with the head size, for `memorise` with at least three shapes.
@@ -73,7 +71,6 @@ class Threshold:
     order: float | None
     measured: float | None
     largest_miss: float | None = None
-    measured_all_seeds: float | None = None
     not_converged: int = 0
     growth: Growth | None = None
     at_limit: int = 0
@@ -108,16 +105,16 @@ def thresholds_of(series: dict[str, list[ShapeResult]], axis: str) -> list[Thres
             growth, largest = growth_of(known, axis), max((shape[axis] for shape in known), default=None)
             knee = growth.knee if growth and growth.has_knee else None
             not_converged = sum(shape.not_converged for shape in shapes)
-            measured = knee, None, knee
             thresholds.append(
-                Threshold(name, KNEE, *predicted, *measured, not_converged, growth, sum(limits), largest)
+                Threshold(name, KNEE, *predicted, knee, None, not_converged, growth, sum(limits), largest)
             )
         elif results.get("goal") is not None:
-            at_best_seed, largest_miss = measured_threshold(shapes, axis, any)
-            at_all_seeds, _ = measured_threshold(shapes, axis, all)
-            not_converged = sum(shape.not_converged for shape in shapes if not any(runs_at_goal(shape)))
-            result = at_best_seed, largest_miss, at_all_seeds
-            thresholds.append(Threshold(name, CLAIMS[objective], *predicted, *result, not_converged))
+            missed = [shape for shape in shapes if not any(reached_goal(record.results) for record in shape.records)]
+            largest_miss = max((shape[axis] for shape in missed), default=None)
+            above = (shape[axis] for shape in shapes if largest_miss is None or shape[axis] > largest_miss)
+            not_converged = sum(shape.not_converged for shape in missed)
+            measured = min(above, default=None)
+            thresholds.append(Threshold(name, CLAIMS[objective], *predicted, measured, largest_miss, not_converged))
     return thresholds
 
 
@@ -128,23 +125,6 @@ def predictions(shapes: list[ShapeResult], axis: str) -> tuple[float | None, flo
         return None, None
     results = task_results(shapes)
     return results.get("threshold"), results.get("order")
-
-
-def measured_threshold(
-    shapes: list[ShapeResult], axis: str, is_solved: Callable[[Iterable[bool]], bool]
-) -> tuple[int | None, int | None]:
-    """
-    Returns the smallest value on the axis from which on all shapes are solved, and the largest value of an unsolved
-    shape. `is_solved` is `any` or `all`: a shape is solved if any seed, or every seed, reaches the goal.
-    """
-    largest_miss = max((shape[axis] for shape in shapes if not is_solved(runs_at_goal(shape))), default=None)
-    above = (shape[axis] for shape in shapes if largest_miss is None or shape[axis] > largest_miss)
-    return min(above, default=None), largest_miss
-
-
-def runs_at_goal(shape: ShapeResult) -> list[bool]:
-    """Returns True for each run of a shape that reached the goal, and False for each other run."""
-    return [reached_goal(record.results) for record in shape.records]
 
 
 def growth_of(shapes: list[ShapeResult], axis: str) -> Growth | None:

@@ -15,18 +15,13 @@ def study_cost_text(study: Study, share: str = "1/1") -> str:
     A `share` such as "1/2" restricts both to the shapes that one machine trains.
     """
     part = parse_share(share)
-    rates = len(study.learning_rates)
     firsts = [
         study.run(series, point, study.learning_rates[0], study.seeds[0]) for series, point in study.places(part)
     ]
     planned = study.planned_runs([], part)
     flops = sum(run.training_flops for run in planned)
     extended = ", and more if grids are extended" if study.extend_learning_rates else ""
-    grid = "in shorter runs " if study.grid else ""
-    seeds = len(study.seeds) - (0 if study.grid else 1)
-    best = f", and the best rate with {seeds}{'' if study.grid else ' more'}" if seeds else ""
     lengths = ", ".join(str(length) for length in sorted({run.length for run in planned}))
-    tuned = f"; without fine-tuning on {' and '.join(study.fine_tuning)}" if study.fine_tuning else ""
     names = ("series", "width", "layers", "heads", "head size", "ffn", "params", "MFLOP/token")
     return "\n".join([
         study.question,
@@ -35,9 +30,9 @@ def study_cost_text(study: Study, share: str = "1/1") -> str:
         *map(shape_row, firsts),
         "",
         f"MFLOP/token counts the forward pass of the layers at sequence length {lengths}.",
-        f"{len(planned)} runs{extended}: {len({run.key for run in firsts})} different shapes, each with {rates} "
-        f"learning rate{'s' if rates > 1 else ''} {grid}with the first seed{best}; "
-        f"{sum(run.tokens for run in planned):,} tokens, {flops:.2g} FLOPs in layers{tuned}",
+        f"{len(planned)} runs{extended}: {len({run.key for run in firsts})} different shapes, "
+        f"{len(study.learning_rates)} learning rates and {len(study.seeds)} seeds; "
+        f"{sum(run.tokens for run in planned):,} pretraining tokens, {flops:.2g} FLOPs in layers",
     ])  # fmt: skip
 
 

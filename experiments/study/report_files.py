@@ -70,12 +70,7 @@ def entitle(figure: Figure, report: Report, caption: str):
     scale = f", scale {report.scale}" if report.scale else ""
     seeds = report.conditions.seeds
     caption = f"study {report.study}{scale}, seed{'s' if len(seeds) > 1 else ''} {joined(seeds)}: {caption}"
-    figure.suptitle(fill(escape_dollars(caption), round(11 * figure.get_figwidth())))
-
-
-def escape_dollars(text: str) -> str:
-    """Escapes dollar signs, which begin a formula in matplotlib."""
-    return text.replace("$", r"\$")
+    figure.suptitle(fill(caption, round(11 * figure.get_figwidth())))
 
 
 def metrics_figure(report: Report) -> Figure:
@@ -113,7 +108,7 @@ def plot_metric(panel: Axes, report: Report, metric: str, field: str):
         if line:
             means = [shape.estimate(metric).mean for shape in shown]
             panel.plot([offset * shape[field] for shape in shown], means, line, color=color, linewidth=1)
-        panel.plot([], [], f"{line}{marker}", color=color, label=escape_dollars(series))
+        panel.plot([], [], f"{line}{marker}", color=color, label=series)
     for extension in EXTENSIONS:
         extension.plot(panel, report, metric, field)
     scale(panel, METRICS[metric].logarithmic, field, values)
@@ -203,7 +198,7 @@ def plot_curves(panel: Axes, curves: list[CurveDifference], axis: str):
         panel.plot(tokens, means, "o-", color=color, markersize=4, markerfacecolor=inside, label=label)
     first = curves[0]
     other = f"{axis} {first.from_value:,}" if first.from_series == first.to_series else first.from_series
-    panel.set_title(fill(escape_dollars(f"{first.to_series}: difference from {other}"), TITLE))
+    panel.set_title(fill(f"{first.to_series}: difference from {other}", TITLE))
     panel.axhline(0, color="black", linewidth=1)
     for end in {curve.decay_from for curve in curves if curve.decay_from is not None}:
         panel.axvline(end, color="black", linewidth=1, linestyle=":")

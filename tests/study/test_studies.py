@@ -127,8 +127,8 @@ def test_a_shorter_grid_chooses_the_rate_alone():
     ((shape,),) = shapes_by_series(lines).values()
     assert [record.seed for record in shape.records] == [7, 8] and shape["results"] == {"loss": 4.0}
     assert sorted(shape.learning_rates) == [0.1, 0.3, 0.9] and shape.end_of_grid is None
-    printed = "8 runs, and more if grids are extended: 2 different shapes, each with 2 learning rates in shorter "
-    printed += f"runs with the first seed, and the best rate with 2; {2 * (2 * 11 + 2 * 30) * 4 * 16:,} tokens, "
+    printed = "8 runs, and more if grids are extended: 2 different shapes, 2 learning rates and 2 seeds; "
+    printed += f"{2 * (2 * 11 + 2 * 30) * 4 * 16:,} pretraining tokens, "
     assert printed in study_cost_text(made)
 
 
