@@ -1,5 +1,5 @@
 """
-Draws docs/paper_tables.png, the picture of the README, from the shapes of the presets and the table of docs/paper.md.
+Draws docs/paper_tables.png, from the shapes of the presets and the table of docs/paper.md.
 
     python docs/paper_tables.py
 """
@@ -59,7 +59,7 @@ def main():
             axes.minorticks_off()
         handles = [line for axes in panels[0, ::2] for line in axes.containers]
         figure.legend(handles=handles, loc="outside lower center")
-        figure.suptitle("with the ± that the paper prints; points are moved sideways a little")
+        figure.suptitle("Scores printed in the paper (± as printed; points are offset)")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,7 @@
 """
-Draws pictures of this folder again, from docs/records, experiments/head_size/records and tables of the pages.
+Draws the figures of this directory, from docs/records, experiments/head_size/records and tables of its pages.
 
     PYTHONPATH=. python docs/results/pictures.py
-
-Records of the study `nearest` were not kept: its picture stays.
 """
 
 import json
@@ -70,9 +68,9 @@ def draw_depth():
         axes = figure.subplots()
         draw_series(axes, report, "perplexity", layers_aside)
         axes.set_xticks([1, 2, 3, 4])
-        axes.set(xlabel="layers, all with about 204,500 parameters besides embeddings", ylabel="held-out perplexity")
+        axes.set(xlabel="number of layers (about 204,500 parameters without embeddings)", ylabel="held-out perplexity")
         figure.legend(loc="outside lower center", ncols=2)
-        figure.suptitle("means of three seeds with 95 % intervals, small: each seed; moved sideways a little")
+        figure.suptitle("Depth at equal parameters (mean of three seeds, 95% interval; small: single seeds)")
 
 
 def draw_memorise():
@@ -83,8 +81,8 @@ def draw_memorise():
     with new_figure(PAGE, 4.6, HERE / "study_memorise.png") as figure:
         axes = figure.subplots()
         draw_series(axes, report, "memorised", lambda shape, aside: shape["attention_head_size"] * 1.02**aside)
-        axes.plot([2, 16], [450, 3600], "--", color="black", linewidth=1, label="growth in proportion to size: slope")
-        axes.set(xscale="log", yscale="log", xlabel="size of a head", ylabel="examples memorised")
+        axes.plot([2, 16], [450, 3600], "--", color="black", linewidth=1, label="slope of proportional growth")
+        axes.set(xscale="log", yscale="log", xlabel="head size", ylabel="memorized examples")
         axes.set_xticks(sizes := [2, 4, 6, 8, 12, 16, 24, 32, 64], [str(size) for size in sizes])
         axes.xaxis.set_minor_locator(NullLocator())
         axes.set_yticks([200, 500, 1000, 2000, 5000])
@@ -92,11 +90,11 @@ def draw_memorise():
         axes.yaxis.set_minor_formatter(NullFormatter())
         axes.set_ylim(200, 9000)
         for n in (8, 16, 32):
-            label = "predicted knee, at a size of n" if n == 8 else None
+            label = "predicted knee at head size n" if n == 8 else None
             axes.axvline(n, color="black", linestyle=":", linewidth=1, label=label)
             axes.text(n * 1.03, 215, f"n = {n}")
         figure.legend(loc="outside lower center", ncols=3)
-        figure.suptitle("means of three seeds with 95 % intervals, small: each seed, hollow: not converged")
+        figure.suptitle("Memorized examples (mean of three seeds, 95% interval; hollow: not converged)")
 
 
 def draw_synthetic():
@@ -113,14 +111,14 @@ def draw_synthetic():
                 axes.plot([size] * len(seeds), seeds, MARKERS[number], color=color, markersize=3)
             if rank:
                 below = [shape for shape in shapes if shape["attention_head_size"] < rank]
-                floors, label = [shape.estimate("floor").mean for shape in below], f"{name}: least error found"
+                floors, label = [shape.estimate("floor").mean for shape in below], f"{name}: lowest known error"
                 axes.plot(sizes[: len(floors)], floors, "--", color=color, linewidth=1, label=label)
-                axes.axvline(rank, color=color, linestyle=":", label=f"{name}: zero by theory from here on")
+                axes.axvline(rank, color=color, linestyle=":", label=f"{name}: exact in theory from here on")
         axes.set(yscale="log", xlabel="head size", ylabel="mean squared error")
         axes.set_xticks(range(1, 17))
         axes.grid()
         figure.legend(loc="outside lower center", ncols=2)
-        figure.suptitle("means of three seeds; small: each seed")
+        figure.suptitle("Error of one head on fixed patterns (mean of three seeds; small: single seeds)")
 
 
 def layers_aside(shape, aside: float) -> float:
@@ -165,8 +163,33 @@ def draw_quality():
                     mean, ends = sum(known) / len(known), f" ({min(known):.1f}-{max(known):.1f})"
                     labels[axis][side] = f": {mean:.1f}" + (ends if len(known) > 1 else "")
         level = sum(points[-1]["loss"] for points in stock.values()) / len(stock)
-        title = f"{runs[0]['minutes']:g} minutes each; {runs[0]['machine']}"
+        title = f"Masked-LM loss during {runs[0]['minutes']:g} minutes; {runs[0]['machine']}"
         draw({side: [*found.values()] for side, found in curves.items()}, labels, level, title, HERE / f"{name}.png")
+
+
+def draw_trained_rank():
+    """Divergence against the remaining fraction of each part, and against the operations removed."""
+    runs = [json.loads((RECORDS / f"trained_rank_{task}.json").read_text()) for task in ("mnli", "stsb")]
+    with new_figure(PAGE, 6, HERE / "trained_rank.png") as figure:
+        rows = figure.subplots(2, 2, sharey="col")
+        for run, (upper, lower) in zip(runs, zip(*rows, strict=True), strict=True):
+            full = {"rank of scores": run["heads"][1], "size of values": run["heads"][2]}
+            full |= {"number of heads": run["heads"][0], "neurons": run["neurons"]}
+            for (part, size), marker in zip(full.items(), MARKERS, strict=False):
+                cuts = [cut for cut in run["cuts"] if cut["part"] == part]
+                index = ["number of heads", "rank of scores", "size of values", "neurons"].index(part)
+                kept = [(*cut["heads"], cut["neurons"])[index] / size for cut in cuts]
+                loss = [cut["divergence"] for cut in cuts]
+                upper.plot(kept, loss, f"{marker}-", label=part.replace("size of values", "value size"))
+                lower.plot([100 * cut["removed"] for cut in cuts], loss, f"{marker}-")
+            upper.set(title=run["model"], xlabel="remaining fraction", yscale="log")
+            lower.set(xlabel="FLOPs removed (%)", yscale="log")
+        for axes in rows.flat:
+            axes.grid()
+        for axes in rows[:, 0]:
+            axes.set_ylabel("KL divergence (nats)")
+        figure.legend(*rows[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
+        figure.suptitle("Divergence from the original's predictions (12 heads of 32, width 384)")
 
 
 def read(file: Path) -> list[dict]:
@@ -220,8 +243,8 @@ def draw_language_models():
     fixed = by_heads["fixed heads of 32"]
     by_heads["standard heads"].insert(0, fixed[0])  # two heads of 32 are standard in width 64
     by_size["16 heads"].append(next(shape for shape in fixed if shape.heads == 16))
-    draw_shapes(by_heads, "heads", "heads", HERE / "study_heads.png")
-    draw_shapes(by_size, "size", "size of a head", HERE / "study_head_size.png")
+    draw_shapes(by_heads, "heads", "number of heads", HERE / "study_heads.png")
+    draw_shapes(by_size, "size", "head size", HERE / "study_head_size.png")
 
 
 def draw_shapes(series: dict[str, list[Shape]], field: str, label: str, file: Path):
@@ -242,38 +265,39 @@ def draw_shapes(series: dict[str, list[Shape]], field: str, label: str, file: Pa
         panels[0].set_xticks(values, [str(value) for value in values])
         panels[0].minorticks_off()
         panels[0].set(xlabel=label, ylabel="held-out perplexity")
-        panels[1].set_xlabel("parameters besides embeddings")
+        panels[1].set_xlabel("parameters without embeddings")
         panels[1].xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         panels[1].xaxis.set_major_formatter(EngFormatter())
         panels[1].xaxis.set_minor_formatter(NullFormatter())
         figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
-        figure.suptitle("means of three seeds with 95 % intervals; series are moved sideways a little")
+        figure.suptitle("Perplexity of language models (mean of three seeds, 95% interval; points are offset)")
 
 
 def draw_shrinking():
     """Similarity of sentences by what is left of heads."""
-    table = tables("shrinking.md")["Heads of 32: without training"]
-    sizes = [int(cell) for cell in table["what is cut, in all layers"][0][1:]]
+    table = tables("shrinking.md")["Heads of 32, without training"]
+    sizes = [int(cell) for cell in table["reduced in all layers"][0][1:]]
     with new_figure(PAGE, 4.4, HERE / "shrinking_quality_minilm.png") as figure:
         axes = figure.subplots()
         for name, rows in table.items():
-            if not name.strip("-") or name == "what is cut, in all layers":
+            if not name.strip("-") or name == "reduced in all layers":
                 continue
             scores = [[float(cell) for cell in row[1:] if cell] for row in rows]
             if "no attention" in name:
                 axes.axhline(scores[0][0], color="black", linewidth=1, label="no attention")
                 continue
             number = len(axes.lines) // 2
-            series = "fewer heads of 32, as many dimensions" if re.match(r"\d", name) else name
+            series = "fewer heads with as many dimensions" if re.match(r"\d", name) else name
             for row, found, line in zip(rows, scores, ("-", "--"), strict=True):
                 label = f"{series}, by {row[0]}"
                 axes.plot(sizes, found, f"{MARKERS[number]}{line}", color=f"C{number}", markersize=5, label=label)
         axes.set_xscale("log")
         axes.set_xticks(sizes, [str(size) for size in sizes])
         axes.minorticks_off()
-        axes.set(xlabel="head size that is kept, of 32", ylabel="STS-B dev, Spearman x 100")
+        axes.set(xlabel="head size (originally 32)", ylabel="Spearman x 100 (STS-B)")
         axes.grid()
         figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=2)
+        figure.suptitle("all-MiniLM-L6-v2 with smaller or fewer heads, without training")
 
 
 def draw_lighter():
@@ -307,6 +331,7 @@ if __name__ == "__main__":
     draw_memorise()
     draw_synthetic()
     draw_quality()
+    draw_trained_rank()
     draw_language_models()
     draw_shrinking()
     draw_lighter()
