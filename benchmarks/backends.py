@@ -31,8 +31,8 @@ class Line:
 
     Args:
         right: True if the result is within its limit, or None if there is no limit.
-        skipped: reason why there is no result.
-        values: numbers for the file with results.
+        skipped: Reason why there is no result.
+        values: Numbers for the file with results.
     """
 
     title: str

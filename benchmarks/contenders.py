@@ -50,9 +50,9 @@ class Settings:
     Settings that both stock BERT and a recipe support, without the learning rate. The defaults are common settings.
 
     Args:
-        dropout: dropout rate for hidden states and attention.
-        optimizer: arguments for Trainer.
-        keeps_memory: if True, glibc keeps freed memory (see `keep_freed_memory`).
+        dropout: Dropout rate for hidden states and attention.
+        optimizer: Arguments for Trainer.
+        keeps_memory: If True, glibc keeps freed memory (see `keep_freed_memory`).
     """
 
     dropout: float = 0.1
@@ -166,9 +166,9 @@ class Recipe:
     A recipe for run_pretraining.py.
 
     Args:
-        command: flags, except for the corpora, because results should not contain local paths.
-        stages: stages of the schedule.
-        equal: settings that stock BERT also supports.
+        command: Flags, except for the corpora, because results should not contain local paths.
+        stages: Stages of the schedule.
+        equal: Settings that stock BERT also supports.
     """
 
     command: list[str]
@@ -241,8 +241,8 @@ def divide_time(stages: list[Stage], steps: int, predicted: float) -> Stages:
     The time for each stage is proportional to its FLOPs.
 
     Args:
-        steps: number of steps of all stages in total.
-        predicted: fraction of the tokens that the masked-LM head predicts.
+        steps: Number of steps of all stages in total.
+        predicted: Fraction of the tokens that the masked-LM head predicts.
     """
     ends, costs = [*(stage.first_step for stage in stages[1:]), steps], []
     for stage, end in zip(stages, ends, strict=True):
@@ -298,8 +298,8 @@ def make_side(
     Returns a process that trains a side, writes the model to `directory` and logs to `directory`.log.
 
     Args:
-        minutes: duration of the schedule.
-        max_minutes: time after which a recipe is stopped.
+        minutes: Duration of the schedule.
+        max_minutes: Time after which a recipe is stopped.
     """
     log, seconds = directory.with_name(f"{directory.name}.log"), 60 * minutes
     if isinstance(contender, Stock):

@@ -35,9 +35,9 @@ def draw(curves: dict[str, list[Curve]], labels: dict[str, dict[str, str]], leve
     Plots the loss against training time and against FLOPs.
 
     Args:
-        curves: for each side, one curve per seed. The first side is the baseline.
-        labels: for each axis, the text to append to the names in the legend.
-        level: loss at which to draw a dotted horizontal line.
+        curves: For each side, one curve per seed. The first side is the baseline.
+        labels: For each axis, the text to append to the names in the legend.
+        level: Loss at which to draw a dotted horizontal line.
     """
     from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 

@@ -78,7 +78,7 @@ def train_plain(model: str, seed: int, bf16: bool, directory: str, same_settings
     Returns the seconds for an epoch and an evaluation with Trainer, and the accuracy.
 
     Args:
-        same_settings: if True, use all of run_glue.py's settings that Trainer supports: memory reuse, eager attention,
+        same_settings: If True, use all of run_glue.py's settings that Trainer supports: memory reuse, eager attention,
             fast dropout, batches of similar lengths padded to the longest row, and evaluation in order of length.
     """
     if same_settings:

@@ -128,7 +128,7 @@ def best_stock(sides: dict[str, BySeed], settings: dict | None = None) -> str:
     Returns the name of the stock BERT with the best learning rate, measured by the average loss over common seeds.
 
     Args:
-        settings: consider only stock BERTs with these settings (default: common settings).
+        settings: Consider only stock BERTs with these settings (default: common settings).
     """
     wanted = asdict(Settings()) if settings is None else settings
     stock = {name: runs for name, runs in sides.items() if is_stock(runs) and settings_of(runs) == wanted}

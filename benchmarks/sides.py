@@ -65,10 +65,10 @@ class TimedTraining(TrainerCallback):
     the one for half of the stage's steps. Each stage is a separate run of Trainer. The clock continues between stages.
 
     Args:
-        pipe: receives the points of the loss curve, and None at the end of each turn. Training then waits until the
+        pipe: Receives the points of the loss curve, and None at the end of each turn. Training then waits until the
             other end sends something.
-        held_out: labelled batches for the evaluation, the same in all processes.
-        seconds: training time of all stages in total.
+        held_out: Labelled batches for the evaluation, the same in all processes.
+        seconds: Training time of all stages in total.
     """
 
     def __init__(self, pipe: Connection, held_out: list[Batch], seconds: float, stages: Stages):
@@ -161,9 +161,9 @@ class Side:
     A process that trains during its turns.
 
     Args:
-        train: function to call in the process with a pipe for `TimedTraining` and with `arguments`.
-        log: file for the standard output of the process.
-        max_seconds: training time after which the process is killed without saving a model.
+        train: Function to call in the process with a pipe for `TimedTraining` and with `arguments`.
+        log: File for the standard output of the process.
+        max_seconds: Training time after which the process is killed without saving a model.
     """
 
     def __init__(self, train: Callable, log: Path, *arguments, max_seconds: float = math.inf):

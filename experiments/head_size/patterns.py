@@ -64,7 +64,7 @@ def weights_for(X: Tensor, P: Tensor, head_size: int | None = None) -> tuple[Ten
     they exist.
 
     Args:
-        head_size: p. Defaults to d.
+        head_size: The size p. Defaults to d.
 
     Raises:
         InputError: If no head expresses P on X, or only a larger one.

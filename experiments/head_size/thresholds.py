@@ -12,7 +12,7 @@ KNEE_CANDIDATES = 400
 KNEE_RATIO = 0.5  # a knee must have less than this fraction of the power law's mean squared residual
 TIE = 1e-9  # tolerance when variances of logarithms are compared
 
-# Kinds of predictions, and the rules that decide whether a measured threshold agrees with one.
+# The three kinds of predictions, the kind for each task, and the rules for agreement with a measured threshold.
 SUFFICES, TRANSITION, KNEE = "suffices", "transition", "knee"
 CLAIMS = {"nearest": TRANSITION, "memorise": KNEE, "average": SUFFICES, "extremes": TRANSITION, "recall": SUFFICES}
 HEAD_COUNT_TASKS = ("extremes",)  # the prediction is a head count instead of a head size
@@ -30,7 +30,7 @@ class Growth:
     Two fits of the number of memorized examples against the head size: a min(size, k), and a power law.
 
     Args:
-        knee: k.
+        knee: The size k at which growth ends.
         knee_residual, power_residual: Root mean square errors of the natural logarithms.
         exponent: Exponent of the power law. In theory, it is 1 up to the knee.
     """
@@ -49,20 +49,20 @@ class Growth:
 @dataclass(frozen=True)
 class Threshold:
     """
-    The predicted and measured threshold of one series, on the axis of the study.
+    The predicted and measured threshold for one series, on the axis of the study.
 
     Args:
-        claim: kind of prediction, a key of RULES.
-        predicted: predicted threshold; None if theory predicts no value.
-        order: predicted order of magnitude, if theory predicts only this.
-        measured: smallest value from which on every shape reaches the goal with its best seed. For `memorise`, the
+        claim: The rule that decides whether the threshold agrees, a key of RULES.
+        predicted: Predicted threshold, or None if theory predicts no value.
+        order: Predicted order of magnitude, if theory predicts only this.
+        measured: Smallest value from which on all shapes reach the goal with their best seed. For `memorise`, the
             knee of the averages over seeds.
-        largest_miss: largest value whose shape misses the goal with every seed.
-        not_converged: number of runs that did not converge, among the shapes that missed the goal. For `memorise`,
+        largest_miss: Largest value for which every seed misses the goal.
+        not_converged: Number of runs that did not converge, among the shapes that missed the goal. For `memorise`,
             among all shapes.
-        growth: growth with the head size, for `memorise` with at least three shapes.
-        at_limit: number of runs that fitted all examples. `growth` excludes their shapes.
-        largest: largest value in `growth`. Knees beyond it cannot be seen.
+        growth: Growth with the head size, for `memorise` with at least three shapes.
+        at_limit: Number of runs that fitted all examples. `growth` excludes their shapes.
+        largest: Largest value in `growth`. Knees beyond it cannot be seen.
     """
 
     series: str

@@ -35,7 +35,7 @@ def train_synthetic(
     Trains a model with the attention heads in `config` on a task. The result depends only on the arguments.
 
     Args:
-        stage: the settings of the task, and `max_seq_length` (tokens per example), `total_train_batch_size` (examples
+        stage: The settings of the task, and `max_seq_length` (tokens per example), `total_train_batch_size` (examples
             per step, or the largest number that `memorise` tries) and `max_steps`.
 
     Returns:

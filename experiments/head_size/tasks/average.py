@@ -39,10 +39,10 @@ class Average(SyntheticTask):
     The task and an attention layer that is trained on it.
 
     Args:
-        config: configuration of the attention layer. Its width must be at least the size of the input.
-        length: number of tokens n.
-        subset: number of positions q in a set.
-        mlp: width of the MLP, or 0 for no MLP.
+        config: Configuration of the attention layer. Its width must be at least the size of the input.
+        length: Number of tokens n.
+        subset: Number of positions q in a set.
+        mlp: Width of the MLP, or 0 for no MLP.
     """
 
     positions: Tensor

@@ -40,9 +40,9 @@ class Extremes(SyntheticTask):
     The task and the attention layer and MLPs that are trained on it.
 
     Args:
-        config: configuration of the attention layer.
-        length: number of tokens T per example.
-        features: number of features D, which must be even.
+        config: Configuration of the attention layer.
+        length: Number of tokens T per example.
+        features: Number of features D, which must be even.
     """
 
     goal: ClassVar[float] = 0.01

@@ -103,12 +103,12 @@ def train_memorise(
     Searches for the largest fitted T up to `max_queries`, by doubling until one is not fitted, then by bisection.
 
     Returns:
-        `memorised`: the largest fitted T, or 0.
+        `memorised`: The largest fitted T, or 0.
         `loss`: -memorised.
-        `steps_to_goal`, `steps`: training steps at that T.
+        `steps_to_goal`, `steps`: Training steps at that T.
         `at_limit`: 1 if every T up to `max_queries` was fitted, so that `memorised` is only a lower bound.
         `converged`: 1 if the loss became flat in every training at the smallest T that was not fitted.
-        `examples`: number of queries seen in the entire search.
+        `examples`: Number of queries seen in the entire search.
         `predicted`, `threshold`, `null`: H min(n, p), which theory predicts up to a constant factor, n, and 1.
 
     Raises:

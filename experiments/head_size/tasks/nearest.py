@@ -40,9 +40,9 @@ class Nearest(SyntheticTask):
     The task and the attention layers that are trained on it.
 
     Args:
-        config: configuration of the attention layers. Its width must exceed `dimension`.
-        length: number of tokens. One half are points and the other half are queries.
-        dimension: dimension d of points and queries.
+        config: Configuration of the attention layers. Its width must exceed `dimension`.
+        length: Number of tokens. One half are points and the other half are queries.
+        dimension: Dimension d of points and queries.
     """
 
     mask: Tensor

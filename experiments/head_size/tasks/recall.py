@@ -37,9 +37,9 @@ class Recall(SyntheticTask):
     The task and the Transformer layers that are trained on it.
 
     Args:
-        config: configuration of the layers.
-        length: number of tokens. Each pair needs three.
-        symbols: size of the vocabulary of keys, and of the vocabulary of values.
+        config: Configuration of the layers.
+        length: Number of tokens. Each pair needs three.
+        symbols: Size of the vocabulary of keys, and of the vocabulary of values.
     """
 
     measure: ClassVar[str] = "recalled"

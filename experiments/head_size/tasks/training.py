@@ -23,11 +23,11 @@ class SyntheticTask(nn.Module):
     Base class of tasks and the models that are trained on them.
 
     Attributes:
-        measure: metric of the task, `relative_error` or `recalled`.
-        goal: value of the measure at which the task counts as solved.
-        null: value of the measure for guessing.
-        threshold: predicted threshold on the axis of the study. None if theory predicts no value.
-        order: predicted order of magnitude of the threshold, if theory predicts only this.
+        measure: Metric of the task, `relative_error` or `recalled`.
+        goal: Value of the measure at which the task counts as solved.
+        null: Value of the measure for guessing.
+        threshold: Predicted threshold on the axis of the study. None if theory predicts no value.
+        order: Predicted order of magnitude of the threshold, if theory predicts only this.
     """
 
     measure: ClassVar[str] = "relative_error"
@@ -103,13 +103,13 @@ def train(
     A run stops soon after it reaches the goal, so a measure beyond the goal is not the best that it could reach.
 
     Returns:
-        `loss`: used to compare learning rates. For a run that ends at the goal, the fraction of `max_steps` it needed,
+        `loss`: Used to compare learning rates. For a run that ends at the goal, the fraction of `max_steps` it needed,
             minus one. For other runs, one minus the progress (see `SyntheticTask.progress`).
         The task's measure, after the decay.
-        `steps_to_goal`: steps until the average of GOAL_WINDOW batches reached the goal, before the decay, or None.
-        `steps`, `examples`: number of training steps and examples.
+        `steps_to_goal`: Steps until the average of GOAL_WINDOW batches reached the goal, before the decay, or None.
+        `steps`, `examples`: Number of training steps and examples.
         `converged`: 1 if the run has converged.
-        `null`, `goal`, `threshold`, `order`: attributes of the task.
+        `null`, `goal`, `threshold`, `order`: Attributes of the task.
 
     Raises:
         Divergence: If the loss becomes NaN or infinite.
