@@ -47,15 +47,15 @@ BUDGETS = {
     "fixedbert/training": 1397,
     "fixedbert/shrinking": 2384,
     "fixedbert/comparison": 959,
-    "fixedbert/inspection": 737,
+    "fixedbert/inspection": 718,
     "fixedbert/publishing": 880,
     "fixedbert/support": 439,
-    "experiments": 4000,
-    "benchmarks": 2139,
-    "soak": 561,
-    "tests": 15376,
+    "experiments": 3917,
+    "benchmarks": 2065,
+    "soak": 526,
+    "tests": 15370,
 }
-INSTALLED_BUDGET = 16458  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
+INSTALLED_BUDGET = 16381  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
 
 
 def module_of(file: Path) -> str:
