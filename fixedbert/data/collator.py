@@ -14,17 +14,17 @@ class PretrainingCollator:
     """
     Data collator that pads pretraining examples to the longest one in the batch.
 
-    `next_sentence_label` has shape (B,), all other tensors have shape (B, L). The batch contains an attention mask
-    unless the examples contain `position_ids`, which separate the documents in a row. In that case the position ids of
-    the padding restart at 0, as if it were another document. Padding has no labels.
+    `next_sentence_label` has shape (B,), all other tensors have shape (B, L). Padding has no labels. The batch
+    contains an attention mask, unless the examples contain `position_ids`, which separate the documents in a row. In
+    that case, padding counts as another document, whose position ids begin at 0.
 
     Args:
-        objective: "mlm+nsp", "mlm" or "clm" for a FixedHeadBert, or None for other models. For a FixedHeadBert the
+        objective: "mlm+nsp", "mlm" or "clm" for a FixedHeadBert, or None for other models. For a FixedHeadBert, the
             batch also contains the forward arguments `packed_batch` and `label_indices`, which select the tokens to
-            compute and to predict. To compute them itself, the model would have to synchronize the GPU in each step.
-            The attention mask is omitted if the batch contains no padding.
-        row_length: Number of tokens per row, for batches of a fixed shape as torch.compile requires. `packed_batch` is
-            then omitted because a compiled graph computes padding too.
+            compute and to predict. Computing them in the model would synchronize the GPU in each step. The attention
+            mask is omitted if the batch contains no padding.
+        row_length: Number of tokens per row, for batches of a fixed shape, which torch.compile requires.
+            `packed_batch` is then omitted, because a compiled graph computes padding, too.
         row_labels: With `row_length`, the number of entries in `label_indices` per row, at least the maximum number of
             labels in a row. Unused entries point to a token without a label.
     """

@@ -30,10 +30,10 @@ Document = str | list[str]  # a text to split into sentences, or a list of sente
 @dataclass(frozen=True)
 class Corpus:
     """
-    A text source and the rule for dividing it into documents.
+    A text source and the rule for dividing it into documents. The end of a file always ends a document.
 
-    The end of a file always ends a document. With the document boundary "column" or "sentence_lines", each row or line
-    must contain one sentence. With the other boundaries, `prepare_store` splits the text into sentences.
+    With the document boundary "column" or "sentence_lines", each row or line must contain one sentence. With the other
+    boundaries, `prepare_store` splits the text into sentences.
     """
 
     source: str  # a path or glob pattern, or with `on_hub` a dataset id or "sample" for the built-in text
@@ -79,9 +79,6 @@ class CorpusReader:
     Attributes:
         size: Number of bytes in all files, or of rows in a Hub dataset or the built-in sample corpus.
         position: Number of bytes or rows read in the current iteration.
-
-    Raises:
-        InputError: If the source or a column does not exist, or if a file cannot be read.
     """
 
     def __init__(self, corpus: Corpus):
@@ -119,9 +116,8 @@ class CorpusReader:
 
     def __iter__(self) -> Iterator[Document]:
         corpus = self.corpus
-        if corpus.is_sample or corpus.on_hub:
-            rows = self.sample_rows() if corpus.is_sample else self.hub_rows()
-            yield from split_into_documents(rows, corpus.document_boundary, corpus.source)
+        if corpus.on_hub:
+            yield from split_into_documents(self.rows(), corpus.document_boundary, corpus.source)
         finished = 0
         for file in self.files:
             is_text = file_format(file.path) == ".txt"
@@ -132,16 +128,16 @@ class CorpusReader:
             finished += file.path.stat().st_size
             self.position = finished
 
-    def sample_rows(self) -> Iterator[Row]:
-        for text in self.texts:
-            self.position += 1
-            yield text, None
-
-    def hub_rows(self) -> Iterator[Row]:
-        for batch in self.dataset.select_columns(self.corpus.columns).with_format("arrow").iter(1000):
-            for values in batch.to_pylist():
-                self.position += 1
-                yield parse_row(values, self.corpus.columns, f"{self.corpus.source}, row {self.position}")
+    def rows(self) -> Iterator[Row]:
+        """Yields the rows of the built-in sample corpus or a Hub dataset."""
+        source, columns = self.corpus.source, self.corpus.columns
+        if self.corpus.is_sample:
+            values: Iterable[dict] = ({columns[0]: text} for text in self.texts)
+        else:
+            batches = self.dataset.select_columns(columns).with_format("arrow").iter(1000)
+            values = (row for batch in batches for row in batch.to_pylist())
+        for self.position, row in enumerate(values, 1):
+            yield parse_row(row, columns, f"{source}, row {self.position}")
 
     def file_rows(self, file: DataFile) -> Iterator[Row]:
         assert file.columns is not None
@@ -153,13 +149,9 @@ class CorpusReader:
 
 def corpus_files(source: str) -> list[Path]:
     """
-    Returns the sorted file paths for a source.
+    Returns the sorted paths to the files in a source: a file, a directory, or a glob pattern for both.
 
-    Args:
-        source: A file, a directory to search recursively, or a glob pattern for files and directories.
-
-    Raises:
-        InputError: If the source contains no file in a supported format.
+    Directories are searched recursively. Raises InputError if they contain no file in a supported format.
     """
     files: set[Path] = set()
     for path in map(Path, [source] if Path(source).exists() else glob.glob(source, recursive=True)):
@@ -181,8 +173,7 @@ def parse_row(values: dict[str, Any], columns: list[str], location: str) -> Row:
     """
     Returns the text in a row, or "" if it is missing, and the value in the document column.
 
-    Raises:
-        InputError: If a column does not exist, or if the value in the text column is not text.
+    Raises InputError if a column does not exist, or if the value in the text column is not text.
     """
     if not values.keys() >= {*columns}:
         check_columns(column_options(columns), values, location)
@@ -196,12 +187,8 @@ def split_into_documents(rows: Iterable[Row], boundary: str, source: str) -> Ite
     """
     Joins the rows of a file or dataset into documents and yields them.
 
-    Args:
-        boundary: A key of DOCUMENT_BOUNDARIES, or "file" to join all rows.
-        source: Name of the file or dataset for the error message.
-
-    Raises:
-        InputError: If a document exceeds MAX_DOCUMENT_SIZE.
+    `boundary` is a key of DOCUMENT_BOUNDARIES, or "file" to join all rows. Raises InputError, with the name of the
+    `source`, if a document exceeds MAX_DOCUMENT_SIZE.
     """
     texts: list[str] = []
     size, previous = 0, None

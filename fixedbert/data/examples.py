@@ -24,13 +24,10 @@ SHUFFLE_ROUNDS = 6  # of the Feistel network in `shuffled`
 
 def split_documents(documents: Documents, held_out: float) -> tuple[np.ndarray, np.ndarray]:
     """
-    Returns the ids of the training documents and of the held-out documents. The split does not depend on the seed.
+    Returns the ids of the training documents and of the held-out documents, at least 2 each.
 
-    Args:
-        held_out: Fraction of documents to hold out. At least 2 documents are held out.
-
-    Raises:
-        InputError: If there are fewer than 4 documents.
+    `held_out` is the fraction of documents to hold out. The split does not depend on the seed. Raises InputError if
+    there are fewer than 4 documents.
     """
     if len(documents) < 4:
         raise InputError(
@@ -49,8 +46,8 @@ class Examples(torch.utils.data.Dataset):
     `examples[epoch * len(examples) + index]` returns the example with this index in this epoch.
 
     Each epoch has a plan, an array that specifies which tokens make up each example. The store caches the plans. The
-    length of the dataset is the number of examples in epoch 0, so that the number of steps is known in advance. Epochs
-    with more examples drop the last ones, and epochs with fewer examples repeat the first ones.
+    length of the dataset is the number of examples in epoch 0. Epochs with more examples drop the last ones, and
+    epochs with fewer examples repeat the first ones.
 
     Args:
         document_ids: Ids of the documents to use, indices into `documents`.
@@ -220,8 +217,8 @@ class EpochSampler(torch.utils.data.Sampler):
     """
     Sampler that yields each example once per epoch, in a different order in each epoch.
 
-    If the last step of an epoch is incomplete, it is filled up with the first examples in the same order. Each index
-    also encodes the epoch (epoch * len(examples) + index), so worker processes do not need to know the epoch.
+    An incomplete last step is filled with the first examples of the epoch. Each index also encodes the epoch
+    (epoch * len(examples) + index), so that worker processes do not need to know the epoch.
     """
 
     def __init__(self, examples: Examples, step_size: int = 1):

@@ -26,7 +26,7 @@ def mask_tokens(
     Args:
         input_ids: Token ids, (L,).
         maskable: Positions that may become targets, (M,).
-        probability: Fraction of the maskable positions that become targets. At least one position becomes a target.
+        probability: Fraction of the maskable positions that become targets, at least one.
         inside_word: For whole-word masking, the mask over the vocabulary from `tokens_inside_words`. The targets are
             then whole words, and the tokens in a word are either all masked, all replaced or all kept.
 
@@ -56,7 +56,7 @@ def mask_tokens(
 
 
 def choose_words(lengths: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
-    """Returns a mask (words,) of random words with up to `count` tokens in total, or the shortest if none fits."""
+    """Returns a mask (words,) of random words with at most `count` tokens in total, or else of the shortest."""
     chosen = np.zeros(len(lengths), dtype=bool)
     room = count
     for word in rng.permutation(len(lengths)).tolist():

@@ -68,12 +68,7 @@ class DataFile:
                 yield line
 
     def rows(self) -> Iterator[FileRow]:
-        """
-        Yields the rows of the file. In a .txt file each line is a row with a single column `text`.
-
-        Raises:
-            InputError: If the file cannot be read.
-        """
+        """Yields the rows of the file. In a .txt file, each line is a row with a single column `text`."""
         with reading(self.path, REDOWNLOAD):
             yield from READERS[file_format(self.path)](self)
 
@@ -94,12 +89,8 @@ def decompress(raw: BinaryIO, file: Path) -> io.BufferedIOBase | BinaryIO:
 
 def decode_lines(stream: io.BufferedIOBase | BinaryIO, file: Path) -> Iterator[str]:
     """
-    Yields decoded lines without byte order marks, which concatenated files contain at the start of several lines.
-
-    Carriage returns before a line feed are removed.
-
-    Raises:
-        InputError: If the text is not valid UTF-8, or if its lines end with carriage returns.
+    Yields decoded lines without carriage returns before a line feed, and without byte order marks, which concatenated
+    files contain at the start of several lines. Raises InputError if the text is not UTF-8.
     """
     number = 0
     try:
@@ -228,17 +219,9 @@ def check_object(row: object, location: str) -> dict:
 
 def parse_json(text: str, location: str) -> Any:
     try:
-        return json.loads(text, object_pairs_hook=parse_object)
+        return json.loads(text)
     except (ValueError, RecursionError) as error:
         raise InputError(f"{location}: not valid JSON ({error_reason(error)}); {REDOWNLOAD}.") from error
-
-
-def parse_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Returns an object in JSON. Raises ValueError if a name occurs more than once."""
-    values = dict(pairs)
-    if len(values) < len(pairs):
-        raise ValueError(f"the name {Counter(name for name, _ in pairs).most_common(1)[0][0]!r} occurs more than once")
-    return values
 
 
 def read_parquet(file: DataFile) -> Iterator[FileRow]:

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 from transformers import PreTrainedTokenizerBase
 
 from .corpora import Corpus, CorpusReader
@@ -16,33 +17,28 @@ def read_sequences(
     """
     Reads text files one line or row at a time and yields batches of token sequences `[CLS] text [SEP]`, (B, length).
 
-    A sequence continues across the ends of lines, rows and files. Tokens left over at the end are dropped.
-
-    Args:
-        sources: Paths to files or directories, or glob patterns.
-
-    Raises:
-        InputError: If a file cannot be read, or if too many tokens are unknown to the tokenizer.
+    A sequence continues across the ends of lines, rows and files. Tokens left over at the end are dropped. `sources`
+    are paths to files or directories, or glob patterns. Raises InputError if too many tokens are unknown.
     """
-    cls, sep = tokenizer.cls_token_id, tokenizer.sep_token_id
-    rows: list[list[int]] = []
     tokens: list[int] = []
     unknown = total = 0
+    size = length - 2  # without [CLS] and [SEP]
+
+    def batch(ids: list[int]) -> Tensor:
+        check_unknown_tokens(", ".join(sources), unknown, total)
+        rows = pad(torch.tensor(ids).view(-1, size), (1, 0), value=tokenizer.cls_token_id)
+        return pad(rows, (0, 1), value=tokenizer.sep_token_id)
+
     for ids in tokenize_lines(sources, tokenizer):
         tokens += ids
         total += len(ids)
         unknown += ids.count(tokenizer.unk_token_id)
-        complete = len(tokens) // (length - 2) * (length - 2)
-        for start in range(0, complete, length - 2):
-            rows.append([cls, *tokens[start : start + length - 2], sep])
-            if len(rows) == batch_size:
-                check_unknown_tokens(", ".join(sources), unknown, total)
-                yield torch.tensor(rows)
-                rows = []
+        complete = len(tokens) // (batch_size * size) * batch_size * size
+        for start in range(0, complete, batch_size * size):
+            yield batch(tokens[start : start + batch_size * size])
         tokens = tokens[complete:]
-    if rows:
-        check_unknown_tokens(", ".join(sources), unknown, total)
-        yield torch.tensor(rows)
+    if len(tokens) >= size:
+        yield batch(tokens[: len(tokens) // size * size])
 
 
 def tokenize_lines(sources: list[str], tokenizer: PreTrainedTokenizerBase) -> Iterator[list[int]]:

@@ -66,10 +66,7 @@ class Documents:
         description: The content of store.json.
 
     Args:
-        verify: Whether to verify the checksums of all files.
-
-    Raises:
-        InputError: If a file is missing or corrupted.
+        verify: True to verify the checksums of all files.
     """
 
     def __init__(self, directory: str | Path, verify: bool = True):
@@ -169,10 +166,6 @@ def prepare_store(
         language: Language for sentence splitting, one of LANGUAGES.
         num_proc: Number of worker processes.
         store_dir: Store directory, by default `default_store_dir()`.
-
-    Raises:
-        InputError: If a corpus cannot be read or contains no text, if too many tokens are unknown, or if the store
-            cannot be written.
     """
     check_language(language)
     readers = [CorpusReader(corpus) for corpus in corpora]
@@ -195,7 +188,8 @@ def prepare_store(
                 fill_store(directory, readers, write, num_proc, settings)
     documents = Documents(directory, verify=PartialState().is_local_main_process)
     counts = documents.description["counts"]
-    check_unknown_tokens(source_names(corpora), counts["unknown_tokens"], counts["tokens"])
+    sources = ", ".join(corpus.source for corpus in corpora)
+    check_unknown_tokens(sources, counts["unknown_tokens"], counts["tokens"])
     return documents
 
 
@@ -211,9 +205,6 @@ def prepare_tokenizer(
 
     The store keeps trained tokenizers because training twice on the same texts assigns different ids to the tokens.
     Only one process trains a tokenizer while the others wait.
-
-    Raises:
-        InputError: If a corpus cannot be read or contains no text.
     """
     readers = [CorpusReader(corpus) for corpus in corpora]
     store_dir = Path(store_dir or default_store_dir())
@@ -237,18 +228,9 @@ def prepare_tokenizer(
     return AutoTokenizer.from_pretrained(directory)
 
 
-def source_names(corpora: list[Corpus]) -> str:
-    return ", ".join(corpus.source for corpus in corpora)
-
-
 @contextmanager
 def store_lock(path: Path) -> Iterator[None]:
-    """
-    Context manager that holds the lock for a file or directory in the store.
-
-    Raises:
-        InputError: If the store cannot be written, or if a worker process was killed.
-    """
+    """Context manager that locks a file or directory in the store, and converts write errors to InputError."""
     try:
         with writing(path.parent, "free some space or set `store_dir`, and run the same command again to resume"):
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -262,11 +244,7 @@ def store_lock(path: Path) -> Iterator[None]:
 
 
 def corpus_fingerprints(readers: list[CorpusReader], store_dir: Path) -> list[list[object]]:
-    """
-    Returns the fingerprint of each corpus, a list of values that changes if the content of the corpus changes.
-
-    The content hashes of its files are cached in the store, so that unchanged files are not read again.
-    """
+    """Returns lists of values that change if the content of a corpus changes. Caches the content hashes of files."""
     with store_lock(store_dir / "hashes"):
         return [reader.fingerprint(partial(content_hash, cache=store_dir / "hashes")) for reader in readers]
 
@@ -296,7 +274,7 @@ def fill_store(directory: Path, readers: list[CorpusReader], write: ShardWriter,
     documents = select_documents(directory, shards)
     corpora = [reader.corpus for reader in readers]
     if not len(documents):
-        raise InputError(f"{source_names(corpora)}: the corpus contains no text.")
+        raise InputError(f"{', '.join(corpus.source for corpus in corpora)}: the corpus contains no text.")
     counts["duplicate_documents"] = counts["documents"] - counts["empty_documents"] - len(documents)
     with write_with_checksum(directory / "documents.npy") as path, open(path, "wb") as file:
         np.save(file, documents)

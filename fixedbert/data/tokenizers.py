@@ -77,9 +77,8 @@ def check_case(name: str, tokenizer: PreTrainedTokenizerBase, do_lower_case: boo
     """
     Checks the tokenizer's normalizer. Lowercasing makes tokens that contain uppercase letters unreachable.
 
-    Raises:
-        InputError: If the tokenizer ignores `do_lower_case`, or if `do_lower_case` is None and more than
-            MAX_UNREACHABLE of the tokens in a WordPiece vocabulary are unreachable.
+    Raises InputError if the tokenizer ignores `do_lower_case`, or if `do_lower_case` is None and more than
+    MAX_UNREACHABLE of the tokens in a WordPiece vocabulary are unreachable.
     """
     backend = tokenizer.backend_tokenizer
     normalize = backend.normalizer.normalize_str if backend.normalizer else str
@@ -147,8 +146,9 @@ def reserved_tokens(tokenizer: PreTrainedTokenizerBase) -> set[str]:
 @lru_cache(maxsize=4)
 def tokenizer_for_texts(tokenizer: PreTrainedTokenizerBase, size: int) -> PreTrainedTokenizerBase:
     """
-    Returns a copy of the tokenizer in which only the reserved tokens are special, so that `split_special_tokens` does
-    not split any others. Returns the tokenizer itself if it has no others. `size` is its length, for the cache.
+    Returns a copy of the tokenizer in which only the reserved tokens are special, because `split_special_tokens`
+    splits all special tokens. Returns the tokenizer itself if all its special tokens are reserved. `size` is its
+    length, for the cache.
     """
     reserved, state = reserved_tokens(tokenizer), json.loads(tokenizer.backend_tokenizer.to_str())
     others = [token for token in state["added_tokens"] if token["special"] and token["content"] not in reserved]
@@ -187,11 +187,8 @@ def train_tokenizer(texts: Callable[[], Iterator[str]], vocab_size: int, do_lowe
     """
     Trains a BERT WordPiece tokenizer with at most `vocab_size` tokens.
 
-    Args:
-        texts: A function that returns a new iterator over the texts on each call.
-
-    Raises:
-        InputError: If the texts contain no words of at most MAX_WORD_LENGTH characters.
+    `texts` returns a new iterator over the texts on each call. Raises InputError if they contain no words of at most
+    MAX_WORD_LENGTH characters.
     """
     untrained = BertTokenizer(do_lower_case=do_lower_case)
     drop_long_words = long_word_filter(untrained)

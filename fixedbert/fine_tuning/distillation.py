@@ -39,11 +39,9 @@ class Predictions:
     """
     The parameters of n independent distributions that a model predicts for a batch.
 
-    Args:
-        values: tensor (n, C). Rows are class logits, logits of independent labels, or vectors. A vector is the mean of
-            a normal distribution with variance 1.
-        kind: the meaning of `values`. "classes" are class logits, and "labels" are logits of independent labels.
-            Vectors are either "numbers" (scores), or have norm 1 and are "embeddings" of texts or "states" of tokens.
+    `values` (n, C) are class logits if `kind` is "classes", and logits of independent labels if it is "labels".
+    Otherwise, each row is the mean of a normal distribution with variance 1: "numbers" (scores), or vectors with norm
+    1, which are "embeddings" of texts or "states" of tokens.
     """
 
     values: Tensor
@@ -82,18 +80,11 @@ def distillation_loss(teacher: list[Predictions], student: list[Predictions], te
 
 @dataclass
 class Teacher:
-    """
-    A fine-tuned model whose logits are the targets for training a student.
-
-    Args:
-        input_names: names of the inputs to pass to the model.
-        labels: index of the teacher's output for each output of the student, or None for question answering.
-        student: configuration of the student.
-    """
+    """A fine-tuned model whose logits are the targets for training a student."""
 
     model: PreTrainedModel
-    input_names: tuple[str, ...]
-    labels: list[int] | None
+    input_names: tuple[str, ...]  # of the inputs to pass to the model
+    labels: list[int] | None  # index of the teacher's output for each output of the student; None for spans
     student: PreTrainedConfig
 
     def loss(self, inputs: Batch, outputs: ModelOutput, temperature: float) -> Tensor:
@@ -129,14 +120,9 @@ def load_teacher(
     max_seq_length: int,
 ) -> Teacher:
     """
-    Loads the teacher from the directory or Hub id `name`.
+    Loads the teacher from the directory or Hub id `name`. The other arguments belong to the student.
 
-    Args:
-        model_args, student, tokenizer: arguments, configuration and tokenizer of the student.
-
-    Raises:
-        InputError: If the teacher cannot be loaded or has no head for the task, or if its labels or tokenizer differ
-            from the student's.
+    Raises InputError if the teacher has no head for the task, or if its labels or tokenizer differ from the student's.
     """
     arguments = replace(
         model_args,
@@ -163,10 +149,9 @@ def load_teacher(
 
 def match_labels(name: str, teacher: PreTrainedConfig, student: PreTrainedConfig) -> list[int]:
     """
-    Matches the student's labels to the teacher's by name, and returns the argument `labels` for `Teacher`.
+    Returns the index of the teacher's output for each output of the student, matched by name.
 
-    Raises:
-        InputError: If the label names differ.
+    Raises InputError if the label names differ.
     """
     theirs, ours = default_names(teacher), default_names(student)
     if problem_type_of(teacher) == problem_type_of(student):

@@ -22,30 +22,19 @@ from .trainer import FineTuningArguments, FineTuningDataArguments, FineTuningTra
 
 
 class FineTuningTask(ABC):
-    """
-    Base class for tasks. A task loads the data for a run, evaluates the model, and writes predictions.
-
-    Attributes:
-        features: tokenized examples for each split.
-        evaluated: features of the validation splits, sorted by decreasing length. Training uses the first split.
-        metric_names: names of the metrics that an evaluation returns.
-        trainer_options: keyword arguments for FineTuningTrainer.
-        new_head: True if the model's task head is for different labels and must be replaced.
-    """
+    """Base class for tasks. A task loads the data for a run, evaluates the model, and writes predictions."""
 
     arguments: tuple[type[ModelArguments], type[FineTuningDataArguments], type[FineTuningArguments]]
     auto_class: type[_BaseAutoModelClass]
-    features: dict[str, Dataset]
-    evaluated: dict[str, Dataset]
+    features: dict[str, Dataset]  # tokenized examples for each split
+    evaluated: dict[str, Dataset]  # validation splits, sorted by decreasing length; training evaluates the first one
     compute_metrics: Callable[[EvalPrediction], dict[str, float]] | None
-    metric_names: list[str]
-    trainer_options: dict[str, Any]
-    new_head = False
+    metric_names: list[str]  # of the metrics that an evaluation returns
+    trainer_options: dict[str, Any]  # keyword arguments for FineTuningTrainer
+    new_head = False  # True if the model's task head is for different labels and must be replaced
 
     @abstractmethod
-    def __init__(
-        self, name: str | None, config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase, arguments: tuple
-    ):
+    def __init__(self, name: str | None, config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase, arguments: Any):
         """Loads and tokenizes the examples. Also writes their label names to `config`."""
 
     @abstractmethod
@@ -78,11 +67,9 @@ def fine_tune(
             tokenizer = load_tokenizer(model_args.tokenizer, model_args.do_lower_case, **model_args.hub_options())
             task = task_class(name, config, tokenizer, arguments)
         check_metric(training_args, task.metric_names)
-        teacher = None
-        if training_args.do_train and training_args.teacher_model is not None:
-            teacher = load_teacher(
-                training_args.teacher_model, task.auto_class, model_args, config, tokenizer, data_args.max_seq_length
-            )
+        teacher, name = None, training_args.teacher_model
+        if training_args.do_train and name is not None:
+            teacher = load_teacher(name, task.auto_class, model_args, config, tokenizer, data_args.max_seq_length)
         fingerprints = {split: rows._fingerprint for split, rows in task.features.items()}
         fingerprint = stable_hash(fingerprints, teacher.fingerprint() if teacher else None)
         check_same_data(training_args.directory, fingerprint)

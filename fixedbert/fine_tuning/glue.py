@@ -17,11 +17,10 @@ from ..support.files import write_atomically
 from ..training.arguments import ModelArguments, read_arguments, with_recipe
 from ..training.output import Trained, record_metrics
 from ..training.plots import draw_glue
-from .class_weights import read_class_weights
 from .examples import SAMPLE_SEED, longest_first, warn_of_overlap
 from .fine_tune import FineTuningTask
 from .glue_metrics import GlueEvaluation
-from .label_columns import encode_labels
+from .label_columns import encode_labels, read_class_weights
 from .labels import REGRESSION, align_labels
 from .prediction_files import prediction_columns, write_predictions, write_submission
 from .sweep import sweep
@@ -74,7 +73,8 @@ class GlueDataArguments(FineTuningDataArguments):
         },
     )
     threshold: float = field(
-        default=0.5, metadata={"help": "For several labels per text: predict those with at least this probability."}
+        default=0.5,
+        metadata={"help": "If texts can have several labels, predict those with at least this probability."},
     )
     stride: int | None = field(
         default=None,
@@ -159,6 +159,8 @@ def fine_tune_glue(recipe: str | Path | None = None, **given: Any) -> Trained:
     """
     Fine-tunes a model for text classification or regression, evaluates it, and writes predictions.
 
+    If the call is interrupted, for example with Ctrl-C, the same call resumes from the last checkpoint.
+
     Args:
         recipe: path to a YAML file with arguments. Keyword arguments take precedence.
         given: the flags listed by `fixedbert glue --help`, as keyword arguments. The most important ones are
@@ -167,10 +169,6 @@ def fine_tune_glue(recipe: str | Path | None = None, **given: Any) -> Trained:
 
     Returns:
         The output directory and the metrics.
-
-    Raises:
-        InputError: If the arguments contradict each other, or the data are invalid.
-        KeyboardInterrupt: If the user presses Ctrl-C. The same call then resumes from the last checkpoint.
     """
     return sweep(TextClassification, **with_recipe(recipe, given))
 
@@ -181,9 +179,7 @@ class TextClassification(FineTuningTask):
     arguments = (ModelArguments, GlueDataArguments, FineTuningArguments)
     auto_class = AutoModelForSequenceClassification
 
-    def __init__(
-        self, name: str | None, config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase, arguments: tuple
-    ):
+    def __init__(self, name: str | None, config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase, arguments: Any):
         model_args, data_args, training_args = arguments
         trained_on = tuple(getattr(config, "text_column_names", None) or ())
         hub_options = {"cache_dir": model_args.cache_dir, "token": model_args.token}
@@ -276,7 +272,7 @@ class TextClassification(FineTuningTask):
             if self.name:
                 write_submission(directory, self.name, split, rows, names, predictions)
                 continue
-            columns = prediction_columns(self.evaluation.problem_type, names, predictions, probabilities)
+            columns = prediction_columns(names, predictions, probabilities)
             skipped = self.data.skipped.get(split, [])
             write_predictions(directory, rows, skipped, split_names(self.data_args.id_column_name), columns)
 

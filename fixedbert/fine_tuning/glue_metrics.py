@@ -30,7 +30,7 @@ def balanced_accuracy(labels: np.ndarray, predictions: np.ndarray) -> float:
     return recall_score(labels, predictions, labels=np.unique(labels), average="macro", zero_division=0.0)
 
 
-# Functions of label ids, 0/1 flags or scores, and predictions. For F1, the positive class has the label id 1.
+# Each function takes the labels (label ids, 0/1 flags or scores) and the predictions. F1 takes 0/1 flags.
 MEASURES = {
     "accuracy": accuracy_score,
     "exact_match": accuracy_score,  # as scikit-learn defines the accuracy of sets of labels

@@ -1,4 +1,4 @@
-"""Functions that interpret the label columns of a dataset as labels, sets of labels, or scores."""
+"""Functions that interpret label columns as labels, sets of labels, or scores, and that weight classes."""
 
 import math
 import re
@@ -14,7 +14,7 @@ from transformers import PreTrainedConfig
 
 from ..data.readers import text_problem
 from ..support.errors import InputError
-from .labels import MULTI, REGRESSION, SINGLE, problem_type_of, shorten
+from .labels import MULTI, REGRESSION, SINGLE, default_names, problem_type_of, shorten
 
 MISSING = (-1, -100)  # Hugging Face datasets and transformers use these ids for missing labels
 
@@ -41,10 +41,8 @@ class LabelFormat:
         Returns the format for the values in the label columns of all `rows`.
 
         A single column contains one label, a list of labels, or a score for each text. Several columns contain either
-        0 or 1 for each label, or scores. By default, floats are scores, as in transformers' run_glue.py.
-
-        Raises:
-            InputError: If the values are ambiguous. The message contains the name of the `source`.
+        0 or 1 for each label, or scores. By default, floats are scores, as in transformers' run_glue.py. Raises
+        InputError, with the name of the `source`, if the values are ambiguous.
         """
         values = [value for row in rows for value in row if not is_missing(value)]
         strings = {str(value) for value in values if not isinstance(value, list)}
@@ -72,12 +70,7 @@ class LabelFormat:
         return cls(MULTI if lists else SINGLE, {name: name for name in names})
 
     def parse(self, values: Sequence) -> str | float | list:
-        """
-        Returns the label, label names, score or scores for the values in the label columns of a row.
-
-        Raises:
-            ValueError: If a value is invalid.
-        """
+        """Returns a row's label, label names, score or scores. Raises ValueError if a label column is invalid."""
         if any(is_missing(value) for value in values):
             raise ValueError("the label is missing")
         is_list = isinstance(values[0], list)
@@ -115,22 +108,14 @@ class LabelFormat:
         raise ValueError(f"unknown label {value!r}; available labels: {shorten(self.names)}")
 
     def report(self, source: str, labels: Sequence, split: str):
-        """
-        Prints the number of rows with each label.
-
-        Raises:
-            InputError: If `split` is "train" and all rows have the same label.
-        """
+        """Prints how many rows have each label. Raises InputError if the "train" split has fewer than two labels."""
         if self.problem_type == REGRESSION:
             return PartialState().print(f"{source}: {len(labels):,} rows with scores (a regression)")
         counts = Counter(chain(*labels) if self.problem_type == MULTI else labels)
-        if self.problem_type == MULTI and split == "train" and len({*self.names.values()}) < 2:
-            raise InputError(f"{source}: training on lists of labels needs at least two different labels.")
+        if split == "train" and len(counts) < 2:
+            only = ", ".join(map(repr, counts)) or "empty lists"
+            raise InputError(f"{source}: training needs at least two different labels; the rows contain only {only}.")
         if self.problem_type == SINGLE and len(counts) == 1:
-            if split == "train":
-                raise InputError(
-                    f"{source}: training needs at least two different labels; all {len(labels):,} are {labels[0]!r}."
-                )
             PartialState().print(f"{source}: all rows have the same label, so the metrics say little about the model")
         names = dict.fromkeys(self.names.values())
         PartialState().print(f"{source}: labels {shorten(f'{name!r} ({counts[name]:,})' for name in names)}")
@@ -144,8 +129,8 @@ def check_label_names(names: list[str], rows: int, source: str):
         same = forms.setdefault(form if math.isnan(as_float(form)) else as_float(form), name)
         if same != name:
             raise InputError(
-                f"{source}: the labels {same!r} and {name!r} differ only in spaces, case or form; write them in the "
-                "same way, or rename one of them if they are two classes."
+                f"{source}: the labels {same!r} and {name!r} differ only in spelling; write them in the same way, or "
+                "rename one of them if they are different classes."
             )
         if len(name) > 1 and name[0] == name[-1] == '"':
             raise InputError(
@@ -157,10 +142,9 @@ def check_label_names(names: list[str], rows: int, source: str):
                 f"{source}: the label {name!r} consists of several labels; use a column of 0 and 1 for each label "
                 "(`label_column_name` a,b,c), or a .jsonl file with lists."
             )
-    words = [name for name in names if math.isnan(as_float(name))]
-    unusual = [name for name in names if name.lower().strip("+-") in ("nan", "inf", "infinity")]
-    if unusual and len(names) > len(unusual) and {*words} <= {*unusual}:
-        raise InputError(f"{source}: the label {unusual[0]!r} is not a finite number; leave missing labels empty.")
+    others = [name for name in names if not math.isfinite(as_float(name))]  # names that are not numbers
+    if 0 < len(others) < len(names) and all(name.lower().strip("+-") in ("nan", "inf", "infinity") for name in others):
+        raise InputError(f"{source}: the label {others[0]!r} is not a finite number; leave missing labels empty.")
     if (rows >= 5 and len(names) == rows) or (rows >= 20 and len(names) > 0.9 * rows):
         raise InputError(
             f"{source}: {rows:,} rows have {len(names):,} different labels, such as {shorten(names[:1])}; set "
@@ -208,9 +192,9 @@ def label_sort_key(label: str) -> tuple:
 
 def encode_labels(labels: Sequence, label_ids: Mapping[str, int], config: PreTrainedConfig) -> np.ndarray:
     """
-    Converts labels to the targets of a model. `label_ids` maps label names to the model's label ids.
+    Returns the targets of a model for labels: label ids or scores (rows,), or 0/1 flags or scores (rows, outputs).
 
-    Returns label ids or scores (rows,), or 0/1 flags or scores (rows, outputs).
+    `label_ids` maps label names to the model's label ids.
     """
     problem_type = problem_type_of(config)
     if problem_type == SINGLE:
@@ -222,3 +206,30 @@ def encode_labels(labels: Sequence, label_ids: Mapping[str, int], config: PreTra
         return flags
     scores = np.array(labels, dtype=np.float64)
     return scores if scores.ndim == 1 else scores[:, np.argsort([*label_ids.values()])]
+
+
+def read_class_weights(text: str, labels: np.ndarray, config: PreTrainedConfig) -> dict[str, float]:
+    """
+    Returns the weight of each class, and prints the weights.
+
+    `text` is "balanced", or one number per class, separated by commas. Balanced weights are inversely proportional to
+    the number of rows with each class, and their average over the rows is 1, as in scikit-learn. `labels` (rows,) are
+    the label ids in the training data, and `config` contains the names of the classes.
+
+    Raises InputError if the model does not predict one label per text, or the weights are invalid.
+    """
+    names = default_names(config)
+    if config.problem_type != SINGLE:
+        raise InputError("requires data with one label per text.", "class_weights")
+    if text == "balanced":
+        counts = np.bincount(labels, minlength=len(names))
+        weights = len(labels) / (np.count_nonzero(counts) * np.maximum(counts, 1))
+    else:
+        weights = np.array([as_float(part) for part in text.split(",")])
+        if len(weights) != len(names) or not (np.isfinite(weights) & (weights > 0)).all():
+            raise InputError(
+                f"{text!r}: must be balanced, or {len(names)} positive numbers for {shorten(names)}.", "class_weights"
+            )
+    result = dict(zip(names, weights.tolist(), strict=True))
+    PartialState().print(f"class weights: {shorten(f'{name} {weight:.4g}' for name, weight in result.items())}")
+    return result

@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from accelerate import PartialState
 from transformers import PreTrainedConfig
 
-from ..data.glue import TASKS
 from ..support.errors import InputError
 
 MAX_LISTED, MAX_CHARACTERS = 20, 100  # maximum number of labels in a message, and of characters for each
@@ -23,24 +22,19 @@ def align_labels(
     names: list[str] | None, config: PreTrainedConfig, train: bool, problem_type: str | None = None
 ) -> tuple[dict[str, int], bool]:
     """
-    Matches the labels in a dataset with the labels of a model by name. Also writes them to `config`.
+    Matches the labels in a dataset with the labels of a model by name. Also writes them to the model's `config`.
 
     Args:
         names: label names in the dataset. For regression, names of the targets, or an empty list for a single one.
             None if the dataset has no labels.
-        config: configuration of the model.
-        train: True if the model will be trained, so that its head can be replaced.
+        train: True if the model will be trained, so that its head can be replaced. Otherwise, different labels raise
+            InputError.
         problem_type: the dataset's problem type. By default, this is regression if `names` is empty.
 
     Returns:
         The model's label id for each label name in the dataset, and True if the head must be replaced because the
         model was trained for different labels or a different problem type.
-
-    Raises:
-        InputError: If neither the dataset nor the model has label names, or if the model has different labels and
-            will not be trained.
     """
-    check_label_ids(config)
     known, is_fine_tuned = label_names(config), any("SequenceClass" in name for name in config.architectures or ())
     own_type = problem_type_of(config)
     has_own_type = is_fine_tuned or config.problem_type is not None
@@ -78,16 +72,6 @@ def align_labels(
     return label_ids, new_head
 
 
-def check_label_ids(config: PreTrainedConfig):
-    """Raises InputError if id2label and label2id contradict each other."""
-    names, ids = default_names(config), config.label2id or {}
-    if {*names} == {*ids} and any(int(ids[name]) != number for number, name in enumerate(names)):
-        raise InputError(
-            f"id2label and label2id in the model's config.json assign different ids to {shorten(names)}; correct one "
-            "of them."
-        )
-
-
 def describe(names: list[str], problem_type: str) -> str:
     """Returns a description of the labels for messages, such as "one label per text (no, yes)"."""
     kind = {SINGLE: "one label per text", MULTI: "several labels per text", REGRESSION: "scores"}[problem_type]
@@ -96,7 +80,7 @@ def describe(names: list[str], problem_type: str) -> str:
 
 def assume_order(names: list[str], known: list[str]) -> dict[str, int]:
     """
-    Returns a label id for each name in the data, for a model without label names. Also prints the ids.
+    Returns a label id for each name in the data, for a model without label names, and prints them.
 
     If all names are numbers, they are the ids. Otherwise, the ids follow the order of the names.
     """
@@ -110,7 +94,7 @@ def assume_order(names: list[str], known: list[str]) -> dict[str, int]:
 
 
 def label_names(config: PreTrainedConfig) -> list[str] | None:
-    """Returns the model's label names, an empty list for a single score, or None for the defaults LABEL_0, ..."""
+    """Returns the model's label names, an empty list for a single score, or None if they are the default names."""
     names = default_names(config)
     if len(names) == 1 and problem_type_of(config) == REGRESSION:
         return []
@@ -123,27 +107,18 @@ def default_names(config: PreTrainedConfig) -> list[str]:
     return [str(name) for _, name in sorted((config.id2label or {}).items())]
 
 
-def normalize_name(name: str) -> str:
-    """Returns the name in lower case, with underscores instead of spaces and hyphens between words."""
-    return re.sub(r"(?<=\w)[-_\s]+(?=\w)", "_", name.strip()).casefold()
-
-
 def match_names(names: list[str], known: list[str]) -> list[int] | None:
-    """Returns the index of each name in `known`, or None if one is missing. Case and separators need not match."""
-    for normalize in (str, normalize_name):  # exact matches take precedence
+    """
+    Returns the index of each name in `known`, or None if one is missing.
+
+    Differences in case, and in the spaces, hyphens or underscores between words, are ignored unless all names match
+    exactly.
+    """
+    for normalize in (str, lambda name: re.sub(r"(?<=\w)[-_\s]+(?=\w)", "_", name.strip()).casefold()):
         ours, theirs = ([normalize(name) for name in labels] for labels in (names, known))
         if {*ours} <= {*theirs}:
             return [theirs.index(name) for name in ours]
     return None
-
-
-def submitted_names(task: str, names: list[str]) -> list[str]:
-    """Converts label names to the labels in GLUE's submission format. Leaves unknown names unchanged."""
-    official = [*TASKS[task].labels]
-    matched = match_names(names, official)
-    if matched is None:
-        return names
-    return [str(number) if TASKS[task].numbered else official[number] for number in matched]
 
 
 def shorten(names: Iterable[str]) -> str:

@@ -1,6 +1,5 @@
 """Fine-tuning, evaluation and prediction for extractive question answering, on SQuAD or the user's own questions."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -34,23 +33,6 @@ class SquadDataArguments(AnswerArguments, FineTuningDataArguments):
     doc_stride: int = field(default=128, metadata={"help": "Number of context tokens by which windows overlap."})
 
 
-def load_questions(
-    data_args: SquadDataArguments, skipped: dict[str, list[str]], **hub_options
-) -> Iterator[tuple[str, str, datasets.Dataset]]:
-    """
-    Loads splits, and yields "train", "validation" or "test", the name of the file or dataset, and its questions.
-
-    The keys of `skipped` are the splits to load. The ids of invalid questions are appended to its lists.
-    """
-    for kind, (source, rows) in data_args.sources({kind: kind for kind in skipped}, **hub_options).items():
-        options: dict[str, Any] = {
-            "version_2_with_negative": data_args.version_2_with_negative,
-            "answered": kind != "test",
-        }
-        options |= {"skip_bad_rows": data_args.skip_bad_rows, "skipped": skipped[kind]}
-        yield kind, source, load_squad(source, **options) if rows is None else question_rows(rows, source, **options)
-
-
 def main(argv: list[str] | None = None, prog: str | None = None):
     """Fine-tunes with command-line flags (by default `sys.argv`), and prints the results."""
     PartialState().print(fine_tune_squad(**read_arguments(argv, *QuestionAnswering.arguments, prog=prog)))
@@ -60,17 +42,14 @@ def fine_tune_squad(recipe: str | Path | None = None, **given: Any) -> Trained:
     """
     Fine-tunes a model for extractive question answering, evaluates it, and writes predictions.
 
+    If the call is interrupted, for example with Ctrl-C, the same call resumes from the last checkpoint.
+
     Args:
         recipe: path to a YAML file with arguments. Keyword arguments take precedence.
-        given: the flags listed by `fixedbert squad --help`, as keyword arguments. For example,
-            `train_file="train-v1.1.json"`, `do_train=True`.
+        given: the flags listed by `fixedbert squad --help`, as keyword arguments.
 
     Returns:
         The output directory and the metrics.
-
-    Raises:
-        InputError: If the arguments contradict each other, or the data are invalid.
-        KeyboardInterrupt: If the user presses Ctrl-C. The same call then resumes from the last checkpoint.
     """
     return sweep(QuestionAnswering, **with_recipe(recipe, given))
 
@@ -81,9 +60,7 @@ class QuestionAnswering(FineTuningTask):
     arguments = (ModelArguments, SquadDataArguments, FineTuningArguments)
     auto_class = AutoModelForQuestionAnswering
 
-    def __init__(
-        self, name: None, config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase, arguments: tuple[Any, ...]
-    ):
+    def __init__(self, name: str | None, config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase, arguments: Any):
         model_args, data_args, training_args = arguments
         if data_args.null_score_diff_threshold == "best" and not training_args.do_eval:
             raise InputError(
@@ -92,22 +69,24 @@ class QuestionAnswering(FineTuningTask):
         self.features, self.evaluations = {}, {}
         self.skipped: dict[str, list[str]] = {kind: [] for kind in training_args.kinds}
         examples: dict[str, datasets.Dataset] = {}
-        seed = training_args.sample_seed
         size = data_args.max_seq_length, data_args.doc_stride
-        hub_options = {"cache_dir": model_args.cache_dir, "token": model_args.token}
-        for kind, source, rows in load_questions(data_args, self.skipped, **hub_options):
+        splits = {kind: kind for kind in training_args.kinds}
+        sources = data_args.sources(splits, cache_dir=model_args.cache_dir, token=model_args.token)
+        for kind, (source, questions) in sources.items():
+            options: dict[str, Any] = {"skip_bad_rows": data_args.skip_bad_rows, "skipped": self.skipped[kind]}
+            options |= {"version_2_with_negative": data_args.version_2_with_negative, "answered": kind != "test"}
+            rows = load_squad(source, **options) if questions is None else question_rows(questions, source, **options)
             fitting = questions_that_fit(rows, source, tokenizer, *size, data_args.skip_bad_rows)
             self.skipped[kind] += {*rows["id"]} - {*fitting["id"]}
-            examples[kind] = sample_rows(fitting, data_args.max_samples(kind), seed)
-            options = data_args.map_options() | {"for_training": kind == "train"}
-            windows = squad_windows(examples[kind], tokenizer, *size, **options)
+            # For training, the limit applies to the questions and then to their windows, as in run_qa.py.
+            limit, seed = data_args.max_samples(kind), training_args.sample_seed
+            examples[kind] = sample_rows(fitting, limit, seed)
+            is_train = kind == "train"
+            windows = squad_windows(examples[kind], tokenizer, *size, is_train, **data_args.map_options())
             check_features(source, windows, tokenizer)
-            if kind == "train":
-                limit = data_args.max_train_samples  # of questions, and then of windows, as in run_qa.py
-                self.features[kind] = sample_rows(windows, limit, seed)
-                continue
-            self.features[kind] = longest_first(windows)
-            self.evaluations[kind] = SquadEvaluation(examples[kind], self.features[kind], data_args)
+            self.features[kind] = sample_rows(windows, limit, seed) if is_train else longest_first(windows)
+            if not is_train:
+                self.evaluations[kind] = SquadEvaluation(examples[kind], self.features[kind], data_args)
         if "validation" in examples:
             warn_of_overlap("validation", examples.get("train"), examples["validation"], ("question", "context"))
         self.evaluated = {kind: rows for kind, rows in self.features.items() if kind == "validation"}

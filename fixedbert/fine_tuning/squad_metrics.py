@@ -14,20 +14,20 @@ from transformers import EvalPrediction
 from ..data.store import as_arrays
 
 PUNCTUATION = str.maketrans("", "", string.punctuation)
-# Thai, Lao, Burmese, Khmer, Japanese and Chinese characters. These languages do not put blanks between words.
+# Thai, Lao, Burmese, Khmer, Japanese and Chinese characters. These languages do not put spaces between words.
 LETTERS = r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
-WITHOUT_BLANKS = re.compile(rf"[{LETTERS}\u3000-\u303f\uff00-\uff65]")  # also full-width punctuation
+WITHOUT_SPACES = re.compile(rf"[{LETTERS}\u3000-\u303f\uff00-\uff65]")  # also full-width punctuation
 
 
-def normalize_answer(text: str, without_blanks: bool = False) -> str:
+def normalize_answer(text: str, without_spaces: bool = False) -> str:
     """
     Lowercases text and removes ASCII punctuation, articles and repeated whitespace, as SQuAD's official scripts do.
 
-    For languages `without_blanks` between words, removes all Unicode punctuation, keeps articles, and makes each
+    For languages `without_spaces` between words, removes all Unicode punctuation, keeps articles, and makes each
     character a word, as the official script of MLQA does for Chinese (Lewis et al., 2020).
     """
     text = text.lower().translate(PUNCTUATION)
-    if without_blanks:
+    if without_spaces:
         return " ".join(re.sub(f"[{LETTERS}]", r" \g<0> ", without_punctuation(text)).split())
     return " ".join(re.sub(r"\b(a|an|the)\b", " ", text).split())
 
@@ -39,14 +39,12 @@ def without_punctuation(text: str) -> str:
 
 def normalize_both(prediction: str, answer: str) -> tuple[str, str]:
     """
-    Normalizes both texts with the same rules.
-
-    The rules for languages without blanks apply if the answer is in such a language. If the prediction is a single
-    word, they also apply if the prediction is in such a language.
+    Normalizes both texts with the same rules. Those for languages without spaces apply if the answer, or a prediction
+    that is a single word, is in such a language.
     """
     text = answer if " " in prediction else prediction + answer
-    without_blanks = WITHOUT_BLANKS.search(text) is not None
-    return normalize_answer(prediction, without_blanks), normalize_answer(answer, without_blanks)
+    without_spaces = WITHOUT_SPACES.search(text) is not None
+    return normalize_answer(prediction, without_spaces), normalize_answer(answer, without_spaces)
 
 
 def exact_match(prediction: str, answer: str) -> float:
@@ -108,14 +106,10 @@ def squad_v2_scores(
     Returns exact match and F1 for SQuAD 2.0, in percent (Rajpurkar et al., 2018).
 
     There are separate scores for questions with an answer (`HasAns_`) and without one (`NoAns_`). A question without a
-    prediction scores 0, whereas the official script ignores it.
+    prediction scores 0, whereas the official script ignores it. An empty prediction means "no answer".
 
-    Args:
-        predictions: the predicted answer for each question id. An empty text means "no answer".
-        answers: the reference answers for each question id.
-        null_scores: score of "no answer" for each question id. If given, the results also contain `best_exact` and
-            `best_f1`, the best scores that any threshold achieves, and these thresholds (`..._thresh`).
-        threshold: the prediction is "no answer" if the null score exceeds this threshold.
+    `null_scores` are the scores of "no answer". Where they exceed `threshold`, the prediction is "no answer". The
+    results then also contain the best scores that any threshold achieves, and these thresholds (`best_..._thresh`).
     """
     golds = {name: [text for text in texts if normalize_answer(text)] or [""] for name, texts in answers.items()}
     has_answer = np.array([texts != [""] for texts in golds.values()])
@@ -182,18 +176,8 @@ class SquadEvaluation:
     Converts the logits for all windows into answers, as run_qa.py does, and computes the metrics.
 
     Instances can be passed to Trainer as `compute_metrics`. The score of a span is the sum of its two logits. The
-    score of [CLS] is its minimum over all windows.
-
-    Args:
-        rows: the questions, from `question_rows`.
-        windows: the windows from `squad_windows`, in any order.
-        arguments: options for the selection of answers.
-
-    Attributes:
-        predictions: the predicted answer for each question id.
-        n_best: the best spans for each question id, with their probabilities and logits.
-        null_odds: the score of [CLS] minus the score of the best span for each question id.
-        threshold: the threshold that the last evaluation used.
+    score of [CLS] is its minimum over all windows. `rows` come from `question_rows`, and `windows`, in any order, from
+    `squad_windows`. The attributes contain the results of the last evaluation, for each question id.
     """
 
     def __init__(self, rows: datasets.Dataset, windows: datasets.Dataset, arguments: AnswerArguments):
@@ -207,10 +191,10 @@ class SquadEvaluation:
         self.version_2_with_negative = arguments.version_2_with_negative
         chosen = arguments.null_score_diff_threshold
         self.fixed_threshold = None if chosen == "best" else float(chosen)  # None to choose it in each evaluation
-        self.threshold = 0.0
+        self.threshold = 0.0  # in the last evaluation
         self.predictions: dict[str, str] = {}
-        self.n_best: dict[str, list[dict]] = {}
-        self.null_odds: dict[str, float] = {}
+        self.n_best: dict[str, list[dict]] = {}  # the best spans with their probabilities and logits
+        self.null_odds: dict[str, float] = {}  # the score of [CLS] minus the score of the best span
 
     def __call__(self, prediction: EvalPrediction) -> dict[str, float]:
         texts = self.predict(*prediction.predictions[:2])

@@ -25,10 +25,8 @@ FEATURES = datasets.Features(
 
 def load_squad(file: str, **options) -> datasets.Dataset:
     """
-    Loads the questions from a .json, .jsonl or .parquet file.
-
-    A .json file can be in SQuAD's official format. Otherwise, the rows have the columns id, context, question and
-    answers, and a .json file contains them under "data". `options` are passed to `question_rows`.
+    Loads the questions from a .json file in SQuAD's official format, or from rows with the columns id, context,
+    question and answers in a .jsonl or .parquet file, or under "data" in a .json file.
     """
     with reading(file, REDOWNLOAD, "not in SQuAD's format"):
         return question_rows(questions_in(Path(file)), file, **options)
@@ -43,14 +41,11 @@ def question_rows(
     skipped: list[str] | None = None,
 ) -> datasets.Dataset:
     """
-    Validates questions, and returns them as a dataset with the columns in FEATURES.
+    Validates the questions in the file or dataset `name`, and returns a dataset with the columns in FEATURES.
 
-    Args:
-        name: the file or dataset, for messages.
-        version_2_with_negative: accept questions without an answer, as in SQuAD 2.0.
-        answered: False for test data, where answers are optional.
-        skip_bad_rows: skip and print invalid questions instead of raising InputError.
-        skipped: a list to which the ids of the skipped questions are appended.
+    Questions without an answer are valid with `version_2_with_negative`, as in SQuAD 2.0, and in test data, which is
+    not `answered`. With `skip_bad_rows`, invalid questions are printed, and their ids are appended to the list
+    `skipped`. Otherwise, they raise InputError.
     """
     rows: dict[str, dict] = {}
     bad_rows: dict[str, str] = {}
@@ -122,9 +117,8 @@ def questions_that_fit(
     skip_bad_rows: bool = False,
 ) -> datasets.Dataset:
     """
-    Returns the questions that leave room for more than `doc_stride` context tokens.
-
-    Longer questions are invalid. They are skipped or raise InputError, depending on `skip_bad_rows`.
+    Returns the questions that leave room for more than `doc_stride` context tokens. Longer questions raise InputError,
+    or are printed with `skip_bad_rows`.
     """
     encoded = encode(tokenizer, rows["question"][:], add_special_tokens=False, return_attention_mask=False)
     room = max_seq_length - tokenizer.num_special_tokens_to_add(pair=True) - doc_stride

@@ -80,13 +80,8 @@ def sweep(task_class: type[FineTuningTask], **given: Any) -> Trained:
     Fine-tunes a model for each combination of task, settings from the grid, and seed.
 
     Each run writes to a subdirectory of `output_dir`. If there is only one run and `seeds` is not set, it writes to
-    `output_dir` itself. After an interruption, the same call continues with the runs that are not complete.
-
-    Args:
-        given: values for the fields of the dataclasses in `task_class.arguments`.
-
-    Raises:
-        InputError: If the arguments are invalid or contradict each other, or if the data is invalid.
+    `output_dir` itself. After an interruption, the same call continues with the runs that are not complete. `given`
+    contains values for the fields of the dataclasses in `task_class.arguments`.
     """
     arguments = make_arguments(given, *task_class.arguments)
     _, data_args, training_args = arguments
@@ -148,8 +143,7 @@ def sweep_directory(training_args: FineTuningArguments, given: dict[str, Any]) -
     """
     Context manager that yields OUTPUT.partial, the directory for an incomplete sweep. Renames it to OUTPUT at the end.
 
-    The same command continues an interrupted sweep in this directory. Raises InputError if the directory contains a
-    sweep with different arguments.
+    Raises InputError if OUTPUT.partial contains an interrupted sweep with different arguments.
     """
     final = output_path(training_args.output_dir)
     with output_lock(final, training_args):
@@ -172,78 +166,81 @@ def sweep_directory(training_args: FineTuningArguments, given: dict[str, Any]) -
         finish_directory(partial, final)
 
 
-# The main metric of a run is the first metric in this list that the run reports.
+# The main metric of a task is the first metric in this list that its runs report.
 MAIN_METRICS = ("combined_score", "matthews_correlation", "accuracy", "pearson", "f1")
 
 
 @dataclass
 class Summary:
-    """The values of one metric for all seeds, with one task and one combination of settings from the grid."""
+    """
+    The results of all seeds for one task and one combination of settings from the grid.
+
+    `metrics` maps the name of each metric to its values, one for each seed. The main metric, which selects the best
+    settings, comes first.
+    """
 
     task: str
     settings: dict[str, float]
-    metric: str
-    values: list[float]
-    is_main: bool  # True for the metric that selects the best settings
+    metrics: dict[str, list[float]]
 
-    def median(self) -> float:
-        return median(self.values)
+    def __post_init__(self):
+        self.metric, self.values = next(iter(self.metrics.items()), ("", []))
 
-    def line(self, note: str = "") -> str:
-        """Returns one line of the printed table, with `note` at the end."""
-        statistics = f"{self.median():>9.4f} {min(self.values):>9.4f} {max(self.values):>9.4f}"
-        settings = ", ".join(f"{name} {value:g}" for name, value in self.settings.items())
-        return f"{self.task:<19} {self.metric:<22} {statistics} {len(self.values):>6}  {settings} {note}".rstrip()
+
+def print_row(task: str, metric: str, values: list[float], settings: str = ""):
+    """Prints one row of the table with results."""
+    statistics = f"{median(values):>9.4f} {min(values):>9.4f} {max(values):>9.4f} {len(values):>6}"
+    print(f"{task:<19} {metric:<22} {statistics}  {settings}".rstrip())
 
 
 def summarize(directory: Path, runs: list[PlannedRun]):
     """Prints a table with the results of all runs, and writes results.json and results.png to `directory`."""
     files = {run: directory / run.directory / "all_results.json" for run in runs}
     results = {run: json.loads(file.read_text()) for run, file in files.items() if file.exists()}
-    summaries = summaries_of(results)
+    points = dict.fromkeys((run.task, run.settings) for run in results)
+    summaries = [summary for point in points if (summary := summary_of(*point, results)).metrics]
     if not summaries:  # predictions only
         return
-    main = [summary for summary in summaries if summary.is_main]
-    best = {task: max((s for s in main if s.task == task), key=Summary.median) for task in (s.task for s in main)}
-    with_grid = any(summary.settings for summary in summaries)
+    tasks = dict.fromkeys(summary.task for summary in summaries)
+    best = {task: max((s for s in summaries if s.task == task), key=lambda s: median(s.values)) for task in tasks}
     print(f"\n{'task':<19} {'metric':<22} {'median':>9} {'min':>9} {'max':>9} {'seeds':>6}")
     for summary in summaries:
-        if summary.is_main or not with_grid:
-            print(summary.line("<- best" if with_grid and summary is best[summary.task] else ""))
-    means = {"average": average(best.values(), summaries)} if len(best) > 1 else {}
-    if "wnli" in best and means:  # as in the BERT paper
-        means["average without wnli"] = average((best[task] for task in best if task != "wnli"), summaries)
-    for name, values in means.items():
-        print(Summary(name, {}, "", values, True).line())
+        settings = ", ".join(f"{name} {value:g}" for name, value in summary.settings.items())
+        if settings:
+            note = " <- best" if summary is best[summary.task] else ""
+            print_row(summary.task, summary.metric, summary.values, settings + note)
+        else:
+            for metric, values in summary.metrics.items():
+                print_row(summary.task, metric, values)
+    averages = {"average": average(best.values())} if len(best) > 1 else {}
+    if "wnli" in best and averages:  # as in the BERT paper
+        averages["average without wnli"] = average(best[task] for task in best if task != "wnli")
+    for name, values in averages.items():
+        print_row(name, "", values)
     content = {
         "runs": [{"task": run.task, "seed": run.seed, **dict(run.settings), **results[run]} for run in results],
         "best": {task: {**summary.settings, summary.metric: summary.values} for task, summary in best.items()},
-        **means,
+        **averages,
     }
     write_atomically(directory / "results.json", to_json(content, indent=1) + "\n")
-    draw_sweep(main, directory / "results.png")
+    draw_sweep(summaries, directory / "results.png")
 
 
-def summaries_of(results: dict[PlannedRun, dict]) -> list[Summary]:
-    """Returns summaries of all metrics for each task and combination of settings. The main metric comes first."""
-    summaries = []
-    for task, settings in dict.fromkeys((run.task, run.settings) for run in results):
-        seeds = [result for run, result in results.items() if (run.task, run.settings) == (task, settings)]
-        metrics = [name for name in seeds[0] if is_metric(name) and all(seed[name] is not None for seed in seeds)]
-        candidates = [*(f"eval_{name}" for name in MAIN_METRICS), *metrics]
-        main = next((name for name in candidates if name in metrics), None)
-        for name in sorted(metrics, key=lambda name: name != main):
-            values = [seed[name] for seed in seeds]
-            summaries.append(Summary(task or "data", dict(settings), name[len("eval_") :], values, name == main))
-    return summaries
+def summary_of(task: str | None, settings: tuple[tuple[str, float], ...], results: dict[PlannedRun, dict]) -> Summary:
+    """Returns the summary for one task and one combination of settings. Omits metrics that are NaN for a seed."""
+    seeds = [result for run, result in results.items() if (run.task, run.settings) == (task, settings)]
+    reported = [name for name in seeds[0] if is_metric(name) and all(seed[name] is not None for seed in seeds)]
+    main = [name for name in (f"eval_{metric}" for metric in MAIN_METRICS) if name in reported][:1]
+    names = dict.fromkeys([*main, *reported])
+    metrics = {name.removeprefix("eval_"): [seed[name] for seed in seeds] for name in names}
+    return Summary(task or "data", dict(settings), metrics)
 
 
-def average(best: Iterable[Summary], summaries: list[Summary]) -> list[float]:
+def average(best: Iterable[Summary]) -> list[float]:
     """Returns each seed's average over the tasks in `best`. MNLI counts as the average of its validation sets."""
     scores = []
-    for main in best:
-        names = (main.metric, f"{main.metric}_mm")
-        same_runs = [s for s in summaries if (s.task, s.settings) == (main.task, main.settings)]
-        values = [summary.values for summary in same_runs if summary.metric in names]
+    for summary in best:
+        names = (summary.metric, f"{summary.metric}_mm")
+        values = [values for name, values in summary.metrics.items() if name in names]
         scores.append([mean(pair) for pair in zip(*values, strict=True)])
     return [mean(values) for values in zip(*scores, strict=True)]

@@ -49,11 +49,7 @@ def unscale(logits, config: PreTrainedConfig):
 
 
 def mean_and_std(values, config: PreTrainedConfig) -> tuple:
-    """
-    Returns the stored means and standard deviations, (outputs,) each, or None and None if the targets are not scaled.
-
-    They are tensors if `values` is a tensor, and otherwise arrays.
-    """
+    """Returns the stored means and standard deviations (outputs,), in the type of `values`, or None for both."""
     if getattr(config, "target_std", None) is None:
         return None, None
     convert = values.new_tensor if isinstance(values, torch.Tensor) else np.array

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -29,24 +29,18 @@ class TextData:
     """
     Data for text classification or regression.
 
-    Each split has the columns `sentence1`, `sentence2` (only for text pairs), `label` (not in test splits; a name, a
-    list of names, a score or a list of scores), `row` (the position in the file, from 0), and `ids` (in test splits)
-    or, for GLUE, `index`.
+    The splits, such as "train" or "validation_mismatched", have the columns `sentence1`, `sentence2` (only for text
+    pairs), `label` (not in test splits; a name, a list of names, a score or a list of scores), `row` (the position in
+    the file, from 0), and `ids` (in test splits) or, for GLUE, `index`.
 
-    Attributes:
-        labels: label names. For regression, the names of the targets, or an empty list for a single one. None if no
-            split has labels.
-        splits: a dataset for each split, such as "train" or "validation_mismatched".
-        problem_type: the `problem_type` of a model for this data. None if no split has labels.
-        text_columns: names of the text columns in the file or dataset.
-        skipped: for each split, the columns `row` and `ids` of the invalid rows.
+    `labels` are the label names. For regression, they are the names of the targets, or empty for a single target.
     """
 
-    labels: list[str] | None
+    labels: list[str] | None  # None if no split has labels
     splits: dict[str, datasets.Dataset]
-    problem_type: str | None = None
-    text_columns: tuple[str, ...] = ()
-    skipped: dict[str, list[dict]] = field(default_factory=dict)
+    problem_type: str | None = None  # of a model for this data; None if no split has labels
+    text_columns: tuple[str, ...] = ()  # names in the file or dataset
+    skipped: dict[str, list[dict]] = field(default_factory=dict)  # `row` and `ids` of the invalid rows in each split
 
     def of_kind(self, kind: str) -> dict[str, datasets.Dataset]:
         """Returns the "train", "validation" or "test" splits. For MNLI, the matched split comes first."""
@@ -55,18 +49,11 @@ class TextData:
 
 @dataclass(frozen=True)
 class Columns:
-    """
-    The columns of a file or dataset to read.
+    """The columns of a file or dataset to read."""
 
-    Args:
-        texts: one or two text columns.
-        labels: the label columns. Empty to read no labels.
-        ids: columns that identify the rows.
-    """
-
-    texts: tuple[str, ...]
-    labels: tuple[str, ...] = ()
-    ids: tuple[str, ...] = ()
+    texts: tuple[str, ...]  # one or two
+    labels: tuple[str, ...] = ()  # empty to read no labels
+    ids: tuple[str, ...] = ()  # identify the rows
 
     def check(self, source: str, available: list[str]):
         """Raises InputError if a column does not exist."""
@@ -76,34 +63,19 @@ class Columns:
 
 @dataclass(frozen=True)
 class ReadingOptions:
-    """
-    Options for reading the splits of a dataset.
+    """Options for reading the splits of a dataset."""
 
-    Args:
-        text_columns: names of one or two columns. By default, names used by GLUE are recognized.
-        expected_columns: the text columns on which the model was trained, which are used if they exist.
-        label_columns: names of the label columns, which are ignored in the test split.
-        id_columns: names of the columns that identify the rows of the test split.
-        labels: the format of the labels. By default, it is inferred from the first split, usually the training split.
-        do_regression: True if labels are scores. By default, floats are scores, as in transformers' run_glue.py.
-        skip_bad_rows: skip and print invalid rows instead of raising InputError.
-        max_samples: number of rows to draw for "train", "validation" and "test". By default, all rows are read.
-        seed: seed for drawing rows and for the validation split.
-        validation_percentage: percentage of the training rows that become the validation split.
-        official: accept empty texts and skip rows with too few fields, like the version of GLUE on the Hub.
-    """
-
-    text_columns: tuple[str, ...] | None = None
-    expected_columns: tuple[str, ...] = ()
-    label_columns: tuple[str, ...] = ("label",)
-    id_columns: tuple[str, ...] = ()
-    labels: LabelFormat | None = None
-    do_regression: bool | None = None
-    skip_bad_rows: bool = False
-    max_samples: Mapping[str, int | None] = field(default_factory=dict)
-    seed: int = SAMPLE_SEED
-    validation_percentage: int | None = None
-    official: bool = False
+    text_columns: tuple[str, ...] | None = None  # one or two; by default, names used by GLUE are recognized
+    expected_columns: tuple[str, ...] = ()  # text columns on which the model was trained; used if they exist
+    label_columns: tuple[str, ...] = ("label",)  # ignored in the test split
+    id_columns: tuple[str, ...] = ()  # identify the rows of the test split
+    labels: LabelFormat | None = None  # by default, inferred from the first split, usually the training split
+    do_regression: bool | None = None  # True if labels are scores; by default, floats are scores, as in run_glue.py
+    skip_bad_rows: bool = False  # skip and print invalid rows instead of raising InputError
+    max_samples: Mapping[str, int | None] = field(default_factory=dict)  # rows to draw for each kind of split
+    seed: int = SAMPLE_SEED  # for drawing rows and for the validation split
+    validation_percentage: int | None = None  # percentage of the training rows that become the validation split
+    official: bool = False  # accept empty texts and skip rows with too few fields, like GLUE on the Hub
 
 
 class RowSource:
@@ -128,8 +100,7 @@ class RowSource:
         """
         Returns the `expected` columns, on which a model was trained, if they exist, or else those known from GLUE.
 
-        Raises:
-            InputError: If the columns are unknown or ambiguous.
+        Raises InputError if the columns are unknown or ambiguous.
         """
         if expected and {*expected} <= {*self.columns}:
             return expected
@@ -160,7 +131,9 @@ class RowSource:
             if columns.ids:
                 entry["ids"] = ["" if values.get(name) is None else str(values[name]) for name in columns.ids]
             try:
-                check_row(values, problem, columns.texts, options.official)
+                if problem:
+                    raise ValueError(problem)
+                check_texts(values, columns.texts, options.official)
                 texts = {f"sentence{n}": values[column] for n, column in enumerate(columns.texts, start=1)}
                 if columns.labels and labels:
                     entry["label"] = labels.parse([values.get(column) for column in columns.labels])
@@ -180,30 +153,22 @@ class RowSource:
 def dataset_rows(data: datasets.Dataset) -> Iterator[FileRow]:
     """Yields the rows of a dataset. Label ids become label names, or None for -1, which stands for a missing label."""
 
-    def name_of(kind, value):
-        if isinstance(kind, datasets.List) and isinstance(kind.feature, datasets.ClassLabel):
-            return None if value is None else [name_of(kind.feature, item) for item in value]
+    def decode(kind, value):
+        if isinstance(value, list):
+            return [decode(kind, item) for item in value]
         return None if value is None or value < 0 else kind.int2str(value)
 
-    classes = {
-        name: kind
-        for name, kind in data.features.items()
-        if isinstance(getattr(kind, "feature", kind), datasets.ClassLabel)
-    }
-    number = 0
-    for batch in data.iter(1000):
-        for name, kind in classes.items():
-            batch[name] = [name_of(kind, value) for value in batch[name]]
-        for values in zip(*batch.values(), strict=True):
-            yield FileRow(number, dict(zip(batch, values, strict=True)))
-            number += 1
+    kinds = {name: getattr(feature, "feature", feature) for name, feature in data.features.items()}
+    classes = {name: kind for name, kind in kinds.items() if isinstance(kind, datasets.ClassLabel)}
+    batches = data.iter(1000)
+    rows = (dict(zip(batch, values, strict=True)) for batch in batches for values in zip(*batch.values(), strict=True))
+    for number, row in enumerate(rows):
+        yield FileRow(number, row | {name: decode(kind, row[name]) for name, kind in classes.items()})
 
 
-def check_row(values: dict, problem: str | None, texts: tuple[str, ...], empty_allowed: bool):
-    """Raises ValueError if a text is missing or invalid, or if the reader found a `problem`."""
-    if problem:
-        raise ValueError(problem)
-    for column in texts:
+def check_texts(values: dict, columns: tuple[str, ...], empty_allowed: bool):
+    """Raises ValueError if a text in a row is missing or invalid."""
+    for column in columns:
         text = values.get(column)
         if problem := text_problem(text, repr(column)):
             raise ValueError(problem)
@@ -220,18 +185,12 @@ def load_task(
     **options,
 ) -> TextData:
     """
-    Loads a GLUE task.
+    Loads the splits in `kinds` ("train", "validation" and "test") of a GLUE task.
 
-    Args:
-        name: a key in TASKS.
-        data_dir: directory with the original GLUE download. By default, the task is loaded from the Hub.
-        kinds: kinds of splits to load: "train", "validation" and "test".
-        skip_bad_rows: skip and print invalid rows instead of raising InputError.
-        hub_options: `cache_dir` and `token` for downloads from the Hub.
-        options: `max_samples` and `seed`, as in ReadingOptions.
+    `data_dir` is the directory with the original GLUE download. By default, the task is loaded from the Hub, with
+    `cache_dir` and `token` in `hub_options`. `options` are fields of ReadingOptions, such as `max_samples`.
 
-    Raises:
-        InputError: If the task is unknown or lacks a split, a file is not found, or a row is invalid.
+    Raises InputError if the task is unknown or lacks a split, a file is not found, or a row is invalid.
     """
     if name not in TASKS:
         raise InputError(f"unknown `task_name` {name!r}; available tasks: {', '.join(TASKS)}.")
@@ -239,28 +198,25 @@ def load_task(
     files = {split: file for split, file in task.files.items() if split.split("_")[0] in kinds}
     if absent := set(kinds) - {split.split("_")[0] for split in files}:
         raise InputError(f"the GLUE task {name} has no {' and no '.join(sorted(absent))} split.")
-    texts, label_column, label_names = task.texts, "label", {label: label for label in task.labels}
+    texts, label_column, ids = task.texts, "label", task.labels
     if data_dir is None:
-        config = task.dataset_config_name or name
-        hub = load_from_hub(task.dataset_name, config, **(hub_options or {}))
-        origin = f"{task.dataset_name}, {config}"
-        sources = {split: RowSource(f"{origin}, {split}", dataset_rows(hub[split])) for split in files}
+        hub = load_from_hub(task.dataset_name, config := task.dataset_config_name or name, **(hub_options or {}))
+        names = {split: f"{task.dataset_name}, {config}, {split}" for split in files}
+        sources = {split: RowSource(names[split], dataset_rows(hub[split])) for split in files}
     else:
-        directories = (Path(data_dir, task.folder), Path(data_dir, "diagnostic"))
-        directory = next((path for path in directories if path.is_dir()), Path(data_dir))
+        texts, label_column = task.file_texts, task.label
+        ids = tuple(map(str, range(len(task.labels)))) if task.numbered else task.labels
+        candidates = (Path(data_dir, task.folder), Path(data_dir, "diagnostic"))
+        directory = next((path for path in candidates if path.is_dir()), Path(data_dir))
         headers = {split: None if split == "test" else task.header for split in files}
         sources = {
             split: RowSource.from_file(directory / file, header=headers[split], raw=True)
             for split, file in files.items()
         }
-        texts, label_column = task.file_texts, task.label
-        if task.numbered:
-            label_names = {str(number): label for number, label in enumerate(task.labels)}
-    labels = LabelFormat(SINGLE if label_names else REGRESSION, label_names)
+    labels = LabelFormat(SINGLE if ids else REGRESSION, dict(zip(ids, task.labels, strict=True)))
     columns: dict[str, Any] = {"text_columns": texts, "label_columns": (label_column,), "labels": labels}
     data = read_splits(sources, ReadingOptions(**columns, skip_bad_rows=skip_bad_rows, official=True, **options))
-    data.text_columns = task.texts
-    return data
+    return replace(data, text_columns=task.texts)
 
 
 def load_files(files: Mapping[str, str], **options) -> TextData:
@@ -299,11 +255,9 @@ def split_rows(
     rows: datasets.Dataset, percentage: int, seed: int, labels: list[str] | None
 ) -> dict[str, datasets.Dataset]:
     """
-    Splits rows at random into "train" and "validation".
+    Splits rows at random into "train" and "validation", which contains the given percentage of the rows.
 
-    Args:
-        percentage: percentage of the rows for validation.
-        labels: if given, both parts have the same fraction of each label. Labels that occur once stay in training.
+    With `labels`, both parts have the same fraction of each label. Labels that occur once stay in training.
     """
     counts = Counter(labels or ())
     common = [index for index in range(len(rows)) if labels is None or counts[labels[index]] > 1]

@@ -8,6 +8,7 @@ from typing import ClassVar
 import datasets
 import numpy as np
 import torch
+from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, mse_loss
 from torch.utils.data import Sampler, SequentialSampler
 from transformers import DataCollatorWithPadding, EarlyStoppingCallback, EvalPrediction
@@ -18,7 +19,6 @@ from ..support.errors import InputError
 from ..training.arguments import CommonArguments
 from ..training.speed import has_bf16
 from ..training.trainer import CommonTrainer
-from .class_weights import describe_weights, weighted_cross_entropy
 from .distillation import Teacher
 from .examples import SAMPLE_SEED
 from .glue_metrics import lower_is_better
@@ -154,17 +154,15 @@ class ExampleSampler(Sampler):
     In contrast, transformers' sampler groups the examples of a single process, and uses the global random generator,
     whose state differs between processes because of dropout.
 
-    Args:
-        lengths: number of tokens in each window.
-        examples: index of the example for each window. None if each example is a single window.
+    `lengths` (windows,) contains the number of tokens in each window, and `examples` (windows,) the index of its
+    example.
     """
 
     def __init__(
-        self, lengths: list[int], step_size: int, seed: int, examples: list[int] | None, group_by_length: bool = True
+        self, lengths: list[int], examples: np.ndarray, step_size: int, seed: int, group_by_length: bool = True
     ):
-        self.lengths, self.step_size, self.seed, self.epoch = np.array(lengths), step_size, seed, 0
-        self.examples = np.arange(len(lengths)) if examples is None else np.array(examples)
-        self.group_by_length = group_by_length
+        self.lengths, self.examples, self.step_size = np.array(lengths), examples, step_size
+        self.seed, self.epoch, self.group_by_length = seed, 0, group_by_length
 
     def set_epoch(self, epoch: int):
         self.epoch = epoch
@@ -191,15 +189,13 @@ class ExampleSampler(Sampler):
 
 class FineTuningTrainer(CommonTrainer):
     """
-    Trainer for features with a `length` column.
+    Trainer for features with a `length` column. For windows, the column `example` contains the index of the example.
 
     Args:
         pad_to: number of tokens to which examples are padded. By default, the length of the longest in each batch.
-        teacher: if given, the training loss is (1 - weight) * label loss + weight * distillation loss. The evaluation
-            loss is always the label loss.
-        class_weights: weight of each class in the label loss during training.
-        pool: "mean" or "max", which combines the logits for the windows of an example. The column `example` contains
-            the index of the example for each window.
+        teacher: if given, the training loss is (1 - weight) * label loss + weight * distillation loss.
+        class_weights: weight of each class in the label loss. Like the teacher, they are only used in training.
+        pool: "mean" or "max", which combines the logits for the windows of an example.
     """
 
     args: FineTuningArguments
@@ -222,7 +218,8 @@ class FineTuningTrainer(CommonTrainer):
         self.teacher, self.class_weights, self.pool = teacher, class_weights, pool
         self.notes = [f"Evaluated in {self.dtype_name}"] if self.args.do_eval else []
         if class_weights is not None:
-            self.notes.append(f"Class weights in the training loss: {describe_weights(class_weights)}")
+            weights = ", ".join(f"{name} {weight:.4g}" for name, weight in class_weights.items())
+            self.notes.append(f"Class weights in the training loss: {weights}")
         self.columns = {*signature(self.model.forward).parameters, "label"}  # used in batches
         if teacher is not None:
             module: torch.nn.Module = teacher.model
@@ -239,16 +236,13 @@ class FineTuningTrainer(CommonTrainer):
     def get_train_dataloader(self):
         args, rows = self.args, self.train_dataset
         assert isinstance(rows, datasets.Dataset)
-        examples = rows["example"][:] if "example" in rows.column_names else None
-        has_windows = examples is not None and len({*examples}) < len(examples)
+        examples = np.array(rows["example"][:]) if "example" in rows.column_names else np.arange(len(rows))
         group_by_length = args.train_sampling_strategy == "group_by_length"
-        if not (group_by_length or has_windows):
+        if not group_by_length and len(np.unique(examples)) == len(rows):
             return super().get_train_dataloader()
         step_size = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
         seed = args.seed if args.data_seed is None else args.data_seed
-        sampler = ExampleSampler(
-            rows["length"][:], step_size, seed, examples if has_windows else None, group_by_length
-        )
+        sampler = ExampleSampler(rows["length"][:], examples, step_size, seed, group_by_length)
         return self.loader(self.inputs_of(rows), args.train_batch_size, sampler)
 
     def get_eval_dataloader(self, eval_dataset=None):
@@ -284,11 +278,7 @@ class FineTuningTrainer(CommonTrainer):
         return (loss, outputs) if return_outputs else loss
 
     def evaluation_loop(self, *args, metric_key_prefix="eval", **kwargs):
-        """
-        Returns the predictions and labels for each example, in the original order, with the metrics.
-
-        Without a column `example`, they are in the order of the dataset.
-        """
+        """Returns the metrics, and the predictions and labels for each example. Pools the windows of each example."""
         compute_metrics, self.compute_metrics = self.compute_metrics, None
         try:
             output = super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)
@@ -332,22 +322,28 @@ def mean_loss(predictions: np.ndarray | tuple, labels: np.ndarray | tuple, probl
     return torch.stack(losses).mean().item()
 
 
+def weighted_cross_entropy(logits: Tensor, labels: Tensor, weights: list[float]) -> Tensor:
+    """
+    Returns the average over the rows of the weighted cross-entropy, for logits (B, C) and label ids (B,).
+
+    The sum is divided by the number of rows, as if the weights were part of each row's loss. The average over a step
+    is then exactly the average of its batches, weighted by their number of rows. PyTorch divides by the sum of the
+    weights, which differs between batches, so that the gradient would depend on how a step is divided into batches.
+    """
+    losses = cross_entropy(
+        logits.float(), labels, weight=logits.new_tensor(weights, dtype=torch.float32), reduction="sum"
+    )
+    return losses / len(labels)
+
+
 def pool_windows(outputs: np.ndarray, examples: np.ndarray, pool: str = "mean") -> np.ndarray:
     """
-    Combines the outputs of the windows of each text.
+    Returns an array (N, ...) with the average ("mean") or maximum ("max") over the windows of each of N texts.
 
-    Args:
-        outputs: logits or labels (windows, ...).
-        examples: index of the text for each window, (windows,). All indices from 0 to N - 1 occur.
-        pool: "mean" or "max".
-
-    Returns:
-        An array (N, ...) with the average or the maximum for each text, in the order of the texts.
+    `outputs` (windows, ...) are logits or labels, and `examples` (windows,) contains the index of each window's text.
     """
     order = np.argsort(examples, kind="stable")
     starts = np.flatnonzero(np.diff(examples[order], prepend=-1))
-    if len(starts) == len(order):
-        return outputs[order]
     if pool == "max":
         return np.maximum.reduceat(outputs[order], starts)
     sums = np.add.reduceat(outputs[order].astype(np.float64), starts)

@@ -42,7 +42,7 @@ def test_formats(rows, columns, problem_type, names, parsed):
         ([("1", "2"), ("0", "1")], ("a", "b"), None, "the columns a, b contain values other than 0 and 1"),
         ([("1", "yes"), ("0", "0.5")], ("a", "b"), None, "set `do_regression` if they are scores"),
         ([([0.5, 1.5],)], ("label",), None, "the labels are lists of floats"),
-        ([("pos",), ("Pos",)], ("label",), None, "'Pos' and 'pos' differ only in spaces, case or form"),
+        ([("pos",), ("Pos",)], ("label",), None, "'Pos' and 'pos' differ only in spelling"),
         ([("1",), ("1.0",), ("x",)], ("label",), None, "'1' and '1.0' differ only"),
         ([(2.5,), (float("inf"),)], ("label",), None, "the label 'inf' is not a finite number"),
         ([("1",), ("2",), ("nan",)], ("label",), None, "the label 'nan' is not a finite number"),
@@ -86,7 +86,7 @@ def test_lists_need_two_labels():
     """Lists that are all empty, or contain a single label, are refused for training."""
     for lists in ([([],), ([],)], [(["a"],), ([],)]):
         labels = infer(lists)
-        with pytest.raises(InputError, match="a.csv: training on lists of labels needs at least two different labels"):
+        with pytest.raises(InputError, match="a.csv: training needs at least two different labels"):
             labels.report("a.csv", [labels.parse(row) for row in lists], "train")
 
 
@@ -124,6 +124,3 @@ def test_problem_types_are_not_overwritten(capsys):
     assert align_labels(None, config, False) == ({"a": 0, "b": 1}, False) and config.problem_type == MULTI
     assert align_labels(["a", "b"], config, True, SINGLE)[1] and config.problem_type == SINGLE
     assert "head for several labels per text (a, b) with a new head for one label per text" in capsys.readouterr().out
-    config = BertConfig(id2label=names, label2id={"a": 1, "b": 0}, **FINE_TUNED)
-    with pytest.raises(InputError, match="id2label and label2id .* assign different ids to a, b"):
-        align_labels(["a", "b"], config, True)

@@ -11,11 +11,16 @@ from helpers.tiny_tasks import QUICK, WORDS
 from torch.nn.functional import cross_entropy
 from transformers import AutoModelForSequenceClassification, BertConfig, BertTokenizer
 
-from fixedbert.fine_tuning.class_weights import read_class_weights, weighted_cross_entropy
 from fixedbert.fine_tuning.glue import GlueDataArguments
 from fixedbert.fine_tuning.glue import main as run_glue
+from fixedbert.fine_tuning.label_columns import read_class_weights
 from fixedbert.fine_tuning.target_scaling import choose_scaling, scale, unscale
-from fixedbert.fine_tuning.trainer import ExampleSampler, FineTuningArguments, pool_windows
+from fixedbert.fine_tuning.trainer import (
+    ExampleSampler,
+    FineTuningArguments,
+    pool_windows,
+    weighted_cross_entropy,
+)
 from fixedbert.support.errors import InputError
 
 
@@ -194,9 +199,9 @@ def test_windows_of_long_texts(model, tmp_path, pool, capsys):
 
 def test_one_window_of_each_text_per_epoch():
     """Each epoch draws one window of each text, and different epochs draw different windows."""
-    examples = [0] * 5 + [1] + [2] * 7
+    examples = np.array([0] * 5 + [1] + [2] * 7)
     for grouped in (True, False):
-        sampler = ExampleSampler([4 + n for n in range(13)], 2, 3, examples, grouped)
+        sampler = ExampleSampler([4 + n for n in range(13)], examples, 2, 3, grouped)
         epochs = []
         for epoch in range(9):
             sampler.set_epoch(epoch)

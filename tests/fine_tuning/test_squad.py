@@ -9,9 +9,9 @@ import pytest
 from pyarrow import parquet
 from transformers import BertTokenizer, EvalPrediction
 
-from fixedbert.fine_tuning.squad import SquadDataArguments, load_questions
+from fixedbert.fine_tuning.squad import SquadDataArguments
 from fixedbert.fine_tuning.squad_metrics import AnswerArguments, SquadEvaluation
-from fixedbert.fine_tuning.squad_questions import FEATURES, load_squad, questions_that_fit
+from fixedbert.fine_tuning.squad_questions import FEATURES, load_squad, question_rows, questions_that_fit
 from fixedbert.fine_tuning.squad_windows import squad_windows
 from fixedbert.support.errors import InputError
 
@@ -350,15 +350,15 @@ def test_sources_of_questions(tmp_path, monkeypatch):
     hub = {"train": datasets.Dataset.from_list([row, {**row, "id": "2"}])}
     monkeypatch.setattr("fixedbert.fine_tuning.trainer.load_from_hub", lambda *_, **__: hub)
     arguments = SquadDataArguments(dataset_name="me/mine")
-    ((kind, source, rows),) = load_questions(arguments, {"train": []})
+    ((kind, (source, rows)),) = arguments.sources({"train": "train"}).items()
     assert (kind, source) == ("train", "me/mine, train")
-    assert rows.to_list() == [{k: row[k] for k in FEATURES} | {"id": i} for i in "12"]
+    assert question_rows(rows, source).to_list() == [{k: row[k] for k in FEATURES} | {"id": i} for i in "12"]
     with pytest.raises(InputError, match="me/mine has no split 'validation'; available splits: train"):
-        [*load_questions(arguments, {"validation": []})]
+        arguments.sources({"validation": "validation"})
     with pytest.raises(InputError, match="`dataset_name` cannot be combined with `train_file`"):
         SquadDataArguments(dataset_name="me/mine", train_file="a.json")
     with pytest.raises(InputError, match="no data specified; set `dataset_name`, or set `test_file`"):
-        [*load_questions(SquadDataArguments(train_file="a.json"), {"test": []})]
+        SquadDataArguments(train_file="a.json").sources({"test": "test"})
 
 
 def test_tokenizers_that_pad_on_the_left_are_refused(tokenizer):

@@ -288,7 +288,7 @@ def test_samples_are_drawn_at_random(tmp_path, capsys):
     assert f"{file}: labels 'no' ({no}), 'yes' ({yes})" in capsys.readouterr().out
     assert load_files({"train": file}, seed=4, **options).splits["train"]["row"][:] != rows["row"][:]
     sorted_file = own_file(tmp_path, "text\tlabel\n" + "x\tno\n" * 99 + "y\tyes\n", "b.tsv")
-    with pytest.raises(InputError, match="at least two different labels; all 5 are 'no'"):
+    with pytest.raises(InputError, match="at least two different labels; the rows contain only 'no'"):
         load_files({"train": sorted_file}, max_samples={"train": 5})
     load_files({"validation": sorted_file}, max_samples={"validation": 5})
     assert "all rows have the same label" in capsys.readouterr().out
@@ -322,7 +322,7 @@ def test_validation_split_is_stratified(tmp_path):
         ("a.jsonl", '{"text": 7.5, "label": "a"}\n', r"a\.jsonl, line 1: 'text' must be text, not float"),
         ("a.jsonl", '{"text": "x", "label": {"a": 1}}\n', "line 1: the label is neither a string nor a number"),
         ("a.jsonl", '{"text": "x", "label": "\\ud83d"}\n', "unpaired surrogate"),
-        ("a.tsv", "text\tlabel\nx\t1\ny\t1\n", r"a\.tsv: training needs at least two different labels; all 2 are '1'"),
+        ("a.tsv", "text\tlabel\nx\t1\ny\t1\n", r"a\.tsv: training needs at least two different labels; the"),
         ("a.tsv", "text\tlabel\n", r"a\.tsv contains no rows"),
     ],
 )
