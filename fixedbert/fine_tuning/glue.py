@@ -92,7 +92,7 @@ class GlueDataArguments(FineTuningDataArguments):
         if len(texts) > 2:
             raise InputError("accepts at most two columns.", "text_column_names")
         if taken := {"row", "prediction", "probability"} & {*split_names(self.id_column_name)}:
-            raise InputError(f"{taken.pop()}: a column of predictions.csv has this name.", "id_column_name")
+            raise InputError(f"{taken.pop()}: predictions.csv already has a column with this name.", "id_column_name")
         if percentage is not None and not 0 < percentage < 100:
             raise InputError(f"{percentage}: must be between 1 and 99.", "validation_split_percentage")
         for name in ("validation_file", "task_name"):
