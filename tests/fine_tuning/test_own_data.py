@@ -249,7 +249,7 @@ def test_text_columns_of_the_model(model, tmp_path, capsys):
 @pytest.mark.parametrize(
     "more, sentence",
     [
-        ({"id_column_name": "row", "train_file": "single"}, "`id_column_name` row: predictions.csv already has a column"),
+        ({"id_column_name": "row", "train_file": "single"}, "`id_column_name` row: predictions.csv already"),
         ({"stride": 5, "train_file": "pairs"}, "`stride` 5: requires single texts"),
         (
             {"stride": 11, "max_seq_length": 13, "train_file": "single"},
