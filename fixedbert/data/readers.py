@@ -62,8 +62,14 @@ class DataFile:
 
     def lines(self) -> Iterator[str]:
         """Yields the lines of the file as text, decompressed if necessary."""
+        decompressor = fsspec.compression.compr.get(fsspec.utils.infer_compression(str(self.path)))
         with open(self.path, "rb") as raw:
-            for line in decode_lines(decompress(raw, self.path), self.path):
+            stream: io.BufferedIOBase | BinaryIO = raw
+            if self.path.suffix in COMPRESSIONS:
+                if decompressor is None:
+                    raise InputError(f"{self.path}: install zstandard to read {self.path.suffix} files.")
+                stream = io.BufferedReader(decompressor(raw, mode="rb"))
+            for line in decode_lines(stream, self.path):
                 self.position = raw.tell()
                 yield line
 
@@ -76,15 +82,6 @@ class DataFile:
 def file_format(file: Path) -> str:
     """Returns the file name suffix without the compression suffix, for example .txt for a.txt and a.txt.gz."""
     return Path(file.stem).suffix if file.suffix in COMPRESSIONS else file.suffix
-
-
-def decompress(raw: BinaryIO, file: Path) -> io.BufferedIOBase | BinaryIO:
-    if file.suffix not in COMPRESSIONS:
-        return raw
-    decompressor = fsspec.compression.compr.get(fsspec.utils.infer_compression(str(file)))
-    if decompressor is None:
-        raise InputError(f"{file}: install zstandard to read {file.suffix} files.")
-    return io.BufferedReader(decompressor(raw, mode="rb"))
 
 
 def decode_lines(stream: io.BufferedIOBase | BinaryIO, file: Path) -> Iterator[str]:

@@ -29,7 +29,9 @@ def read_sequences(
         rows = pad(torch.tensor(ids).view(-1, size), (1, 0), value=tokenizer.cls_token_id)
         return pad(rows, (0, 1), value=tokenizer.sep_token_id)
 
-    for ids in tokenize_lines(sources, tokenizer):
+    for line in (line for source in sources for line in CorpusReader(Corpus(source, document_boundary="line"))):
+        assert isinstance(line, str)  # only "column" and "sentence_lines" yield lists of sentences
+        ids = encode(tokenizer, line, add_special_tokens=False, verbose=False)["input_ids"]
         tokens += ids
         total += len(ids)
         unknown += ids.count(tokenizer.unk_token_id)
@@ -39,10 +41,3 @@ def read_sequences(
         tokens = tokens[complete:]
     if len(tokens) >= size:
         yield batch(tokens[: len(tokens) // size * size])
-
-
-def tokenize_lines(sources: list[str], tokenizer: PreTrainedTokenizerBase) -> Iterator[list[int]]:
-    for source in sources:
-        for line in CorpusReader(Corpus(source, document_boundary="line")):
-            assert isinstance(line, str)  # only "column" yields lists of sentences
-            yield encode(tokenizer, line, add_special_tokens=False, verbose=False)["input_ids"]

@@ -46,7 +46,9 @@ class LabelFormat:
         """
         values = [value for row in rows for value in row if not is_missing(value)]
         strings = {str(value) for value in values if not isinstance(value, list)}
-        scores = do_regression or (do_regression is None and are_floats(strings))
+        # Floats, as pandas would parse them: numbers of which some have a decimal point or an exponent.
+        are_floats = all(math.isfinite(as_float(text)) for text in strings) and any({*".eE"} & {*t} for t in strings)
+        scores = do_regression or (do_regression is None and are_floats)
         if len(columns) > 1:
             flags = {flag_of(value) for value in values if not is_placeholder(value)}
             are_flags = do_regression is False or (do_regression is None and flags <= {0, 1})
@@ -169,11 +171,6 @@ def flag_of(value: object) -> float:
 def normalized(value: object) -> str:
     """Returns a label as a string in which equal characters have equal code points (NFC)."""
     return unicodedata.normalize("NFC", str(value))
-
-
-def are_floats(labels: Collection[str]) -> bool:
-    """Returns True if pandas would parse these labels as floats instead of integers or strings."""
-    return all(math.isfinite(as_float(label)) for label in labels) and any(set(".eE") & {*label} for label in labels)
 
 
 def as_float(label: object) -> float:
