@@ -23,9 +23,7 @@ def write_submission(
 
     `predictions` (rows,) are indices into `class_names`, or scores if `class_names` is empty.
     """
-    labels = [*TASKS[task].labels]
-    matched = match_names(class_names, labels)
-    names = class_names if matched is None else [str(n) if TASKS[task].numbered else labels[n] for n in matched]
+    names = submitted_names(task, class_names)
     if task == "stsb":
         values = [f"{score:.3f}" for score in predictions.clip(0, 5)]
     else:
@@ -33,6 +31,13 @@ def write_submission(
     lines = [("index", "prediction"), *zip(rows["index"], values, strict=True)]
     content = "".join("\t".join(cell.translate(ESCAPES) for cell in line) + "\n" for line in lines)
     write_atomically(directory / TASKS[task].submission(split), content)
+
+
+def submitted_names(task: str, names: list[str]) -> list[str]:
+    """Converts label names to the labels in GLUE's submission format. Leaves unknown names unchanged."""
+    labels = [*TASKS[task].labels]
+    matched = match_names(names, labels)
+    return names if matched is None else [str(n) if TASKS[task].numbered else labels[n] for n in matched]
 
 
 def prediction_columns(

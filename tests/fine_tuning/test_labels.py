@@ -5,7 +5,8 @@ import pytest
 from transformers import BertConfig, EvalPrediction
 
 from fixedbert.fine_tuning.glue_metrics import GlueEvaluation
-from fixedbert.fine_tuning.labels import align_labels, default_names, label_names, submitted_names
+from fixedbert.fine_tuning.labels import align_labels, default_names, label_names
+from fixedbert.fine_tuning.prediction_files import submitted_names
 from fixedbert.support.errors import InputError
 
 MNLI = ("entailment", "neutral", "contradiction")
