@@ -266,7 +266,7 @@ class Resumption(TrainerCallback):
 
 
 class ProgressLines(TrainerCallback):
-    """Callback that prints log entries with speed and remaining time. Replaces progress bars in log files."""
+    """Callback that prints loss, speed and remaining time, or metrics. Replaces progress bars in log files."""
 
     def __init__(self, trainer: CommonTrainer):
         self.trainer = trainer
@@ -283,10 +283,11 @@ class ProgressLines(TrainerCallback):
     def on_log(self, args, state, control, logs=None, **kwargs):
         if not state.is_world_process_zero:
             return
-        progress, self.printed = "", time.monotonic()
+        self.printed = time.monotonic()
         if "loss" in logs:
             speed = (state.global_step - self.first_step) / (self.printed - self.began)
             left = timedelta(seconds=round((state.max_steps - state.global_step) / speed))
-            progress = f"step {state.global_step:,} of {state.max_steps:,}, {speed:.3g} steps/s, {left} left: "
-        shown = {name: f"{value:.4g}" if isinstance(value, float) else value for name, value in logs.items()}
-        print(progress + ", ".join(f"{name} {value}" for name, value in shown.items()), flush=True)
+            progress = f"step {state.global_step:,} of {state.max_steps:,}, loss {logs['loss']:.4g}"
+            print(f"{progress}, {speed:.3g} steps/s, {left} left", flush=True)
+        elif values := [f"{name} {value:.4g}" for name, value in logs.items() if isinstance(value, float)]:
+            print(", ".join(values), flush=True)

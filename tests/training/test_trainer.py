@@ -158,17 +158,15 @@ def test_lines_in_a_log_file(trainer, capsys):
     state = TrainerState(global_step=4, max_steps=10, is_world_process_zero=True)
     lines.on_train_begin(None, TrainerState(), None)
     lines.began -= 8
-    lines.on_log(None, state, None, {"loss": 0.25, "num_input_tokens_seen": 1200})
-    lines.on_log(None, state, None, {"eval_loss": 0.5})
-    assert capsys.readouterr().out.splitlines() == [
-        "step 4 of 10, 0.5 steps/s, 0:00:12 left: loss 0.25, num_input_tokens_seen 1200",
-        "eval_loss 0.5",
-    ]
+    lines.on_log(None, state, None, {"loss": 0.25, "learning_rate": 0.1})
+    lines.on_log(None, state, None, {"eval_loss": 0.5, "eval_f1": 0.75})
+    printed = capsys.readouterr().out
+    assert printed == "step 4 of 10, loss 0.25, 0.5 steps/s, 0:00:12 left\neval_loss 0.5, eval_f1 0.75\n"
     lines.printed -= 11
     trainer.window, trainer.window_steps = torch.tensor([3.0]), 2
     for should_log in (True, False, False):
         lines.on_step_end(None, state, TrainerControl(should_log=should_log))
-    assert capsys.readouterr().out == "step 4 of 10, 0.5 steps/s, 0:00:12 left: loss 1.5\n"
+    assert capsys.readouterr().out == "step 4 of 10, loss 1.5, 0.5 steps/s, 0:00:12 left\n"
 
 
 def test_step_synchronizes_with_the_device_once(trainer, monkeypatch):
