@@ -41,8 +41,8 @@ BUDGETS = {
     "fixedbert": 460,  # files at the top of the package, without subpackages
     "fixedbert/model": 1391,
     "fixedbert/conversion": 1208,
-    "fixedbert/data": 2258,
-    "fixedbert/fine_tuning": 3175,
+    "fixedbert/data": 2188,
+    "fixedbert/fine_tuning": 2966,
     "fixedbert/pretraining": 861,
     "fixedbert/training": 1397,
     "fixedbert/shrinking": 2384,
@@ -53,9 +53,9 @@ BUDGETS = {
     "experiments": 3917,
     "benchmarks": 2065,
     "soak": 526,
-    "tests": 15370,
+    "tests": 15371,
 }
-INSTALLED_BUDGET = 16381  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
+INSTALLED_BUDGET = 16103  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
 
 
 def module_of(file: Path) -> str:
