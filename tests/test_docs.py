@@ -45,13 +45,10 @@ SHORTER = {
     "fixedbert inspect": "fixedbert inspect --max_samples 16 --importance_samples 1",
     "--speedup 2": "--batch_size 2 --intermediate_size 16",
     "--distil_steps": "--distil_steps 2",
-    "--measure": "",
     "theory --out": "theory --lengths 4 --patterns 1 --out",
 }
 # Programs from other projects, whose arguments are not checked.
 EXTERNAL = {"pip", "hf", "docker", "cp", "cd", "git", "pre-commit", "tensorboard"}
-# Python blocks that are only compiled, because they run long studies or require transformers 4.
-LONG_PYTHON = ("run_study(", "read_records(", 'backend="onnx"')
 # ONNX directories that Python blocks open, and the models to export to them.
 GRAPHS = {"minilm-onnx": "all-MiniLM-L6-v2", "reviews-onnx": "runs/reviews"}
 
@@ -228,7 +225,7 @@ def test_python_runs(page, number, code, workspace, tmp_path):
     for name in workspace.iterdir():
         if f'save_pretrained("{name.name}")' not in code:
             (tmp_path / name.name).symlink_to(name)
-    if any(long in code for long in LONG_PYTHON):
+    if 'backend="onnx"' in code:  # requires transformers 4
         compile(code, page, "exec")
         return
     for name, model in GRAPHS.items():
