@@ -52,6 +52,8 @@ OUTPUTS = {
     "ForPreTraining": ("prediction_logits", "seq_relationship_logits"),
     "ForQuestionAnswering": ("start_logits", "end_logits"),
 }
+# Task heads for which optimum-intel has a class.
+OPTIMUM = ("ForMaskedLM", "ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering")
 EMBEDDING = "sentence_embedding"  # name of the additional output of sentence-transformers models
 # Texts on which the graph and the model are compared. Their lengths differ, and their number is odd.
 TEXTS = ["The cat sat on the mat.", "A transformer computes weighted means of its values.", "Yes!"]
@@ -166,7 +168,13 @@ def loading_instructions(
     names = [EMBEDDING] if graph.pooling else graph.names
     code = loading_code(f"{name}/{file}", names, longest, settings, precision, graph.head == "ForMultipleChoice")
     code = f"```python\n{code}```\n"
-    return code if graph.pooling is None else f'{code}\nOr `SentenceTransformer("{name}", backend="{runtime}")`.'
+    if graph.pooling:
+        options = f'backend="{runtime}", model_kwargs={{"file_name": "{Path(file).name}"}}'
+        return f'{code}\nOr `SentenceTransformer("{name}", {options})`.'
+    if runtime == "openvino" and graph.head in OPTIMUM:
+        options = f'subfolder="openvino", file_name="{Path(file).name}"'
+        return f'{code}\nOr, with optimum-intel, `OVModel{graph.head}.from_pretrained("{name}", {options})`.'
+    return code
 
 
 def loading_code(
