@@ -21,7 +21,7 @@ from ..publishing.sentence_models import TextSettings, read_text_settings
 from ..shrinking.predictions import LoadedModel, head_name, kind_of_logits
 from ..shrinking.report import short_name
 from ..shrinking.serving import supports_bf16
-from ..support.errors import InputError, require_package
+from ..support.errors import InputError
 from ..support.files import error_reason, reading
 from .runtimes import (
     GRAPHS,
@@ -121,7 +121,6 @@ def load_graphs(source: str) -> list[Candidate]:
     head = (config.architectures or [""])[0].partition("For")[2]
     candidates = []
     for name in names:
-        require_package(GRAPHS[name].package, GRAPHS[name].extra)
         with reading(files[name], "export the model again"):
             graph = GRAPHS[name].load(files[name])
         task = task_of(head, config, source, EMBEDDING in graph.outputs)
@@ -178,9 +177,9 @@ def build_candidates(
     chosen, built, notes = [], [], []
     for name in names:
         if missing := missing_package(name):
-            notes.append(f'{name}: {missing} is not installed; run pip install "fixedbert[{GRAPHS[name].extra}]"')
             if is_required:
-                raise InputError(f"{notes[-1]}.", "runtime")
+                raise InputError(f"{missing}.", "runtime")
+            notes.append(missing)
         elif "bf16" in name and not supports_bf16():
             notes.append(f"{name}: skipped, because bfloat16 is slow on this processor")
         else:

@@ -111,11 +111,11 @@ def compare(  # noqa: PLR0913  the options of the command
         item=rows.item,
         notes=notes,
         advice=advice(compared, candidates[0], str(validation_file), length) if is_single else "",
+        folder=str(output_dir or ""),
     )
     if output_dir is None:
         return result
     with new_directory(output_dir) as directory:
-        result = replace(result, folder=str(output_dir))
         (directory / RESULTS).write_text(to_json(asdict(result), indent=1) + "\n")
         if answers[0].texts:
             lines = changed_items(rows.cells(candidates), candidates, answers)

@@ -71,7 +71,7 @@ class Comparison:
     item: str  # the unit that has a prediction: "row", "word" or "question"
     notes: list[str]  # messages about runtimes that were skipped
     advice: str  # the fastest ways to run a single model
-    folder: str = ""  # output directory, if any
+    folder: str  # output directory, or ""
 
     def __str__(self) -> str:
         first, *others = self.models

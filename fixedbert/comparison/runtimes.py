@@ -5,7 +5,7 @@ from collections.abc import Callable
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch.nn.functional import normalize
@@ -32,20 +32,18 @@ TORCH = {
 
 
 class GraphRuntime(NamedTuple):
-    """A way to run an exported graph."""
+    """A way to run an exported graph: its file in an exported directory, and the function that loads it."""
 
     file: str
-    package: str
-    extra: str  # optional dependencies of fixedbert that install the package
-    load: Callable[[Path], Any]
+    load: Callable[[Path], OnnxModel | OpenVinoModel]
 
 
-GRAPHS = {
-    "onnxruntime": GraphRuntime(GRAPH, "onnxruntime", "onnx", OnnxModel),
-    "onnxruntime-int8": GraphRuntime(QUANTIZED, "onnxruntime", "onnx", OnnxModel),
-    "openvino": GraphRuntime(OPENVINO, "openvino", "openvino", partial(OpenVinoModel, precision="f32")),
-    "openvino-bf16": GraphRuntime(OPENVINO, "openvino", "openvino", partial(OpenVinoModel, precision="bf16")),
-    "openvino-int8": GraphRuntime(OPENVINO_INT8, "openvino", "openvino", OpenVinoModel),
+GRAPHS = {  # the names begin with the package
+    "onnxruntime": GraphRuntime(GRAPH, OnnxModel),
+    "onnxruntime-int8": GraphRuntime(QUANTIZED, OnnxModel),
+    "openvino": GraphRuntime(OPENVINO, partial(OpenVinoModel, precision="f32")),
+    "openvino-bf16": GraphRuntime(OPENVINO, partial(OpenVinoModel, precision="bf16")),
+    "openvino-int8": GraphRuntime(OPENVINO_INT8, OpenVinoModel),
 }
 RUNTIMES = (*TORCH, *GRAPHS)
 
@@ -67,10 +65,12 @@ def torch_runtime(loaded: LoadedModel, serving: Serving) -> tuple[Callable[[Batc
 
 
 def missing_package(runtime: str) -> str | None:
-    """Returns a package that is needed to build a graph for this runtime and is not installed, or None."""
-    needed = ["onnxruntime", "onnxscript", GRAPHS[runtime].package] if runtime in GRAPHS else []
+    """Returns a message about a package that the runtime needs and that is not installed, or None."""
+    needed = ["onnxruntime", "onnxscript", runtime.partition("-")[0]] if runtime in GRAPHS else []
     needed += ["nncf"] if runtime == "openvino-int8" else []
-    return next((package for package in needed if find_spec(package) is None), None)
+    missing = next((package for package in needed if find_spec(package) is None), None)
+    extra = "onnx" if runtime.startswith("onnx") else "openvino"
+    return missing and f'{runtime}: {missing} is not installed; run pip install "fixedbert[{extra}]"'
 
 
 def graph_predictions(graph, head: str, config: PreTrainedConfig, batch: Batch) -> list[Predictions]:

@@ -332,6 +332,7 @@ class OnnxModel:
     """An ONNX graph that onnxruntime runs on the CPU, called in the same way as the exported PyTorch model."""
 
     def __init__(self, file: Path):
+        require_package("onnxruntime", "onnx")
         from onnxruntime import InferenceSession, SessionOptions
 
         options = SessionOptions()
