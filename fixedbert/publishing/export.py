@@ -267,7 +267,7 @@ def write_graphs(
         convert_to_openvino(directory / GRAPH, file)
         shutil.rmtree((directory / GRAPH).parent)
     load: Callable[..., OnnxModel | OpenVinoModel] = OnnxModel if is_onnx else partial(OpenVinoModel, precision="f32")
-    difference = largest_difference(expected, run_graph(load, file, batches))
+    difference = largest_difference(expected, load(file), batches)
     if not difference <= TOLERANCE:  # also true for NaN
         raise InputError(
             f"the graph's outputs differ from the model's by {difference:.2g}, but at most {TOLERANCE:g} is allowed; "
@@ -279,7 +279,7 @@ def write_graphs(
             quantize(file, quantized)
         else:
             quantize_openvino(file, quantized, calibration)
-        difference = largest_difference(expected, run_graph(load, quantized, batches))
+        difference = largest_difference(expected, load(quantized), batches)
         summary += f"; {quantized.name}, {graph_size(quantized):.1f} MB, largest difference {difference:.1g}"
     return summary
 
@@ -351,18 +351,13 @@ def graph_size(file: Path) -> float:
     return sum(path.stat().st_size for path in {file, *file.parent.glob(f"{file.stem}.bin")}) / 1e6
 
 
-def run_graph(load: Callable, file: Path, batches: list[Batch]) -> list[list[Tensor]]:
-    """Loads a graph and returns its outputs for each batch."""
-    model = load(file)
-    return [[*model(**batch).values()] for batch in batches]
-
-
-def largest_difference(expected: list[list[Tensor]], actual: list[list[Tensor]]) -> float:
+def largest_difference(expected: list[list[Tensor]], graph: OnnxModel | OpenVinoModel, batches: list[Batch]) -> float:
     """
-    Returns the largest difference between two lists of outputs, or NaN if any output is NaN.
+    Returns the largest difference between the expected and actual outputs of a graph, or NaN if any output is NaN.
 
     Differences are absolute where the expected value is between -1 and 1, and relative elsewhere.
     """
+    actual = [graph(**batch).values() for batch in batches]
     pairs = [pair for tensors in zip(expected, actual, strict=True) for pair in zip(*tensors, strict=True)]
     return float(torch.stack([((a - b).abs() / a.abs().clamp(min=1)).max() for a, b in pairs]).max())
 
