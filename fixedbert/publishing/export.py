@@ -125,8 +125,7 @@ def export(  # noqa: PLR0913  the options of the command
         revision, cache_dir, token: Options for downloading a model from the Hub.
 
     Returns:
-        A summary with the names and sizes of the graphs, and the largest difference from the model's outputs, followed
-        by the command that measures their speed.
+        A summary with the size and accuracy of each graph, and the command that measures the speed.
 
     Raises:
         InputError: If the model cannot be loaded or exported, a package is missing, or `output_dir` is not empty.

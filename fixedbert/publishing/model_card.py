@@ -143,9 +143,7 @@ def checkpoint_card(
             for key, value in metrics.items()
         ]
     if getattr(config, "target_std", None):
-        provenance += (
-            "\n\nThe targets were standardized: a prediction is logit * target_std + target_mean (config.json)."
-        )
+        provenance += "\n\nTargets were standardized: a prediction is logit * target_std + target_mean (config.json)."
     rows = [(key, f"{value:.4g}") for key, value in metrics.items()]
     return ModelCard.from_template(
         ModelCardData(**metadata),

@@ -10,7 +10,6 @@ from ..support.errors import InputError, require_package
 
 OPENVINO, OPENVINO_INT8 = "openvino/openvino_model.xml", "openvino/openvino_model_qint8_quantized.xml"
 CALIBRATION_ROWS, MIN_CALIBRATION_ROWS = 200, 32  # number of rows for int8 calibration, if available and at least
-EXTRA = "openvino"
 
 
 def convert_to_openvino(onnx_file: Path, file: Path):
@@ -50,7 +49,7 @@ class OpenVinoModel:
     """
 
     def __init__(self, file: Path, precision: str | None = None):
-        require_package("openvino", EXTRA)
+        require_package("openvino", "openvino")
         import openvino
 
         options = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_NUM_THREADS": torch.get_num_threads()}
