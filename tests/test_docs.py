@@ -170,7 +170,6 @@ def workspace(tmp_path_factory, vocabulary) -> Path:
     roberta = RobertaForMaskedLM(RobertaConfig(num_attention_heads=12, intermediate_size=96, pad_token_id=1, **sizes))
     models = {
         "google-bert/bert-base-uncased": bert,
-        "bert-base-uncased": bert,
         "wide": bert,
         "sentence-transformers/all-MiniLM-L6-v2": minilm,
         "FacebookAI/roberta-base": roberta,
