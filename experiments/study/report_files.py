@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MARKERS, COLORS = "os^Dv<>pP*Xdh8", 10  # markers for series, and the number of colors before matplotlib repeats them
-STEP = 0.014  # horizontal offset between series, as a fraction of the logarithmic axis
+STEP = 0.02  # horizontal offset between series, as a fraction of the logarithmic axis
 LETTER, HANDLE, ROW = 0.072, 0.55, 0.19  # size of a legend entry in inches
 TITLE, LABEL = 42, 30  # characters per line of a panel's title and of a vertical axis label
 NEAR = 0.06  # ticks have no label if they are closer than this fraction of the axis to the previous label
@@ -98,7 +98,7 @@ def metrics_figure(report: Report) -> Figure:
 def plot_metric(panel: Axes, report: Report, metric: str, field: str):
     found = {name: [one for one in shapes if one[field] is not None] for name, shapes in report.series.items()}
     values = sorted({shape[field] for shapes in found.values() for shape in shapes})
-    step = (values[-1] / values[0]) ** STEP if values else 1.0
+    step = max(values[-1] / values[0], 4) ** STEP if values else 1.0  # nearly equal values span a factor of 4
     for index, (series, shapes) in enumerate(found.items()):
         color, marker, offset = f"C{index}", MARKERS[index % len(MARKERS)], step ** (index - (len(found) - 1) / 2)
         shown = [shape for shape in shapes if metric in shape.metrics and shape.estimate(metric).values]
