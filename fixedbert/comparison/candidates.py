@@ -8,9 +8,8 @@ from pathlib import Path
 
 import torch
 from torch.nn.functional import pad
-from transformers import PreTrainedConfig, PreTrainedTokenizerBase
+from transformers import AutoConfig, PreTrainedConfig, PreTrainedTokenizerBase
 
-from ..conversion.checkpoints import read_config
 from ..conversion.weights import FILES, report_float32
 from ..data.tokenizers import check_vocab_size, load_tokenizer
 from ..fine_tuning.distillation import Batch, Predictions
@@ -114,7 +113,7 @@ def load_graphs(source: str) -> list[Candidate]:
     names = [name for name, file in files.items() if file.is_file() and ("bf16" not in name or supports_bf16())]
     if not names:
         return []
-    config, tokenizer = read_config(source), load_tokenizer(source, trust_remote_code=False)
+    config, tokenizer = AutoConfig.from_pretrained(source), load_tokenizer(source, trust_remote_code=False)
     check_vocab_size(tokenizer, config.vocab_size, source)
     settings = read_text_settings(Path(source))
     settings.apply(tokenizer)
