@@ -52,7 +52,7 @@ def test_options_reach_the_function(monkeypatch, capsys):
     monkeypatch.setattr(fixedbert, "push", lambda **options: options, raising=False)
     main("push runs/mini me/mini --private".split())
     expected = {"folder": "runs/mini", "repo_id": "me/mini", "license": None, "private": True}
-    assert capsys.readouterr().out == f"{expected | {'commit_message': None, 'token': None}}\n"
+    assert capsys.readouterr().out == f"{expected | {'commit_message': None, 'token': None, 'dry_run': False}}\n"
 
 
 def test_tasks_are_commands(tmp_path, tmp_path_factory):

@@ -41,7 +41,7 @@ BUDGETS = {
     "fixedbert": 460,  # files at the top of the package, without subpackages
     "fixedbert/model": 1391,
     "fixedbert/conversion": 1208,
-    "fixedbert/data": 2188,
+    "fixedbert/data": 2196,
     "fixedbert/fine_tuning": 2966,
     "fixedbert/pretraining": 861,
     "fixedbert/training": 1397,
@@ -53,9 +53,9 @@ BUDGETS = {
     "experiments": 3917,
     "benchmarks": 2065,
     "soak": 526,
-    "tests": 15371,
+    "tests": 15358,
 }
-INSTALLED_BUDGET = 16103  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
+INSTALLED_BUDGET = 16109  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
 
 
 def module_of(file: Path) -> str:

@@ -216,9 +216,17 @@ def check_object(row: object, location: str) -> dict:
 
 def parse_json(text: str, location: str) -> Any:
     try:
-        return json.loads(text)
+        return json.loads(text, object_pairs_hook=parse_object)
     except (ValueError, RecursionError) as error:
         raise InputError(f"{location}: not valid JSON ({error_reason(error)}); {REDOWNLOAD}.") from error
+
+
+def parse_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Returns an object in JSON. Raises ValueError if a name occurs more than once."""
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        raise ValueError(f"the name {Counter(name for name, _ in pairs).most_common(1)[0][0]!r} occurs more than once")
+    return values
 
 
 def read_parquet(file: DataFile) -> Iterator[FileRow]:
