@@ -39,23 +39,23 @@ LAYER_OF = {name: number for number, names in enumerate(LAYERS) for name in name
 BUDGETS = {
     "fixedbert_cli.py": 258,
     "fixedbert": 460,  # files at the top of the package, without subpackages
-    "fixedbert/model": 1391,
-    "fixedbert/conversion": 1208,
+    "fixedbert/model": 1394,
+    "fixedbert/conversion": 1212,
     "fixedbert/data": 2196,
-    "fixedbert/fine_tuning": 2966,
+    "fixedbert/fine_tuning": 2985,
     "fixedbert/pretraining": 861,
-    "fixedbert/training": 1397,
-    "fixedbert/shrinking": 2384,
-    "fixedbert/comparison": 959,
-    "fixedbert/inspection": 718,
+    "fixedbert/training": 1406,
+    "fixedbert/shrinking": 2393,
+    "fixedbert/comparison": 962,
+    "fixedbert/inspection": 719,
     "fixedbert/publishing": 880,
     "fixedbert/support": 439,
-    "experiments": 3917,
+    "experiments": 4090,
     "benchmarks": 2065,
     "soak": 526,
-    "tests": 15358,
+    "tests": 15364,
 }
-INSTALLED_BUDGET = 16109  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
+INSTALLED_BUDGET = 16160  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
 
 
 def module_of(file: Path) -> str:

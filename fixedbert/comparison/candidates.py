@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterable
+from contextlib import redirect_stdout
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -113,7 +114,9 @@ def load_graphs(source: str) -> list[Candidate]:
     names = [name for name, file in files.items() if file.is_file() and ("bf16" not in name or supports_bf16())]
     if not names:
         return []
-    config, tokenizer = AutoConfig.from_pretrained(source), load_tokenizer(source, trust_remote_code=False)
+    with reading(Path(source) / "config.json", "export the model again"):
+        config = AutoConfig.from_pretrained(source, trust_remote_code=False)
+    tokenizer = load_tokenizer(source, trust_remote_code=False)
     check_vocab_size(tokenizer, config.vocab_size, source)
     settings = read_text_settings(Path(source))
     settings.apply(tokenizer)
@@ -185,7 +188,8 @@ def build_candidates(
             chosen.append(name)
     try:
         if not TORCH.keys() >= {*chosen}:
-            export(reference.source, directory, int8=True)
+            with redirect_stdout(None):  # `load_model` has printed the dtype
+                export(reference.source, directory, int8=True)
     except Exception as error:  # torch and onnx raise exceptions of any type
         notes += [f"{name}: skipped ({error_reason(error)})" for name in chosen if name in GRAPHS]
         chosen = [name for name in chosen if name in TORCH]
@@ -198,7 +202,7 @@ def build_candidates(
 
 
 def build(reference: Candidate, loaded: LoadedModel, name: str, directory: Path) -> Candidate:
-    """Returns a candidate for a runtime that has predicted one row. `directory` contains the exported ONNX graphs."""
+    """Returns a candidate for a runtime that has predicted one row as a check. `directory` has the ONNX graphs."""
     if name in TORCH:
         predict, megabytes = torch_runtime(loaded, TORCH[name])
     else:

@@ -29,6 +29,7 @@ import torch
 from sentence_transformers import SentenceTransformer
 
 model = SentenceTransformer("{source}", device="cpu"{options})
+model.max_seq_length = {longest}
 embeddings = model.encode(["A text.", "A second text."])
 """
 CHANGED = "changed.csv"
@@ -148,5 +149,5 @@ def instructions(runtime: str, model: Candidate, file: str, longest: int) -> str
         code = TORCH_CODE.format(model_class=model_class, source=source, options=options, longest=longest)
     else:
         options = options and f', model_kwargs={{"dtype": {dtype}}}'
-        code = SENTENCE_CODE.format(source=source, options=options)
+        code = SENTENCE_CODE.format(source=source, options=options, longest=longest)
     return (command if is_unpadded else "") + code

@@ -10,6 +10,7 @@ from huggingface_hub import metadata_load, snapshot_download
 from transformers import AutoConfig
 
 from ..data.tokenizers import TOKENIZER_FILES, check_vocab_size, load_tokenizer
+from ..support.errors import InputError
 from ..support.files import reading
 from .families import max_tokens
 
@@ -78,9 +79,12 @@ def copy_sentence_files(source: Path, output: Path):
 
 def card_metadata(source: Path) -> dict[str, Any]:
     """Returns the source's model card metadata that remains valid after conversion."""
-    card = source / CARD
-    with reading(card, "correct the metadata between the --- lines", "cannot read the model card"):
-        data = (metadata_load(card) if card.exists() else None) or {}
+    card, data = source / CARD, {}
+    try:
+        with reading(card, "correct the metadata between the --- lines", "cannot read the model card"):
+            data = (metadata_load(card) if card.exists() else None) or {}
+    except InputError as error:
+        logger.warning("%s The new card will not contain its license, language or datasets.", error)
     metadata: dict[str, Any] = {name: data[name] for name in CARD_FIELDS if data.get(name)}
     if (source / "modules.json").is_file():
         metadata |= {"library_name": "sentence-transformers", "pipeline_tag": "sentence-similarity"}

@@ -192,7 +192,7 @@ def build_model(
 
 
 def bert_tensors(model: PreTrainedModel) -> dict[str, torch.Tensor]:
-    """Returns a dictionary with BERT's names for the parameters of `model` and their values."""
+    """Returns the parameters of `model` as a dictionary with BERT's parameter names."""
     tensors = model.state_dict()
     if model.config.model_type in ("bert", "fixed_head_bert"):
         return tensors

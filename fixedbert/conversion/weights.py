@@ -82,10 +82,10 @@ def report_float32(source: object, model: PreTrainedModel):
 @contextmanager
 def without_load_report() -> Iterator[None]:
     """Context manager that silences transformers' report about missing and unexpected weights."""
-    logger = logging.getLogger(modeling_utils.__name__)
+    logger, thread = logging.getLogger(modeling_utils.__name__), threading.get_ident()
 
     def keep(record: logging.LogRecord) -> bool:
-        return False
+        return threading.get_ident() != thread
 
     logger.addFilter(keep)  # with a higher level, transformers would warn about tensor parallelism
     try:

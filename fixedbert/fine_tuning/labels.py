@@ -35,6 +35,7 @@ def align_labels(
         The model's label id for each label name in the dataset, and True if the head must be replaced because the
         model was trained for different labels or a different problem type.
     """
+    check_label_ids(config)
     known, is_fine_tuned = label_names(config), any("SequenceClass" in name for name in config.architectures or ())
     own_type = problem_type_of(config)
     has_own_type = is_fine_tuned or config.problem_type is not None
@@ -70,6 +71,16 @@ def align_labels(
     config.label2id = {name: number for number, name in config.id2label.items()}
     config.problem_type = problem_type  # type: ignore[assignment]
     return label_ids, new_head
+
+
+def check_label_ids(config: PreTrainedConfig):
+    """Raises InputError if id2label and label2id contradict each other."""
+    names, ids = default_names(config), config.label2id or {}
+    if {*names} == {*ids} and any(int(ids[name]) != number for number, name in enumerate(names)):
+        raise InputError(
+            f"id2label and label2id in the model's config.json assign different ids to {shorten(names)}; correct one "
+            "of them."
+        )
 
 
 def describe(names: list[str], problem_type: str) -> str:

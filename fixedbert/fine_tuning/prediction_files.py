@@ -71,7 +71,7 @@ def write_predictions(
     columns: dict[str, list[str]],
 ):
     """
-    Writes predictions.csv, with a line for each row in the test file.
+    Writes predictions.csv, with a line for each row that was read from the test file.
 
     The columns are `row` (the position in the file, from 0), the id columns, and `columns`, which contain the
     predictions for `rows`. The predictions for the invalid rows in `skipped` are empty.

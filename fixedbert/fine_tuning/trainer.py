@@ -230,8 +230,11 @@ class FineTuningTrainer(CommonTrainer):
     @property
     def dtype_name(self) -> str:
         """Returns the precision in which the model is evaluated, such as "float32" or "bfloat16 mixed precision"."""
-        mixed = {self.args.bf16: "bfloat16 mixed precision", self.args.fp16: "float16 mixed precision"}
-        return mixed.get(True, str(self.model.dtype).removeprefix("torch."))
+        if self.args.bf16_full_eval or self.args.fp16_full_eval:
+            return "bfloat16" if self.args.bf16_full_eval else "float16"
+        mixed = {"bf16": "bfloat16 mixed precision", "fp16": "float16 mixed precision"}
+        own = str(self.model.dtype).removeprefix("torch.")
+        return mixed.get(self.accelerator.mixed_precision, own)  # accelerate launch can set it, too
 
     def get_train_dataloader(self):
         args, rows = self.args, self.train_dataset

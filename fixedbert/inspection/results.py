@@ -32,7 +32,7 @@ SATURATED = 0.8  # utilization from which a larger head is worth trying, by conv
 UNIFORM = 0.95  # with this fraction of uniform attention's entropy or more, a layer has hardly learned to attend
 # Maps the measures of heads to their column headings in the printed table and their descriptions.
 MEASURES = {
-    "rank": ("rank", "numerical rank of the attention scores, at most min(head size, n - 1)"),
+    "rank": ("rank", "numerical rank of the centered attention scores, at most min(head size, n - 1)"),
     "effective_rank": ("eff.rank", "effective rank of the attention scores"),
     "utilization": ("utilization", "effective rank / maximum rank"),
     "entropy": ("entropy", "attention entropy (nats)"),
@@ -174,7 +174,8 @@ def inspection_text(inspection: Inspection) -> str:
         for head in range(count):
             values = " ".join(f"{float(measure[layer, head]):>11.3g}" for measure in measures)
             lines.append(f"{layer:>5} {head:>4} {values}")
-    condition = ", ".join(f"{float(number):.3g}" for number in inspection.condition_number)
+    numbers = zip(inspection.head_counts, inspection.condition_number, strict=True)
+    condition = ", ".join(f"{float(number):.3g}" if count else "no heads" for count, number in numbers)
     lines += [f"condition number of the concatenated heads in each layer: {condition}", ""]
     lines += [f"{heading}: {description}" for heading, description in MEASURES.values()]
     lines += ["", suggestion(inspection)]

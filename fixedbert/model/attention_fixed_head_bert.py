@@ -125,8 +125,8 @@ class FixedHeadBertVariantSelfAttention(FixedHeadBertSelfAttention):
 
     With head embeddings e^Q, e^K, e^V (H, P), all heads share one projection. This is the MHE attention from "Pit One
     Against Many" (Xue and Aletras, 2023, arXiv 2310.07911): head i attends with Q + e_i^Q, K + e_i^K, V + e_i^V, or
-    with Q (1 + e_i^Q), K (1 + e_i^K), V (1 + e_i^V). This class never computes keys and values for each head,
-    because it is sufficient to change queries and outputs:
+    with Q (1 + e_i^Q), K (1 + e_i^K), V (1 + e_i^V). With head embeddings, keys and values are not computed for each
+    head, because it is sufficient to change queries and outputs:
 
     - Adding e_i^K shifts all scores of a query by the same amount, which does not change the softmax. Adding e_i^V
       shifts the output by e_i^V, because probabilities sum to one (with attention dropout, only in expectation).

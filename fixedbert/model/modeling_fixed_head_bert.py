@@ -145,7 +145,7 @@ class FixedHeadBertPreTrainedModel(bert.BertPreTrainedModel):
 
     @classmethod
     def maybe_distribute_model(cls, model, distributed_config, *args, **kwargs):
-        """Raises ValueError unless tensor parallelism can divide the heads in each layer equally among processes."""
+        """Distributes the model. Raises ValueError unless the processes can share the heads in each layer equally."""
         processes = getattr(distributed_config, "tp_size", None) or 1
         counts = sorted({*model.config.head_counts, model.config.num_key_value_heads})
         if processes > 1 and 0 in (*counts, *model.config.neuron_counts):
@@ -360,7 +360,7 @@ class FixedHeadBertForMaskedLM(FixedHeadBertPreTrainedModel, bert.BertForMaskedL
 class FixedHeadBertLMHeadModel(FixedHeadBertPreTrainedModel, bert.BertLMHeadModel, GenerationMixin):
     """
     Causal language model, a BERT decoder (`is_decoder=True`) as in the paper's LM1B experiments. `labels` (B, L) are
-    token ids, and -100 for tokens that are not predicted.
+    token ids, and -100 for tokens that are not predicted. `shift_labels` (B, L) are labels that are already shifted.
     """
 
     _tp_plan = PREDICTION_TP_PLAN
@@ -372,7 +372,9 @@ class FixedHeadBertLMHeadModel(FixedHeadBertPreTrainedModel, bert.BertLMHeadMode
         self.build(config, pooled=False, cls=bert.BertOnlyMLMHead)
 
     @forward_like(bert.BertLMHeadModel)
-    def forward(self, attention_mask=None, labels=None, num_items_in_batch=None, logits_to_keep=0, **inputs):
+    def forward(
+        self, attention_mask=None, labels=None, shift_labels=None, num_items_in_batch=None, logits_to_keep=0, **inputs
+    ):
         if labels is not None:
             inputs["use_cache"] = False
         outputs = self.bert(attention_mask=attention_mask, return_dict=True, **inputs)
@@ -381,7 +383,8 @@ class FixedHeadBertLMHeadModel(FixedHeadBertPreTrainedModel, bert.BertLMHeadMode
         logits = apply_to_non_padding(self.cls, kept, self.skipped_padding(attention_mask, outputs.last_hidden_state))
         loss = None
         if labels is not None:
-            shift_labels = pad(mask_padding_labels(labels, logits, attention_mask)[:, 1:], (0, 1), value=-100)
+            if shift_labels is None:
+                shift_labels = pad(mask_padding_labels(labels, logits, attention_mask)[:, 1:], (0, 1), value=-100)
             shift_labels = mask_padding_labels(shift_labels, logits, attention_mask)  # padding predicts no token
             loss = token_loss(logits.float(), shift_labels, num_items_in_batch)  # in float32, as in transformers
         returned = {name: x for name, x in outputs.items() if name != "last_hidden_state"}

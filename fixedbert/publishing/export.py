@@ -184,10 +184,10 @@ def loading_code(
 
     Args:
         file: the graph in an exported directory.
-        names: the outputs.
+        names: names of the outputs.
         longest: maximum number of tokens.
         settings: how a sentence-transformers model tokenizes texts.
-        precision: OpenVINO's precision for computing, by default its own choice.
+        precision: OpenVINO's inference precision. By default, OpenVINO chooses.
         pairs: whether the texts are the choices of a multiple choice model.
     """
     texts = '["A text.", "A second text."]'

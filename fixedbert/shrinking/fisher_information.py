@@ -57,6 +57,7 @@ class LayerStatistics:
         queries: queries of all heads, (H, P).
         keys: keys of all heads minus the mean key in their row, (H, P).
         score_errors: maps each reduced head size to the average of |G^(1/2) W_o dz|^2 over tokens, for each head, (H).
+            dz is the change in z at this head size, and G is the Fisher information of the attention block.
     """
 
     def __init__(self, shape: LayerSize, width: int):

@@ -15,7 +15,7 @@ from tqdm.auto import tqdm
 
 from ..conversion.growing import Heads, set_heads
 from ..model.modeling_fixed_head_bert import FixedHeadBertLayer, FixedHeadBertPreTrainedModel
-from ..model.unpadding_fixed_head_bert import PackedBatch, SequenceLengths
+from ..model.unpadding_fixed_head_bert import SHORT_TEXT, PackedBatch, SequenceLengths
 from ..publishing.model_card import hardware_name
 from ..support.errors import InputError
 from ..support.files import read_json_object, reading, to_json, write_atomically
@@ -130,7 +130,7 @@ def measure_latencies(
     heads = dict.fromkeys(choice for shape in shapes for choice in head_choices(shape.heads))
     neurons = dict.fromkeys(choice for shape in shapes for choice in neuron_choices(shape.neurons))
     runs: dict[tuple[bool, Heads | int], list[Callable]] = {}  # the key's first item is True for the last layer
-    for is_last in (False, True) if reads_first_token(model) else (False,):
+    for is_last in (False, True) if has_short_last_layer(model, masks) else (False,):
         inputs = [sublayer_inputs(model, mask, is_last) for mask in masks]
         for choice in heads:
             attention = layer_with(model, choice).attention
@@ -163,6 +163,11 @@ def measure_latencies(
     )
     encoder = sum(median_time(partial(encode(model), 5 * mask, mask), model.device) for mask in masks)
     return replace(table, rest=max(0.0, encoder / len(masks) - layers))
+
+
+def has_short_last_layer(model: FixedHeadBertPreTrainedModel, masks: list[torch.Tensor]) -> bool:
+    """Returns True if the last layer computes only the first token in each row, which it does not for a short row."""
+    return reads_first_token(model) and any(len(mask) > 1 or mask.shape[1] > SHORT_TEXT for mask in masks)
 
 
 def sublayer_inputs(

@@ -37,9 +37,8 @@ from .budget import LayerSize, Option, head_choices, neuron_choices, solve_knaps
 from .calibration import CalibrationData, mean_tokens
 from .context import ShrinkContext, Target
 from .fisher_information import collect_statistics, layers_of
-from .latency import LatencyTable, machine_name, measure_latencies, median_time
+from .latency import LatencyTable, has_short_last_layer, machine_name, measure_latencies, median_time
 from .layers import LayerPruner, refit
-from .predictions import reads_first_token
 from .report import FAMILY, FAMILY_PLOT, PLOT, ShrinkFamily, ShrinkResult, plot, plot_family
 from .serving import Serving, fastest_serving
 
@@ -305,7 +304,7 @@ def layer_pruners(context: ShrinkContext, fixed_shapes: list[LayerSize] | None) 
 
 def latency_table(context: ShrinkContext) -> LatencyTable:
     """Reads the latency table from its file. If the file does not exist, measures the latencies and writes it."""
-    served = context.serving.model(context.original)
+    served, masks = context.serving.model(context.original), [batch["attention_mask"] for batch in context.batches]
     if context.latency_file is not None and context.latency_file.exists():
         table = LatencyTable.read(context.latency_file, served.config.hidden_size, context.shapes)
         if table.serving != str(context.serving):
@@ -314,10 +313,13 @@ def latency_table(context: ShrinkContext) -> LatencyTable:
                 "`unpad_inputs` and `dtype`, or use a different file.",
                 "latency_table",
             )
-        if bool(table.last_heads) != reads_first_token(served):
-            raise InputError(f"{context.latency_file}: measured with a different task head.", "latency_table")
+        if bool(table.last_heads) != has_short_last_layer(served, masks):
+            raise InputError(
+                f"{context.latency_file}: measured with a different task head, batch size or version of fixedbert; "
+                "remove the file to measure again.",
+                "latency_table",
+            )
         return table
-    masks = [batch["attention_mask"] for batch in context.batches]
     table = measure_latencies(served, context.shapes, masks, str(context.serving))
     if context.latency_file is not None:
         table.write(context.latency_file)

@@ -159,7 +159,7 @@ def output_path(output_dir: str | Path | None) -> Path:
 
 
 def check_output_free(final: Path):
-    """Raises InputError if the output directory is not empty or is a file."""
+    """Raises InputError if the output path is a file or a non-empty directory."""
     if final.exists() and (not final.is_dir() or any(final.iterdir())):
         raise InputError(f"{final}: the output directory is not empty; choose a different one, or remove it.")
 
@@ -180,7 +180,7 @@ def directory_lock(directory: Path, take_over: bool = False) -> Iterator[None]:
     Context manager that locks `directory`, which need not exist, with the file `directory`.lock.
 
     The lock of a dead process on this machine is removed. With `take_over`, the lock of a process on a different
-    machine is also removed. The caller must make sure that this process is dead.
+    machine is also removed. The caller must make sure that that process is dead.
 
     Raises:
         InputError: If a different process holds the lock.

@@ -45,18 +45,28 @@ UNCHECKED_PREFIXES = (
 
 def already_complete(output_dir: str | Path | None, given: dict[str, Any]) -> bool:
     """
-    Returns True and prints a message if a run or sweep with the same arguments is complete.
+    Returns True and prints a message if a run or sweep with the same arguments is complete. Does not read its data.
 
     Raises:
         InputError: If the output directory contains anything else.
     """
     final = output_path(output_dir)
     file = final / COMMAND_FILE
-    if file.is_file() and read_json_object(file) == json.loads(to_json(without_secrets(given), default=str)):
-        PartialState().print(f"{final}: already complete; to run the command again, remove this directory")
+    is_local = not given.get("push_to_hub")  # otherwise, the upload can have failed
+    if is_local and file.is_file() and comparable(read_json_object(file)) == comparable(without_secrets(given)):
+        PartialState().print(
+            f"{final}: already complete; to run the command again, for example after the data changed, remove this "
+            "directory"
+        )
         return True
     check_output_free(final)
     return False
+
+
+def comparable(given: dict[str, Any]) -> dict[str, Any]:
+    """Returns the arguments of a command as in its JSON file, without those that only concern resuming."""
+    left_out = ("resume_from_checkpoint", "take_over_output_dir")
+    return {name: value for name, value in json.loads(to_json(given, default=str)).items() if name not in left_out}
 
 
 @contextmanager

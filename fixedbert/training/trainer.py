@@ -289,5 +289,5 @@ class ProgressLines(TrainerCallback):
             left = timedelta(seconds=round((state.max_steps - state.global_step) / speed))
             progress = f"step {state.global_step:,} of {state.max_steps:,}, loss {logs['loss']:.4g}"
             print(f"{progress}, {speed:.3g} steps/s, {left} left", flush=True)
-        elif values := [f"{name} {value:.4g}" for name, value in logs.items() if isinstance(value, float)]:
+        elif values := [f"{name} {value:.4g}" for name, value in logs.items() if isinstance(value, int | float)]:
             print(", ".join(values), flush=True)

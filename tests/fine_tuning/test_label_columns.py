@@ -112,6 +112,9 @@ def test_labels_follow_the_outputs_of_the_model():
     assert encode_labels([[1.0, 2.0, 3.0]], label_ids, config).tolist() == [[2.0, 3.0, 1.0]]
     with pytest.raises(InputError, match="predicts scores .b, c, a., but the data contain scores .a, b."):
         align_labels(["a", "b"], config, False, REGRESSION)
+    config = BertConfig(id2label={0: "a", 1: "b"}, label2id={"a": 1, "b": 0}, **FINE_TUNED)
+    with pytest.raises(InputError, match="id2label and label2id .* assign different ids to a, b"):
+        align_labels(["a", "b"], config, True)
 
 
 def test_problem_types_are_not_overwritten(capsys):
