@@ -55,7 +55,7 @@ BUDGETS = {
     "soak": 526,
     "tests": 15364,
 }
-INSTALLED_BUDGET = 16160  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
+INSTALLED_BUDGET = 16155  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
 
 
 def module_of(file: Path) -> str:

@@ -110,21 +110,16 @@ class LabelFormat:
         raise ValueError(f"unknown label {value!r}; available labels: {shorten(self.names)}")
 
     def report(self, source: str, labels: Sequence, split: str):
-        """
-        Prints how many rows have each label.
-
-        Raises:
-            InputError: If all rows of the "train" split have the same label, or the same list of labels.
-        """
+        """Prints how many rows have each label. Raises InputError if the "train" split has fewer than two labels."""
         if self.problem_type == REGRESSION:
             return PartialState().print(f"{source}: {len(labels):,} rows with scores (a regression)")
         counts = Counter(chain(*labels) if self.problem_type == MULTI else labels)
-        if split == "train" and all(label == labels[0] for label in labels):
+        names = dict.fromkeys(self.names.values())
+        if split == "train" and len(names if self.problem_type == MULTI else counts) < 2:  # MULTI: a row can have none
             only = ", ".join(map(repr, counts)) or "empty lists"
-            raise InputError(f"{source}: training needs at least two different labels; all rows have {only}.")
+            raise InputError(f"{source}: training needs at least two different labels; the rows contain only {only}.")
         if self.problem_type == SINGLE and len(counts) == 1:
             PartialState().print(f"{source}: all rows have the same label, so the metrics say little about the model")
-        names = dict.fromkeys(self.names.values())
         PartialState().print(f"{source}: labels {shorten(f'{name!r} ({counts[name]:,})' for name in names)}")
 
 
