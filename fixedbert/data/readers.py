@@ -2,7 +2,7 @@
 Readers for .txt, .csv, .tsv, .json, .jsonl and .parquet files, which may be compressed, and for Hub datasets.
 
 To add a format, write a reader, register it in READERS and add an example to tests/data/test_readers.py. A reader
-takes a DataFile, updates its `position` and yields its rows. It raises InputError for malformed rows.
+takes a DataFile and yields its rows. It raises InputError for malformed rows.
 """
 
 import csv
@@ -25,8 +25,7 @@ from ..support.errors import InputError
 from ..support.files import error_reason, reading
 
 COMPRESSIONS = (".gz", ".bz2", ".xz", ".zst")
-DOUBLED = re.compile(r'"(?:[^"]|"")*""(?:[^"]|"")*"')  # a field that csv writers have quoted
-NUMBER = re.compile(r"[-+.\d]+(?:[eE][-+]?\d+)?")
+QUOTED = re.compile(r'"((?:[^"]|"")*)"')
 MAX_FIELD_SIZE = 2**28  # characters in a csv field
 REDOWNLOAD = "correct it or download it again"
 TOO_FEW = "fewer fields than the header has columns"
@@ -38,19 +37,18 @@ class FileRow(NamedTuple):
 
     number: int  # line or row number
     values: dict[str, Any]  # by column name
-    problem: str | None = None  # TOO_FEW or TOO_MANY
+    problem: str | None = None  # such as TOO_FEW or TOO_MANY
 
 
 @dataclass
 class DataFile:
-    """A data file with the current reading position. Raises InputError if the format is not supported."""
+    """A data file. Raises InputError if the format is not supported."""
 
     path: Path
     columns: list[str] | None = None  # required columns; rows may contain others; None reads all
     header: tuple[str, ...] | None = None  # column names if a csv or tsv file has no header line
-    raw: bool = False  # True if quotation marks in a tsv file are part of the text, as in GLUE's files
+    raw: bool = False  # True if all quotation marks in a tsv file are part of the text, as in GLUE's files
     unit: str = "line"  # "line" or "row", for error messages
-    position: int = 0  # number of bytes read
 
     def __post_init__(self):
         if file_format(self.path) not in READERS:
@@ -69,9 +67,7 @@ class DataFile:
                 if decompressor is None:
                     raise InputError(f"{self.path}: install zstandard to read {self.path.suffix} files.")
                 stream = io.BufferedReader(decompressor(raw, mode="rb"))
-            for line in decode_lines(stream, self.path):
-                self.position = raw.tell()
-                yield line
+            yield from decode_lines(stream, self.path)
 
     def rows(self) -> Iterator[FileRow]:
         """Yields the rows of the file. In a .txt file, each line is a row with a single column `text`."""
@@ -111,28 +107,25 @@ def read_separated(file: DataFile) -> Iterator[FileRow]:
     """
     Reads csv or tsv. Missing trailing fields become None.
 
-    Quotation marks in a tsv file are part of the text, unless the file quotes fields as csv writers do.
+    In a tsv file, each line is a row. Fields that are enclosed in quotation marks, as csv writers do, are unquoted,
+    and all other quotation marks are part of the text.
     """
     csv.field_size_limit(MAX_FIELD_SIZE)
     is_tsv = file_format(file.path) == ".tsv"
-    is_text = is_tsv and (file.raw or not quotes_fields(file))
-    if is_text:
+    if is_tsv:
         reader = csv.reader(file.lines(), delimiter="\t", quoting=csv.QUOTE_NONE)
     else:
-        reader = csv.reader(file.lines(), delimiter="\t" if is_tsv else ",", strict=True)
+        reader = csv.reader(file.lines(), strict=True)
     header, line = file.header, 1
     try:
         for fields in reader:
+            if is_tsv and not file.raw:
+                fields = [m[1].replace('""', '"') if (m := QUOTED.fullmatch(field)) else field for field in fields]
             if fields and header is None:
                 header = tuple(name.strip() for name in fields)
                 check_header(header, file.location(line))
             elif fields:
                 columns = header or ()
-                if is_text and not file.raw and any(map(DOUBLED.fullmatch, fields)):
-                    raise InputError(
-                        f"{file.location(line)}: contains a quoted field, but quotation marks on other lines are "
-                        "text; write the file as .csv or .jsonl."
-                    )
                 problem = TOO_FEW if len(fields) < len(columns) else TOO_MANY if len(fields) > len(columns) else None
                 if line > 1 and tuple(map(str.strip, fields)) == columns:
                     problem = "repeats the header"
@@ -140,36 +133,6 @@ def read_separated(file: DataFile) -> Iterator[FileRow]:
             line = reader.line_num + 1
     except csv.Error as error:
         raise InputError(f"{file.location(line)}: not valid csv ({error}).") from error
-
-
-def quotes_fields(file: DataFile) -> bool:
-    """
-    Returns True if a tsv file quotes fields as csv writers do, and False if its quotation marks are text, as in GLUE.
-
-    The rows are read as csv and written again in three ways: with quotation marks around all fields, around all fields
-    except numbers, and only where they are necessary. The file quotes fields if one of the results equals the file.
-    """
-    columns, lines = len(file.header or ()), []
-    are_possible = [True] * 3
-
-    def remembered_lines() -> Iterator[str]:
-        for line in file.lines():
-            lines.append(line)
-            yield line
-
-    try:
-        for fields in csv.reader(remembered_lines(), delimiter="\t", strict=True):
-            columns = columns or len(fields)
-            quoted = ['"' + field.replace('"', '""') + '"' for field in fields]
-            not_numbers = [fields[i] if NUMBER.fullmatch(fields[i]) else text for i, text in enumerate(quoted)]
-            necessary = [text if {*'"\t\n'} & {*fields[i]} else fields[i] for i, text in enumerate(quoted)]
-            record = "".join(lines).removesuffix("\n")
-            same = [record == "\t".join(form) for form in (quoted, not_numbers, necessary)]
-            are_possible = [a and b and len(fields) in (0, columns) for a, b in zip(are_possible, same, strict=True)]
-            lines.clear()
-    except csv.Error:
-        return False
-    return any(are_possible)
 
 
 def check_header(names: tuple[str, ...], location: str):
@@ -236,12 +199,9 @@ def read_parquet(file: DataFile) -> Iterator[FileRow]:
         check_unique(names, str(file.path))
         # If a column is missing, read all columns so that the caller can list them in its error message.
         columns = file.columns if file.columns and {*file.columns} <= {*names} else None
-        size, number = file.path.stat().st_size, 0
-        for batch in table.iter_batches(batch_size=256, columns=columns):
-            for values in batch.to_pylist():
-                yield FileRow(number, values)
-                number += 1
-            file.position = size * number // table.metadata.num_rows
+        batches = table.iter_batches(batch_size=256, columns=columns)
+        for number, values in enumerate(chain.from_iterable(batch.to_pylist() for batch in batches)):
+            yield FileRow(number, values)
 
 
 def check_columns(options: Mapping[str, str], existing: Collection[str], source: str):

@@ -12,10 +12,7 @@ from fixedbert.support.errors import InputError
 
 
 def documents(source, **options) -> list:
-    reader = CorpusReader(Corpus(str(source), **options))
-    found = list(reader)
-    assert reader.position == reader.size
-    return found
+    return list(CorpusReader(Corpus(str(source), **options)))
 
 
 def test_text_files(tmp_path):
