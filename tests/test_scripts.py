@@ -141,7 +141,7 @@ def test_lines_that_are_sentences(vocabulary, tmp_path):
     counts = json.loads((tmp_path / "run" / "summary.json").read_text())["corpus"]["counts"]
     assert counts["documents"] == 9 and counts["sentences"] == 36 and counts["duplicate_documents"] == 0
     shutil.rmtree(tmp_path / "run")
-    with pytest.raises(InputError, match="books.txt: a .txt file has no columns; set `document_boundary`"):
+    with pytest.raises(InputError, match="books.txt, line 1 has no column .book. .`document_column_name`"):
         run_pretraining.main([*command, "--document_boundary", "column", "--document_column_name", "book"])
     with pytest.raises(InputError, match="only one sentence.* set `document_boundary` to sentence_lines"):
         run_pretraining.main([*command, "--document_boundary", "blank_line"])

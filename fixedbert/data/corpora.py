@@ -86,12 +86,8 @@ class CorpusReader:
         else:
             with reading(corpus.source, REDOWNLOAD):
                 for path in corpus_files(corpus.source):
-                    columns = ["text"] if file_format(path) == ".txt" else corpus.columns
-                    if corpus.document_column and file_format(path) == ".txt":
-                        raise InputError(
-                            f"{path}: a .txt file has no columns; set `document_boundary` to another value."
-                        )
-                    self.files.append(DataFile(path, columns))
+                    text_column = "text" if file_format(path) == ".txt" else corpus.text_column
+                    self.files.append(DataFile(path, [text_column, *corpus.columns[1:]]))
 
     def fingerprint(self, hash_file: Callable[[Path], str]) -> list[object]:
         """Returns values that identify the content: column names, document boundary and hashes, but no file paths."""
