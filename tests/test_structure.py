@@ -37,13 +37,13 @@ LAYER_OF = {name: number for number, names in enumerate(LAYERS) for name in name
 
 # Maximum number of lines of Python in each directory or file.
 BUDGETS = {
-    "fixedbert_cli.py": 258,
+    "fixedbert_cli.py": 256,
     "fixedbert": 460,  # files at the top of the package, without subpackages
     "fixedbert/model": 1394,
     "fixedbert/conversion": 1212,
-    "fixedbert/data": 2196,
-    "fixedbert/fine_tuning": 2985,
-    "fixedbert/pretraining": 861,
+    "fixedbert/data": 2110,
+    "fixedbert/fine_tuning": 2980,
+    "fixedbert/pretraining": 858,
     "fixedbert/training": 1406,
     "fixedbert/shrinking": 2393,
     "fixedbert/comparison": 962,
@@ -53,9 +53,9 @@ BUDGETS = {
     "experiments": 4090,
     "benchmarks": 2065,
     "soak": 526,
-    "tests": 15364,
+    "tests": 15300,
 }
-INSTALLED_BUDGET = 16155  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
+INSTALLED_BUDGET = 16069  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
 
 
 def module_of(file: Path) -> str:
