@@ -89,11 +89,7 @@ class ModelArguments:
         default=False, metadata={"help": "Initialize the task head randomly if its shape in the checkpoint differs."}
     )
     resize_embeddings: bool = field(
-        default=False,
-        metadata={
-            "help": "Add an embedding for each token that the model lacks: the average over the pieces into which the "
-            "model's vocabulary splits it."
-        },
+        default=False, metadata={"help": "Add an embedding close to the average for each token that the model lacks."}
     )
     cache_dir: str | None = field(default=None, metadata={"help": "Directory for files downloaded from the Hub."})
     model_revision: str = field(default="main", metadata={"help": "Branch, tag or commit of the model on the Hub."})
