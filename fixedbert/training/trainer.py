@@ -1,7 +1,6 @@
 """Trainer for pretraining and fine-tuning that skips non-finite steps and resumes runs bit-exactly."""
 
 import sys
-import time
 from contextlib import ExitStack
 from dataclasses import fields
 
@@ -31,7 +30,6 @@ class CommonTrainer(Trainer):
     an uninterrupted run and ends with the same weights.
     """
 
-    counts = 0  # number of sums that a subclass logs in addition to the loss
     args: CommonArguments
     model: PreTrainedModel
 
@@ -65,9 +63,7 @@ class CommonTrainer(Trainer):
 
     def begin_window(self):
         """Resets the sums for the next log entry."""
-        self.window = torch.zeros(1 + self.counts)  # the sum of the losses, followed by the subclass's sums
-        self.window_steps = 0  # applied steps
-        self.window_began = time.monotonic()
+        self.window_loss, self.window_steps = torch.zeros(()), 0  # over the applied steps since the last log entry
 
     def loader(self, dataset: Dataset, batch_size: int, sampler: Sampler, **options) -> DataLoader:
         """Returns a data loader that assigns batches to processes. `options` override the `dataloader_*` arguments."""
@@ -141,8 +137,7 @@ class CommonTrainer(Trainer):
         self.state.num_input_tokens_seen += tokens_seen
         if not (nonfinite_loss or nonfinite_norm):
             self.nonfinite_steps = 0
-            self.window = self.window.to(losses.device)
-            self.window[0] += losses.sum()
+            self.window_loss = self.window_loss.to(losses.device) + losses.sum()
             self.window_steps += 1
             return True
         step, scaler = self.state.global_step + 1, self.accelerator.scaler
@@ -213,21 +208,17 @@ class CommonTrainer(Trainer):
         if "loss" in logs and not self.window_steps:
             return
         if "loss" in logs or "train_loss" in logs:
-            loss, *counts = self.accelerator.reduce(self.window.to(self.args.device), "sum").tolist()
-            self.total_loss += loss / self.args.world_size
+            loss = self.accelerator.reduce(self.window_loss.to(self.args.device), "mean").item()
+            self.total_loss += loss
             self.total_steps += self.window_steps
             if "loss" in logs:
-                logs |= {"loss": loss / self.args.world_size / self.window_steps, **self.counted(counts)}
+                logs["loss"] = loss / self.window_steps
             elif self.total_steps:
                 logs["train_loss"] = self.total_loss / self.total_steps
             else:
                 del logs["train_loss"]
             self.begin_window()
         super().log(logs, *args, **kwargs)
-
-    def counted(self, counts: list[float]) -> dict[str, float]:
-        """Returns a subclass's metrics. `counts` are its sums over all processes since the last log entry."""
-        return {}
 
 
 def output_bias_aliases(model: PreTrainedModel) -> list[tuple[torch.nn.Module, str]]:
