@@ -42,9 +42,9 @@ BUDGETS = {
     "fixedbert/model": 1394,
     "fixedbert/conversion": 1212,
     "fixedbert/data": 2110,
-    "fixedbert/fine_tuning": 2980,
-    "fixedbert/pretraining": 858,
-    "fixedbert/training": 1406,
+    "fixedbert/fine_tuning": 2979,
+    "fixedbert/pretraining": 833,
+    "fixedbert/training": 1216,
     "fixedbert/shrinking": 2393,
     "fixedbert/comparison": 962,
     "fixedbert/inspection": 719,
@@ -53,9 +53,9 @@ BUDGETS = {
     "experiments": 4090,
     "benchmarks": 2065,
     "soak": 526,
-    "tests": 15300,
+    "tests": 15186,
 }
-INSTALLED_BUDGET = 16069  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
+INSTALLED_BUDGET = 15853  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
 
 
 def module_of(file: Path) -> str:
