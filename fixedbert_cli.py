@@ -98,7 +98,6 @@ def shrink_arguments(parser: ArgumentParser):
         "--dtype",
         help="dtype of the weights, such as bfloat16; default: the fastest on this machine for a target time",
     )
-    add("--latency_table", help="file with measured latencies; created if it does not exist")
     add(
         "--distil_steps",
         type=int,

@@ -1,6 +1,6 @@
 """Chooses heads and neurons for all layers at the lowest cost within a budget (a multiple-choice knapsack problem)."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any, NamedTuple
@@ -31,6 +31,40 @@ def head_choices(heads: Heads) -> list[Heads]:
 def neuron_choices(neurons: int) -> list[int]:
     """Returns the neuron counts that a pruned layer can have: multiples of 1/48 of the original, rounded down."""
     return sorted({neurons * parts // 48 for parts in range(49)})
+
+
+class LayerPrices(NamedTuple):
+    """The price of the attention heads of a layer, and the price of a number of neurons, as functions."""
+
+    of_heads: Callable[[Heads], float]
+    of_neurons: Callable[[int], float]
+
+
+@dataclass(frozen=True)
+class Prices:
+    """
+    What the parts of a model use of the budget.
+
+    Args:
+        layers: the prices of each layer.
+        original: the price of all layers before pruning.
+        rest: the price of everything else.
+        unit: for example "seconds".
+    """
+
+    layers: list[LayerPrices]
+    original: float
+    rest: float
+    unit: str
+
+    @classmethod
+    def of_model(cls, layers: list[LayerPrices], shapes: list[LayerSize], total: float, unit: str) -> "Prices":
+        """Returns the prices for a model that costs `total` and has layers of these shapes."""
+        original = sum(
+            prices.of_heads(shape.heads) + prices.of_neurons(shape.neurons)
+            for prices, shape in zip(layers, shapes, strict=True)
+        )
+        return cls(layers, original, max(0.0, total - original), unit)
 
 
 class Option(NamedTuple):

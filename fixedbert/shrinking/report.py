@@ -24,15 +24,12 @@ class ShrinkResult:
         model: directory or Hub id of the original.
         rows, tokens: number of calibration rows, and the average number of tokens per row.
         before, after: shapes of the layers before and after pruning.
-        predicted_divergence: second-order estimate of the KL divergence before the refit, in nats per row.
         fidelity: fidelity of the pruned model's predictions on held-out rows.
         parameters, operations: number of parameters, and FLOPs for a row of average length, before and after pruning.
         seconds: seconds per batch, averaged over three batches of random rows, before and after pruning.
         speedup, target_speedup: measured and requested speedup. The latter is None if the target was not a speedup.
         machine: the machine on which the times were measured.
         serving: how both models were served, for example "without padding, in bfloat16".
-        table_speedup, table_machine: speedup according to the latency table, and the machine on which the table was
-            measured. The latter is "" for this machine.
         distil_steps: number of distillation steps.
         distilled: fidelity after distillation, or None if distillation did not improve it.
         folder: directory of the new model.
@@ -43,7 +40,6 @@ class ShrinkResult:
     tokens: float
     before: list[LayerSize]
     after: list[LayerSize]
-    predicted_divergence: float
     fidelity: Fidelity
     parameters: tuple[int, int]
     operations: tuple[int, int]
@@ -52,8 +48,6 @@ class ShrinkResult:
     target_speedup: float | None = None
     machine: str = ""
     serving: str = ""
-    table_speedup: float | None = None
-    table_machine: str = ""
     distil_steps: int = 0
     distilled: Fidelity | None = None
     folder: str = ""
@@ -81,12 +75,7 @@ class ShrinkResult:
 
     @property
     def speed(self) -> str:
-        """A phrase with the speedup, taken from the latency table if the table was measured on a different machine."""
-        if self.table_machine:
-            return (
-                f"{self.table_speedup:.2f} times as fast as the original on {self.table_machine}, according to its "
-                f"latency table ({self.speedup:.2f} times as fast on {self.machine})"
-            )
+        """A phrase with the measured speedup, which says if it is below the target."""
         missed = self.target_speedup is not None and self.speedup < TOLERANCE * self.target_speedup
         target = f", below the target of {self.target_speedup:g}" if missed else ""
         return f"{self.speedup:.2f} times as fast as the original{target}"
@@ -170,8 +159,7 @@ def plot(result: ShrinkResult, file: Path):
         bars = model.bar([*amounts], [percent(*amount) for amount in amounts.values()], color="C2")
         model.bar_label(bars, fmt="%.0f")
         model.set(ylabel="remaining (%)", ylim=(0, 105))
-        speedup = result.table_speedup if result.table_machine else result.speedup
-        figure.suptitle(f"{speedup:.2f} times as fast; predictions: {result.fidelity}")
+        figure.suptitle(f"{result.speedup:.2f} times as fast; predictions: {result.fidelity}")
 
 
 def percent(before: float, after: float) -> float:

@@ -12,7 +12,6 @@ Prunes a BERT to a target speed or size while preserving its predictions.
 import copy
 import hashlib
 import shutil
-from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -33,11 +32,11 @@ from ..support.files import new_directory, output_path
 from ..training.arguments import CommonArguments
 from ..training.interruption import train
 from ..training.output import check_same_data, output_directory
-from .budget import LayerSize, Option, head_choices, neuron_choices, solve_knapsack
+from .budget import LayerPrices, LayerSize, Option, Prices, head_choices, neuron_choices, solve_knapsack
 from .calibration import CalibrationData, mean_tokens
 from .context import ShrinkContext, Target
 from .fisher_information import collect_statistics, layers_of
-from .latency import LatencyTable, has_short_last_layer, machine_name, measure_latencies, median_time
+from .latency import machine_name, measure_latencies, median_time
 from .layers import LayerPruner, refit
 from .report import FAMILY, FAMILY_PLOT, PLOT, ShrinkFamily, ShrinkResult, plot, plot_family
 from .serving import Serving, fastest_serving
@@ -66,7 +65,6 @@ def shrink(  # noqa: PLR0913  the options of the command
     train_file: str | Path | list[str] | list[Path] | None = None,
     text_column_names: str | None = None,
     skip_bad_rows: bool = False,
-    latency_table: str | Path | None = None,
     max_seq_length: int | None = None,
     max_samples: int = 1500,
     batch_size: int = 32,
@@ -103,7 +101,6 @@ def shrink(  # noqa: PLR0913  the options of the command
         text_column_names: names of the text columns, such as "premise,hypothesis". For token classification, the
             column with lists of words, "tokens" by default.
         skip_bad_rows: skip and print invalid rows.
-        latency_table: a file with measured latencies. If it does not exist, latencies are measured and written to it.
         max_seq_length, max_samples, batch_size: maximum tokens per row, maximum number of rows, and rows per batch.
         distil_steps: number of distillation steps after pruning. 600 steps take about ten minutes on two cores.
         learning_rate: learning rate for the distillation, 5e-5 by default.
@@ -145,8 +142,6 @@ def shrink(  # noqa: PLR0913  the options of the command
         batch_size=batch_size,
         seed=seed,
     )
-    if latency_table is not None and not target.is_time:
-        raise InputError("requires `speedup` or `milliseconds`.", "latency_table")
     if learning_rate is not None and distil_steps is None:
         raise InputError("requires `distil_steps`.", "learning_rate")
     if distil_steps is not None and len(targets) > 1:
@@ -159,7 +154,6 @@ def shrink(  # noqa: PLR0913  the options of the command
     with model_directory(model, tokenizer) as source:
         context = ShrinkContext.load(source, data, target, (distil_steps or 0) * batch_size, **options)
         context.do_lower_case = do_lower_case
-        context.latency_file = None if latency_table is None else Path(latency_table)
         choose_serving(context, unpad_inputs, None if dtype is None else getattr(torch, dtype))
         if len(targets) > 1:
             return shrink_family(context, targets, output_dir)
@@ -185,21 +179,21 @@ def choose_serving(context: ShrinkContext, unpad_inputs: bool | None, dtype: tor
     PartialState().print(f"the new model runs {context.serving}")
 
 
-def statistics_for(context: ShrinkContext) -> tuple[LatencyTable | None, list[LayerPruner]]:
-    """Returns the latency table, if the target is a time, and a pruner for each layer."""
-    table = latency_table(context) if context.target.is_time else None
-    return table, layer_pruners(context, context.fixed_shapes)
+def statistics_for(context: ShrinkContext) -> tuple[Prices | None, list[LayerPruner]]:
+    """Returns the prices of all sublayers, or None if the target is their sizes, and a pruner for each layer."""
+    prices = None if context.target.is_shape else prices_for(context)
+    return prices, layer_pruners(context, context.fixed_shapes)
 
 
 def shrink_family(context: ShrinkContext, targets: list[Target], output_dir: str | Path) -> ShrinkFamily:
     """Prunes the original to several targets with the same statistics, and writes a directory for each of them."""
     with new_directory(output_dir) as directory:
-        table, pruners = statistics_for(context)
+        prices, pruners = statistics_for(context)
         results = []
         for target in targets:
             name = f"{target.speedup:g}x"
             (directory / name).mkdir()
-            pruned, result = prune(replace(context, target=target), table, pruners)
+            pruned, result = prune(replace(context, target=target), prices, pruners)
             context.serving.model(pruned).save_pretrained(directory / name)
             write_accompanying_files(directory / name, name, context, pruned, result)
             results.append(replace(result, folder=f"{output_dir}/{name}"))
@@ -210,14 +204,15 @@ def shrink_family(context: ShrinkContext, targets: list[Target], output_dir: str
 
 
 def prune(
-    context: ShrinkContext, table: LatencyTable | None, pruners: list[LayerPruner]
+    context: ShrinkContext, prices: Prices | None, pruners: list[LayerPruner]
 ) -> tuple[FixedHeadBertPreTrainedModel, ShrinkResult]:
     """Prunes a copy of the original model to the target and refits it. Returns the pruned model and its results."""
-    original, shapes, fixed_shapes = context.original, context.shapes, context.fixed_shapes
-    if fixed_shapes is None:
-        chosen, pruned, table_speedup = choose_shapes(context, pruners, table)
+    original, shapes = context.original, context.shapes
+    if prices is not None:
+        chosen, pruned = choose_shapes(context, pruners, prices)
     else:
-        chosen, pruned, table_speedup = fixed_shapes, prune_layers(original, pruners, fixed_shapes), None
+        chosen = context.target.shapes(original.config)
+        pruned = prune_layers(original, pruners, chosen)
     refit(original, pruned, context.calibration)
     before, after, speedup = context.measure_speedup(pruned)
     result = ShrinkResult(
@@ -226,10 +221,6 @@ def prune(
         tokens=mean_tokens(context.calibration),
         before=shapes,
         after=chosen,
-        predicted_divergence=sum(
-            pruner.cost_of_heads(shape.heads) + pruner.cost_of_neurons(shape.neurons)
-            for pruner, shape in zip(pruners, chosen, strict=True)
-        ),
         fidelity=context.fidelity(pruned),
         parameters=(original.num_parameters(), pruned.num_parameters()),
         operations=(context.operations(original), context.operations(pruned)),
@@ -238,8 +229,6 @@ def prune(
         target_speedup=context.target.speedup,
         machine=machine_name(),
         serving=str(context.serving),
-        table_speedup=table_speedup,
-        table_machine="" if table is None or table.is_local else table.machine,
     )
     return pruned, result
 
@@ -302,93 +291,13 @@ def layer_pruners(context: ShrinkContext, fixed_shapes: list[LayerSize] | None) 
     ]
 
 
-def latency_table(context: ShrinkContext) -> LatencyTable:
-    """Reads the latency table from its file. If the file does not exist, measures the latencies and writes it."""
-    served, masks = context.serving.model(context.original), [batch["attention_mask"] for batch in context.batches]
-    if context.latency_file is not None and context.latency_file.exists():
-        table = LatencyTable.read(context.latency_file, served.config.hidden_size, context.shapes)
-        if table.serving != str(context.serving):
-            raise InputError(
-                f"{context.latency_file}: measured {table.serving}, but the new model runs {context.serving}; set "
-                "`unpad_inputs` and `dtype`, or use a different file.",
-                "latency_table",
-            )
-        if bool(table.last_heads) != has_short_last_layer(served, masks):
-            raise InputError(
-                f"{context.latency_file}: measured with a different task head, batch size or version of fixedbert; "
-                "remove the file to measure again.",
-                "latency_table",
-            )
-        return table
-    table = measure_latencies(served, context.shapes, masks, str(context.serving))
-    if context.latency_file is not None:
-        table.write(context.latency_file)
-    return table
-
-
-def choose_shapes(
-    context: ShrinkContext, pruners: list[LayerPruner], table: LatencyTable | None
-) -> tuple[list[LayerSize], FixedHeadBertPreTrainedModel, float | None]:
-    """
-    Chooses the shapes for all layers within the budget. If the measured speed of the entire model differs from the
-    latency table, corrects the budget and chooses again.
-
-    Returns:
-        The shapes, the pruned model before the refit, and the speedup according to the latency table.
-    """
-    original, prices = context.original, prices_for(context, table)
-    options = []
-    for pruner, (price_of_heads, price_of_neurons) in zip(pruners, prices, strict=True):
-        heads, neurons = head_choices(pruner.shape.heads), neuron_choices(pruner.shape.neurons)
-        options.append([Option(choice, pruner.cost_of_heads(choice), price_of_heads(choice)) for choice in heads])
-        options.append(
-            [Option(choice, pruner.cost_of_neurons(choice), price_of_neurons(choice)) for choice in neurons]
-        )
-    layers = sum(
-        price_of_heads(shape.heads) + price_of_neurons(shape.neurons)
-        for shape, (price_of_heads, price_of_neurons) in zip(context.shapes, prices, strict=True)
-    )
-    least = sum(min(option.price for option in sublayer) for sublayer in options)
-    wanted, rest = budget_for(context, table, layers, least)
-    budget, fast, slow = wanted, (0.0, 0.0), None  # `fast` and `slow`: budget, measured / target time
-    tries: list[tuple] = []  # too slow?, distance from the target, index, shapes, model, speedup in the table
-    for _ in range(TRIES):
-        solution = solve_knapsack(options, budget - rest)
-        shapes = [LayerSize(one.choice, n.choice) for one, n in zip(solution[::2], solution[1::2], strict=True)]
-        pruned = prune_layers(original, pruners, shapes)
-        if table is None:
-            return shapes, pruned, None
-        table_speedup = (layers + rest) / (rest + sum(option.price for option in solution))
-        if not table.is_local:
-            return shapes, pruned, table_speedup
-        _, _, speedup = context.measure_speedup(pruned)
-        reached = speedup * wanted / (layers + rest)  # measured / target speed
-        tries.append((reached < NEAR, abs(reached - 1), len(tries), shapes, pruned, table_speedup))
-        if NEAR <= reached <= ENOUGH:
-            break
-        if reached < 1:
-            slow = budget, 1 / reached
-        else:
-            fast = budget, 1 / reached
-        budget = interpolate(fast, slow) if slow else budget * reached
-        budget = max(budget, rest + (budget - rest) / 2, rest + least)
-    *_, shapes, pruned, table_speedup = min(tries)
-    return shapes, pruned, table_speedup
-
-
-def interpolate(fast: tuple[float, float], slow: tuple[float, float]) -> float:
-    """Interpolates two pairs (budget, measured / target time) linearly. Returns the budget for a ratio of 1."""
-    (low, less), (high, more) = fast, slow
-    return low + (high - low) * min(max((1 - less) / (more - less), 0.1), 0.9)
-
-
-def prices_for(
-    context: ShrinkContext, table: LatencyTable | None
-) -> list[tuple[Callable[[Heads], float], Callable[[int], float]]]:
-    """Returns two functions for each layer: one maps heads to their price, the other a neuron count to its price."""
-    width, length = context.original.config.hidden_size, round(mean_tokens(context.calibration))
-    if table is not None:
-        return table.prices(len(context.shapes))
+def prices_for(context: ShrinkContext) -> Prices:
+    """Returns the prices of all sublayers in the unit of the target: seconds, parameters or FLOPs."""
+    original, shapes = context.original, context.shapes
+    width, length = original.config.hidden_size, round(mean_tokens(context.calibration))
+    if context.target.is_time:
+        masks = [batch["attention_mask"] for batch in context.batches]
+        return measure_latencies(context.serving.model(original), shapes, masks)
 
     def parameters(heads: Heads) -> float:
         return heads.num_heads * ((2 * heads.size + heads.value_size) * (width + 1) + heads.value_size * width)
@@ -397,37 +306,78 @@ def prices_for(
         return 2 * length * heads.num_heads * (2 * width + length) * (heads.size + heads.value_size)
 
     if context.target.params is not None:
-        return [(parameters, lambda neurons: neurons * (2 * width + 1))] * len(context.shapes)
-    return [(operations, lambda neurons: 4 * length * width * neurons)] * len(context.shapes)
+        layers = [LayerPrices(parameters, lambda neurons: neurons * (2 * width + 1))] * len(shapes)
+        return Prices.of_model(layers, shapes, original.num_parameters(), "parameters")
+    layers = [LayerPrices(operations, lambda neurons: 4 * length * width * neurons)] * len(shapes)
+    return Prices.of_model(layers, shapes, context.operations(original), "operations")
 
 
-def budget_for(context: ShrinkContext, table: LatencyTable | None, layers: float, least: float) -> tuple[float, float]:
+def choose_shapes(
+    context: ShrinkContext, pruners: list[LayerPruner], prices: Prices
+) -> tuple[list[LayerSize], FixedHeadBertPreTrainedModel]:
     """
-    Returns the budget for the entire model, and the price of everything except the layers.
+    Chooses the shapes for all layers within the budget. If the target is a time that the entire model does not meet,
+    corrects the budget and chooses again.
 
-    Args:
-        layers, least: total price of the layers before pruning, and their lowest possible total price.
+    Returns:
+        The shapes, and the pruned model before the refit.
+    """
+    options = []
+    for pruner, (price_of_heads, price_of_neurons) in zip(pruners, prices.layers, strict=True):
+        heads, neurons = head_choices(pruner.shape.heads), neuron_choices(pruner.shape.neurons)
+        options.append([Option(choice, pruner.cost_of_heads(choice), price_of_heads(choice)) for choice in heads])
+        options.append(
+            [Option(choice, pruner.cost_of_neurons(choice), price_of_neurons(choice)) for choice in neurons]
+        )
+    least = sum(min(option.price for option in sublayer) for sublayer in options)
+    wanted, rest = budget_for(context, prices, least), prices.rest
+    budget, fast, slow = wanted, (0.0, 0.0), None  # `fast` and `slow`: budget, measured / target time
+    tries: list[tuple] = []  # too slow?, distance from the target, index, shapes, model
+    for _ in range(TRIES):
+        solution = solve_knapsack(options, budget - rest)
+        shapes = [LayerSize(one.choice, n.choice) for one, n in zip(solution[::2], solution[1::2], strict=True)]
+        pruned = prune_layers(context.original, pruners, shapes)
+        if not context.target.is_time:
+            return shapes, pruned
+        _, _, speedup = context.measure_speedup(pruned)
+        reached = speedup * wanted / (prices.original + rest)  # measured / target speed
+        tries.append((reached < NEAR, abs(reached - 1), len(tries), shapes, pruned))
+        if NEAR <= reached <= ENOUGH:
+            break
+        if reached < 1:
+            slow = budget, 1 / reached
+        else:
+            fast = budget, 1 / reached
+        budget = interpolate(fast, slow) if slow else budget * reached
+        budget = max(budget, rest + (budget - rest) / 2, rest + least)
+    *_, shapes, pruned = min(tries)
+    return shapes, pruned
+
+
+def interpolate(fast: tuple[float, float], slow: tuple[float, float]) -> float:
+    """Interpolates two pairs (budget, measured / target time) linearly. Returns the budget for a ratio of 1."""
+    (low, less), (high, more) = fast, slow
+    return low + (high - low) * min(max((1 - less) / (more - less), 0.1), 0.9)
+
+
+def budget_for(context: ShrinkContext, prices: Prices, least: float) -> float:
+    """
+    Returns the budget for the entire model. `least` is the lowest possible price of all layers.
 
     Raises:
         InputError: If the target is not smaller than the original, or is out of reach.
     """
-    original, target, scale = context.original, context.target, 1.0
-    if table is not None:
-        rest, unit = table.rest, "seconds"
-        if table.is_local:  # the machine can now be faster or slower than during the measurement
-            seconds = median_time(context.forward_passes(original), original.device)
-            scale = seconds / len(context.batches) / (layers + rest)
-        wanted = (layers + rest) / target.speedup if target.speedup else (target.milliseconds or 0) / 1000 / scale
-    elif target.params is not None:
-        rest, wanted, unit = original.num_parameters() - layers, target.params, "parameters"
-    else:
-        rest, wanted, unit = context.operations(original) - layers, target.flops or 0, "operations"
-    if not least + rest <= wanted < layers + rest:
+    target, needed, speedup = context.target, prices.original + prices.rest, context.target.speedup
+    if target.milliseconds is not None:
+        seconds = median_time(context.forward_passes(context.original), context.original.device)
+        speedup = 1000 * seconds / len(context.batches) / target.milliseconds
+    wanted = needed / speedup if speedup else target.params or target.flops or 0
+    if not least + prices.rest <= wanted < needed:
         raise InputError(
-            f"the target is {scale * wanted:.4g} {unit}, but the original needs {scale * (layers + rest):.4g} and the "
-            f"smallest possible model needs {scale * (least + rest):.4g}."
+            f"the target is {wanted:.4g} {prices.unit}, but the original needs {needed:.4g} and the smallest possible "
+            f"model needs {least + prices.rest:.4g}."
         )
-    return wanted, rest
+    return wanted
 
 
 def prune_layers(

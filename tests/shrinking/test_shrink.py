@@ -47,7 +47,7 @@ def context(large, texts):
 def test_superfluous_heads_and_neurons_are_removed(small, large, rows, tmp_path):
     """If the target is the parameter count of the small model, pruning recovers its shape and outputs."""
     result = shrink(large, tmp_path / "out", params=small.num_parameters(), **rows)
-    assert result.after == [SMALL] * 3 and result.predicted_divergence < 1e-9 and result.fidelity.divergence < 1e-6
+    assert result.after == [SMALL] * 3 and result.fidelity.divergence < 1e-6
     assert result.parameters[1] == small.num_parameters() and result.folder == str(tmp_path / "out")
     pruned = AutoModelForSequenceClassification.from_pretrained(tmp_path / "out")
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "out")
@@ -219,7 +219,6 @@ def test_harmful_distillation_is_discarded(large, rows, context, tmp_path, capsy
     ("options", "message"),
     [
         ({}, "specify one target"),
-        ({"params": 2e4, "latency_table": "a.json"}, "`latency_table` requires `speedup`"),
         ({"params": 2e4, "max_samples": 10}, r"the calibration rows contain \d+ tokens, but 56 neurons need"),
         ({"num_attention_heads": [7, 8, 7]}, "layer 1 with 7 heads of size 8 and 48 neurons cannot shrink to 8 heads"),
         ({"params": 1000}, "the target is 1000 parameters, but the original needs .* smallest possible model"),
