@@ -37,7 +37,7 @@ LAYER_OF = {name: number for number, names in enumerate(LAYERS) for name in name
 
 # Maximum number of lines of Python in each directory or file.
 BUDGETS = {
-    "fixedbert_cli.py": 256,
+    "fixedbert_cli.py": 255,
     "fixedbert": 460,  # files at the top of the package, without subpackages
     "fixedbert/model": 1394,
     "fixedbert/conversion": 1212,
@@ -45,7 +45,7 @@ BUDGETS = {
     "fixedbert/fine_tuning": 2979,
     "fixedbert/pretraining": 833,
     "fixedbert/training": 1216,
-    "fixedbert/shrinking": 2393,
+    "fixedbert/shrinking": 2279,
     "fixedbert/comparison": 962,
     "fixedbert/inspection": 719,
     "fixedbert/publishing": 880,
@@ -53,9 +53,9 @@ BUDGETS = {
     "experiments": 4090,
     "benchmarks": 2065,
     "soak": 526,
-    "tests": 15186,
+    "tests": 15138,
 }
-INSTALLED_BUDGET = 15853  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
+INSTALLED_BUDGET = 15738  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
 
 
 def module_of(file: Path) -> str:
