@@ -45,15 +45,10 @@ def study(
     take_over_output_dir: bool,
     **sources,
 ):
-    import torch
-    from accelerate import PartialState
-
     from fixedbert.support.errors import InputError
 
-    from . import head_size
     from . import study as studies
 
-    studies.register(head_size.EXTENSION)
     share = share or "1/1"
     if name != "report" and files:
         raise InputError(f"{files[0]}: one study at a time; only report takes files.")
@@ -64,12 +59,10 @@ def study(
         raise InputError("is required: the directory for the records of runs and the report.", "output_dir")
     if selected is None:
         return print(studies.report_markdown(studies.report_runs(files, output_dir)))
-    state = PartialState(cpu=not torch.accelerator.is_available())
-    state.print(studies.study_cost_text(selected, share), flush=True)
+    print(studies.study_cost_text(selected, share), flush=True)
     data = studies.DataSources(**sources)
     report = studies.run_study(selected, output_dir, data, processes, share, take_over_output_dir)
-    if state.is_main_process:
-        print(studies.report_markdown(report))
+    print(studies.report_markdown(report))
 
 
 def theory_arguments(parser: ArgumentParser):

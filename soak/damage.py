@@ -57,7 +57,7 @@ def run(directory: Path, count: int, seed: int) -> Iterator[tuple[str, list[str]
     """Corrupts each of FILES `count` times, runs its command, and yields the name and faults of each trial."""
     for module in ("pretraining.pretrain", "fine_tuning.glue", "fine_tuning.trainer", "conversion.convert"):
         importlib.import_module(f"fixedbert.{module}")  # import once instead of in every child process
-    importlib.import_module("experiments.head_size")
+    importlib.import_module("experiments.study")
     valid = directory / "valid"
     if not valid.exists():
         in_child(lambda: write_valid(valid), directory)

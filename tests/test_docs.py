@@ -20,8 +20,7 @@ from helpers.tiny_models import config_of
 from transformers import BertConfig, BertForPreTraining, BertTokenizer, RobertaConfig, RobertaForMaskedLM
 
 import fixedbert_cli
-from experiments.head_size import EXTENSION
-from experiments.study import load_study, register
+from experiments.study import load_study
 from fixedbert import FixedHeadBertForPreTraining, FixedHeadBertForSequenceClassification, FixedHeadBertModel
 from fixedbert.data.sample import documents
 from fixedbert.fine_tuning.glue import TextClassification
@@ -53,9 +52,6 @@ SHORTER = {
 EXTERNAL = {"pip", "hf", "docker", "cp", "cd", "git", "pre-commit", "tensorboard"}
 # ONNX directories that Python blocks open, and the models to export to them.
 GRAPHS = {"minilm-onnx": "all-MiniLM-L6-v2", "reviews-onnx": "runs/reviews"}
-
-
-register(EXTENSION)
 
 
 def commands_in(page: str) -> list[str]:

@@ -12,8 +12,7 @@ from shutil import copyfile
 from tempfile import TemporaryDirectory
 
 from benchmarks.curves import AXES, draw, ratio
-from experiments.head_size import EXTENSION
-from experiments.study import register, report_runs
+from experiments.study import report_runs
 from experiments.study.records import read_records
 from experiments.study.report import Report, make_report
 from experiments.study.shape_results import is_unfinished
@@ -47,8 +46,6 @@ NAMES = {  # of the sides of benchmarks.quality, in the words of the pages
 }
 MARKERS = "os^Dv<>"
 STANDARD_ERRORS = {"MNLI": 0.6, "SST-2": 1.0, "STS-B": 0.7, "QQP": 0.6}  # of the scores, in points
-
-register(EXTENSION)
 
 
 def draw_studies():

@@ -3,7 +3,6 @@
 from .cost import study_cost_text
 from .execution import run_study
 from .records import read_records
-from .registry import register
 from .report import Report, make_report
 from .report_files import report_runs
 from .report_text import report_markdown
@@ -16,7 +15,6 @@ __all__ = [
     "load_study",
     "make_report",
     "read_records",
-    "register",
     "report_markdown",
     "report_runs",
     "run_study",

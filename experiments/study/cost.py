@@ -2,8 +2,7 @@
 
 from fixedbert.counts import forward_flops, parameters
 
-from .registry import TASKS, has_feed_forward
-from .studies import Run, Study, parse_share
+from .studies import TASKS, Run, Study, has_feed_forward, parse_share
 
 ROW = "{:<44} {:>5} {:>6} {:>5} {:>9} {:>6} {:>10} {:>12}".format
 

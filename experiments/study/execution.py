@@ -7,7 +7,6 @@ Performs the runs of a study in parallel. Each run is recorded when it ends, so 
 import multiprocessing
 import os
 import shutil
-import signal
 import sys
 import traceback
 from collections.abc import Iterator, Set
@@ -18,17 +17,14 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
-from accelerate import PartialState
 from tqdm.auto import tqdm
 
 import fixedbert_cli
 from fixedbert.support.errors import InputError, require_package
 from fixedbert.support.files import directory_lock, to_json, write_atomically, writing
 from fixedbert.support.processes import exit_with_parent
-from fixedbert.training.output import on_main_process
 
 from .records import Record, read_records
-from .registry import EXTENSIONS, METRICS, Extension, register
 from .report import Report, make_report
 from .report_files import write_report
 from .run import commit, execute
@@ -52,8 +48,7 @@ def run_study(
     Args:
         output_dir: Directory for the records in runs.jsonl and for the files of the report.
         sources: Texts and fine-tuning data. Not required for synthetic tasks.
-        processes: Number of parallel runs. Defaults to one per GPU or, without GPUs, to one per CPU core. With
-            `accelerate launch`, all processes train each run together instead.
+        processes: Number of parallel runs. Defaults to one per GPU or, without GPUs, to one per CPU core.
         share: "1/2" trains every second shape, and "2/2" the remaining shapes on a different machine.
         take_over_output_dir: Continue a study that crashed on a different machine.
 
@@ -65,20 +60,13 @@ def run_study(
     if processes is not None and processes < 1:
         raise InputError(f"{processes}: must be at least 1.", "processes")
     commit()  # cached now, because the code can change during the study
-    folder, state = Path(output_dir), PartialState(cpu=not torch.accelerator.is_available())
-    with on_main_process(study_directory(folder, study, sources, take_over_output_dir)):
-        log = RunLog(folder, study, part, writes=state.is_main_process)
-        state.wait_for_everyone()
-        with tqdm(initial=len(log.records), unit="run", disable=not state.is_main_process) as bar:
-            log.show_progress(bar)
-            if state.num_processes > 1:
-                run_together(log, sources, bar)
-            else:
-                run_in_parallel(log, sources, bar, processes or torch.accelerator.device_count() or cpu_count())
+    folder = Path(output_dir)
+    with study_directory(folder, study, sources, take_over_output_dir):
+        log = RunLog(folder, study, part)
+        run_in_parallel(log, sources, processes or torch.accelerator.device_count() or cpu_count())
         report = make_report(log.records)
-        if state.is_main_process:
-            shutil.rmtree(folder / UNFINISHED, ignore_errors=True)
-            write_report(report, folder)
+        shutil.rmtree(folder / UNFINISHED, ignore_errors=True)
+        write_report(report, folder)
         return report
 
 
@@ -86,7 +74,7 @@ def cpu_count() -> int:
     return os.cpu_count() or 1
 
 
-def run_in_parallel(log: "RunLog", sources: DataSources, bar: tqdm, processes: int):
+def run_in_parallel(log: "RunLog", sources: DataSources, processes: int):
     """
     Performs up to `processes` runs in parallel in worker processes.
 
@@ -94,17 +82,19 @@ def run_in_parallel(log: "RunLog", sources: DataSources, bar: tqdm, processes: i
         InputError: If a run failed. All other runs are completed first, unless a worker was killed.
     """
     processes = min(processes, len(log.left())) or 1
-    worker = os.getpid(), max(1, cpu_count() // processes), visible_gpus(), EXTENSIONS
+    worker = os.getpid(), max(1, cpu_count() // processes), visible_gpus()
     busy: dict[Future, Run] = {}
     failed: dict[str, InputError] = {}
     # Processes that have used torch or a GPU cannot be forked.
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(processes, context, fixedbert_cli.import_experiment, ("study",)) as pool, ended_workers():
+    pool = ProcessPoolExecutor(processes, context, fixedbert_cli.import_experiment, ("study",))
+    with pool, ended_workers(), tqdm(initial=len(log.records), unit="run") as bar:
         while True:
+            bar.total = len(log.records) + len(log.left())
+            bar.update(len(log.records) - bar.n)
             ready = log.ready({run.key for run in busy.values()} | failed.keys())
             for run in ready[: processes - len(busy)]:
-                with ignored_interrupts():  # inherited by workers
-                    busy[pool.submit(run_in_worker, run, log.folder / UNFINISHED / run.key, sources, *worker)] = run
+                busy[pool.submit(run_in_worker, run, log.folder / UNFINISHED / run.key, sources, *worker)] = run
             if not busy:
                 break
             for future in wait(busy, return_when=FIRST_COMPLETED).done:
@@ -119,29 +109,18 @@ def run_in_parallel(log: "RunLog", sources: DataSources, bar: tqdm, processes: i
                 except InputError as error:
                     failed[run.key] = error
                     bar.write(str(error))
-            log.show_progress(bar)
     if failed:
         first, *others = failed.values()
         raise InputError(f"{first}" + (f" {len(others)} other runs also failed." if others else ""))
 
 
-def run_in_worker(
-    run: Run,
-    folder: Path,
-    sources: DataSources,
-    parent: int,
-    threads: int,
-    gpus: list[str],
-    extensions: list[Extension],
-) -> dict:
+def run_in_worker(run: Run, folder: Path, sources: DataSources, parent: int, threads: int, gpus: list[str]) -> dict:
     """Performs a run in a worker process, on one of the GPUs. Its output is written to `folder`.log."""
     exit_with_parent(parent)
     torch.set_num_threads(threads)
     if gpus:
         worker = int(multiprocessing.current_process().name.rpartition("-")[2])  # consecutive within a pool
         os.environ["CUDA_VISIBLE_DEVICES"] = gpus[worker % len(gpus)]
-    for extension in extensions:
-        register(extension)
     log = folder.with_name(f"{folder.name}.log")
     try:
         log.parent.mkdir(parents=True, exist_ok=True)
@@ -176,39 +155,16 @@ def ended_workers() -> Iterator[None]:
         raise
 
 
-@contextmanager
-def ignored_interrupts() -> Iterator[None]:
-    """Context manager in which this process, and all processes that it starts, ignore Ctrl-C."""
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-def run_together(log: "RunLog", sources: DataSources, bar: tqdm):
-    """Performs one run after another, each with all processes of `accelerate launch`."""
-    while ready := log.ready():
-        result = execute(ready[0], log.folder / UNFINISHED / ready[0].key, sources)
-        PartialState().wait_for_everyone()  # all processes read files that `add` removes
-        log.add(ready[0], result)
-        if log.writes:
-            bar.write(outcome_line(ready[0], log.records[-1]))
-        log.show_progress(bar)
-
-
 def outcome_line(run: Run, record: Record) -> str:
-    results = (
-        (name, METRICS[name].missing if value is None else f"{value:.4g}") for name, value in record.results.items()
-    )
-    return f"{run.name}: {', '.join(f'{name} {value}' for name, value in results)}"
+    values = ", ".join(f"{name} {value:.4g}" for name, value in record.results.items() if value is not None)
+    return f"{run.name}: {values or 'diverged'}"
 
 
 class RunLog:
     """The records in runs.jsonl, and the remaining runs of the study."""
 
-    def __init__(self, folder: Path, study: Study, part: tuple[int, int], writes: bool = True):
-        self.folder, self.study, self.part, self.writes = folder, study, part, writes
+    def __init__(self, folder: Path, study: Study, part: tuple[int, int]):
+        self.folder, self.study, self.part = folder, study, part
         file = folder / RECORDS
         self.records: list[Record] = []
         for record in read_records([file]) if file.exists() else []:
@@ -219,8 +175,8 @@ class RunLog:
                     "different `output_dir`."
                 )
             self.records.append(replace(record, **study.labels(run)))  # the question or the axis may have changed
-        if writes:  # removes an incomplete last line
-            write_atomically(file, "".join(to_json(asdict(record)) + "\n" for record in self.records))
+        # Without an incomplete last line.
+        write_atomically(file, "".join(to_json(asdict(record)) + "\n" for record in self.records))
 
     def left(self) -> list[Run]:
         """Returns the remaining runs. Does not include runs that an extended grid may add later."""
@@ -241,17 +197,12 @@ class RunLog:
 
     def add(self, run: Run, result: dict):
         record = Record(**{**result, **self.study.labels(run)})
-        if self.writes:
-            with open(self.folder / RECORDS, "a", encoding="utf-8") as file:
-                file.write(to_json(asdict(record)) + "\n")
-                file.flush()
-                os.fsync(file.fileno())
-            shutil.rmtree(self.folder / UNFINISHED / run.key, ignore_errors=True)
+        with open(self.folder / RECORDS, "a", encoding="utf-8") as file:
+            file.write(to_json(asdict(record)) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        shutil.rmtree(self.folder / UNFINISHED / run.key, ignore_errors=True)
         self.records.append(record)
-
-    def show_progress(self, bar: tqdm):
-        bar.total = len(self.records) + len(self.left())
-        bar.update(len(self.records) - bar.n)
 
 
 @contextmanager
@@ -262,16 +213,13 @@ def study_directory(folder: Path, study: Study, sources: DataSources, take_over:
     with directory_lock(folder, take_over), writing(folder, remedy):
         folder.mkdir(parents=True, exist_ok=True)
         content = to_json({"study": study.name, "scale": study.scale, "data": sources.settings()}, indent=1) + "\n"
-        file, records = folder / SETTINGS, folder / RECORDS
-        if not file.exists() and any(folder.iterdir()):
-            raise InputError(f"{folder}: the output directory is not empty; use a different one or remove it.")
-        if not file.exists() or file.read_text(encoding="utf-8") != content:
-            if records.exists() and records.stat().st_size or any(folder.glob(f"{UNFINISHED}/*/*")):
-                raise InputError(
-                    f"{folder}: contains runs of a different study or with different texts (see {SETTINGS}); use a "
-                    "different `output_dir` or remove it."
-                )
-            write_atomically(file, content)
+        file = folder / SETTINGS
+        if any(folder.iterdir()) and not (file.exists() and file.read_text(encoding="utf-8") == content):
+            raise InputError(
+                f"{folder}: the output directory contains other files, or runs of a different study or with different "
+                f"texts (see {SETTINGS}); use a different `output_dir` or remove it."
+            )
+        write_atomically(file, content)
         for lock in folder.glob(f"{UNFINISHED}/*/*.lock"):
             lock.unlink()  # left by killed runs
         yield

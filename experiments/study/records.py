@@ -100,6 +100,11 @@ class Record:
         return self.study, self.scale, self.series, self.point, self.key
 
     @property
+    def losses(self) -> list[float]:
+        """The held-out loss at each evaluation."""
+        return [loss for _, loss in self.curve or []]
+
+    @property
     def diverged(self) -> bool:
         return self.results["loss"] is None
 

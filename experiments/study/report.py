@@ -4,77 +4,35 @@ from dataclasses import dataclass
 
 from fixedbert.support.errors import InputError
 
+from .metrics import METRICS
 from .records import Record
-from .registry import METRICS, TASKS
 from .shape_results import Estimate, ShapeResult, equal_pairs, shapes_by_series
-from .studies import OBJECTIVES
-
-TOLERANCE = 0.01  # relative difference up to which token counts are equal, because the last row can be shorter
 
 
 @dataclass(frozen=True)
 class Finding:
-    """
-    The difference in a metric between the first and last shape of a series, or between shapes with equal budgets.
-
-    Args:
-        from_value, to_value: Values of the two shapes on the axis of the study.
-        difference: The second shape minus the first, paired by seed.
-    """
+    """The difference in a metric between two shapes, `second` minus `first`, paired by seed."""
 
     metric: str
-    from_series: str
-    from_value: int
-    to_series: str
-    to_value: int
+    first: ShapeResult
+    second: ShapeResult
     difference: Estimate
 
 
 @dataclass(frozen=True)
 class CurveDifference:
     """
-    The difference in held-out loss between two shapes during training, in nats.
+    The difference in held-out loss between two shapes during training, `second` minus `first`, in nats.
 
     Args:
-        differences: Maps tokens seen to differences, for evaluations in the same part of both learning rate schedules.
-            All differences have the same seeds.
+        differences: Maps tokens seen to differences. All differences have the same seeds.
         decay_from: Tokens seen at the last evaluation before the learning rate decays, or None.
     """
 
-    from_series: str
-    from_value: int
-    to_series: str
-    to_value: int
+    first: ShapeResult
+    second: ShapeResult
     differences: dict[float, Estimate]
-    decay_from: float | None = None
-
-
-@dataclass(frozen=True)
-class Conditions:
-    """
-    The settings and environment of the runs.
-
-    Args:
-        runs: Number of runs.
-        of_grid: Number of shorter runs whose only purpose was to choose a learning rate.
-        tokens: Minimum and maximum number of tokens in the other runs, or None if all of them diverged.
-        epochs: Maximum number of epochs, or None for synthetic tasks.
-        seconds: Total duration of all runs that were not interrupted.
-    """
-
-    runs: int
-    of_grid: int
-    seconds: float
-    tokens: tuple[int, int] | None
-    epochs: float | None
-    texts: str | None
-    objectives: list[str]
-    max_seq_lengths: list[int]
-    seeds: list[int]
-    learning_rates: list[float]
-    hardware: list[str]
-    versions: list[str]
-    commits: list[str | None]
+    decay_from: float | None
 
 
 @dataclass(frozen=True)
@@ -83,11 +41,16 @@ class Report:
     The results of a study.
 
     Args:
+        records: All runs, including those that chose a learning rate.
         question: The question that the study answers.
         series: Maps series to their shapes, in the order of the study.
-        curves: Differences during training, for runs with more than one evaluation.
+        findings: For each metric, the differences between the first and last shape of a series, and between shapes
+            with equal budgets.
+        curves: Differences during training, for runs with more than one evaluation: from the largest shape of a
+            series, and between shapes with equal budgets.
     """
 
+    records: list[Record]
     study: str
     scale: str | None
     question: str | None
@@ -95,7 +58,6 @@ class Report:
     series: dict[str, list[ShapeResult]]
     findings: list[Finding]
     curves: list[CurveDifference]
-    conditions: Conditions
 
     @property
     def shapes(self) -> list[ShapeResult]:
@@ -110,6 +72,10 @@ class Report:
     def compared_metrics(self) -> list[str]:
         return [metric for metric in self.metrics if METRICS[metric].unless != metric]
 
+    def distinct(self, field: str) -> list:
+        """Returns the different values of a field of the records."""
+        return list(dict.fromkeys(getattr(record, field) for record in self.records))
+
 
 def make_report(records: list[Record]) -> Report:
     """
@@ -119,9 +85,6 @@ def make_report(records: list[Record]) -> Report:
     Raises:
         InputError: If there are no records of complete runs, or if studies, texts or shapes differ.
     """
-    unknown = {record.objective for record in records} - {*OBJECTIVES, *TASKS}
-    if unknown:
-        raise InputError(f"runs with the unknown objective {min(unknown)}.")
     studies = sorted({f"{record.study} at scale {record.scale}" for record in records})
     if len(studies) > 1:
         raise InputError(f"runs from different studies: {', '.join(studies)}; report them separately.")
@@ -131,20 +94,11 @@ def make_report(records: list[Record]) -> Report:
     if not series:
         raise InputError("no complete runs to report.")
     first = records[0]
-    return Report(
-        first.study,
-        first.scale,
-        first.question,
-        first.axis,
-        series,
-        findings_of(series, first.axis),
-        curves_of(series, first.axis),
-        conditions_of(records),
-    )
+    findings, curves = findings_of(series), curves_of(series, first.axis)
+    return Report(records, first.study, first.scale, first.question, first.axis, series, findings, curves)
 
 
-def findings_of(series: dict[str, list[ShapeResult]], axis: str) -> list[Finding]:
-    """Returns, for each metric, the differences along series and between shapes with equal budgets."""
+def findings_of(series: dict[str, list[ShapeResult]]) -> list[Finding]:
     findings = []
     for metric, described in METRICS.items():
         compared = {
@@ -154,78 +108,35 @@ def findings_of(series: dict[str, list[ShapeResult]], axis: str) -> list[Finding
         pairs = [(shapes[0], shapes[-1]) for shapes in compared.values() if len(shapes) > 1]
         for first, second in [*pairs, *equal_pairs(compared)]:
             difference = second.estimate(metric).less(first.estimate(metric))
-            findings.append(Finding(metric, *places(first, second, axis), difference))
+            findings.append(Finding(metric, first, second, difference))
     return findings
 
 
-def places(first: ShapeResult, second: ShapeResult, axis: str) -> tuple[str, int, str, int]:
-    return first["series"], first[axis], second["series"], second[axis]
-
-
 def curves_of(series: dict[str, list[ShapeResult]], axis: str) -> list[CurveDifference]:
-    """Compares each shape with the largest shape in its series, and shapes with equal budgets, during training."""
-    with_curves = {name: [shape for shape in shapes if shape.curves] for name, shapes in series.items()}
+    with_curves = {name: [shape for shape in shapes if shape.evaluated] for name, shapes in series.items()}
     pairs = []
     for shapes in filter(None, with_curves.values()):
         largest = max(shapes, key=lambda shape: shape[axis])
         pairs += [(largest, shape) for shape in shapes if shape is not largest]
-    curves = []
-    for first, second in [*pairs, *equal_pairs(with_curves)]:
-        differences = differences_along(first, second)
-        steady = [tokens for tokens in differences if is_before_decay(first, tokens)]
-        if len(differences) > 1:
-            curves.append(CurveDifference(*places(first, second, axis), differences, max(steady, default=None)))
-    return curves
+    curves = [curve_difference(*pair) for pair in [*pairs, *equal_pairs(with_curves)]]
+    return [curve for curve in curves if curve is not None and len(curve.differences) > 1]
 
 
-def differences_along(first: ShapeResult, second: ShapeResult) -> dict[float, Estimate]:
+def curve_difference(first: ShapeResult, second: ShapeResult) -> CurveDifference | None:
     """
-    Maps tokens seen to paired differences, for evaluations that both shapes have for all common seeds.
-
-    Learning rate decay lowers the loss by an amount that can depend on the shape, so evaluations are compared only if
-    both precede the decay, or if both follow it and the runs have the same length.
+    Compares two shapes during training. Returns None if there is no seed with which both were evaluated after the same
+    steps of the same schedule: the decay of the learning rate lowers the loss.
     """
-    seeds = [seed for seed in first.curves if seed in second.curves]
-    pairs = [(first.curves[seed], second.curves[seed]) for seed in seeds]
-    lengths = [max(tokens for curve in shape.curves.values() for tokens, _ in curve) for shape in (second, first)]
+    mine, others = first.evaluated, second.evaluated
+    seeds = [seed for seed in mine if seed in others and schedule(mine[seed]) == schedule(others[seed])]
+    if not seeds:
+        return None
     differences = {}
-    for tokens, _ in pairs[0][0] if pairs else []:
-        constant = [is_before_decay(shape, tokens) for shape in (first, second)]
-        if any(constant) and not all(constant) or not any(constant) and not are_equal(*lengths):
-            continue
-        nearest = [[min(curve, key=lambda point: abs(point[0] - tokens)) for curve in pair] for pair in pairs]
-        if all(are_equal(other, tokens) for pair in nearest for other, _ in pair):
-            values = [after - before for (_, before), (_, after) in nearest]
-            differences[tokens] = Estimate(dict(zip(seeds, values, strict=True)))
-    return differences
+    for number, (tokens, _) in enumerate(mine[seeds[0]].curve or []):
+        values = {seed: others[seed].losses[number] - mine[seed].losses[number] for seed in seeds}
+        differences[tokens] = Estimate(values)
+    return CurveDifference(first, second, differences, mine[seeds[0]].decay_from)
 
 
-def is_before_decay(shape: ShapeResult, tokens: float) -> bool:
-    return tokens <= (1 + TOLERANCE) * (shape["decay_from"] or 0)
-
-
-def are_equal(tokens: float, others: float) -> bool:
-    return abs(tokens - others) <= TOLERANCE * others
-
-
-def conditions_of(records: list[Record]) -> Conditions:
-    def distinct(field: str) -> list:
-        return list(dict.fromkeys(getattr(record, field) for record in records))
-
-    runs = {record.key: record for record in records}.values()  # a run in two series has two records
-    tokens = [record.tokens for record in runs if not record.of_grid and record.tokens is not None]
-    return Conditions(
-        runs=len(runs),
-        of_grid=sum(record.of_grid for record in runs),
-        seconds=sum(record.seconds or 0 for record in runs),
-        tokens=(min(tokens), max(tokens)) if tokens else None,
-        epochs=max((value for value in distinct("epochs") if value is not None), default=None),
-        texts=next((value for value in distinct("texts") if value), None),
-        objectives=distinct("objective"),
-        max_seq_lengths=distinct("max_seq_length"),
-        seeds=distinct("seed"),
-        learning_rates=distinct("learning_rate"),
-        hardware=distinct("hardware"),
-        versions=sorted({f"{name} {version}" for record in records for name, version in record.versions.items()}),
-        commits=distinct("commit"),
-    )
+def schedule(record: Record) -> tuple[list, int | None]:
+    return [tokens for tokens, _ in record.curve or []], record.decay_from

@@ -2,13 +2,16 @@
 
 from collections.abc import Callable, Iterable
 
+from experiments.head_size.tasks import TASKS
+
+from .metrics import METRICS
 from .records import AXES, COUNTED
-from .registry import EXTENSIONS, METRICS, TASKS, has_feed_forward
 from .report import CurveDifference, Finding, Report
 from .shape_results import Estimate, ShapeResult
+from .studies import has_feed_forward
+from .threshold_text import limits_of_thresholds, threshold_answer
 
 FEW_SEEDS = 5  # with fewer seeds, Student's t exceeds 2.7
-Answer = tuple[str, list[str]]  # a paragraph and the items of the list below it
 
 
 def report_markdown(report: Report) -> str:
@@ -89,9 +92,9 @@ def number(value: float, form: str) -> str:
     return f"{float(text):{'+' if '+' in form else ''},.0f}" if is_large else text
 
 
-def answers(report: Report) -> list[Answer]:
-    """Returns the paragraphs from extensions, followed by the differences after and during training."""
-    paragraphs = [extension.answer(report) for extension in EXTENSIONS]
+def answers(report: Report) -> list[tuple[str, list[str]]]:
+    """Returns paragraphs, each with the items of a list: the thresholds, and differences after and during training."""
+    paragraphs = [threshold_answer(report)]
     for metric in report.compared_metrics:
         lines = [finding_line(finding, report) for finding in report.findings if finding.metric == metric]
         paragraphs.append((f"{METRICS[metric].label}, differences paired by seed:", lines))
@@ -102,12 +105,13 @@ def answers(report: Report) -> list[Answer]:
 
 def pair(compared: Finding | CurveDifference, axis: str) -> str:
     """Describes the two compared shapes. The difference is the second shape minus the first."""
-    if compared.from_series == compared.to_series:
-        return f"{compared.to_series}, {AXES[axis]} {compared.from_value:,} to {compared.to_value:,}"
-    minus, place = f"minus {compared.from_series}", f"{AXES[axis]} {compared.to_value:,}"
-    if compared.from_value == compared.to_value:
-        return f"{compared.to_series}, {minus}, {place}"
-    return f"{compared.to_series}, {place}, {minus}, {AXES[axis]} {compared.from_value:,}"
+    first, second = compared.first, compared.second
+    if first["series"] == second["series"]:
+        return f"{second['series']}, {AXES[axis]} {first[axis]:,} to {second[axis]:,}"
+    minus, place = f"minus {first['series']}", f"{AXES[axis]} {second[axis]:,}"
+    if first[axis] == second[axis]:
+        return f"{second['series']}, {minus}, {place}"
+    return f"{second['series']}, {place}, {minus}, {AXES[axis]} {first[axis]:,}"
 
 
 def finding_line(finding: Finding, report: Report) -> str:
@@ -130,22 +134,26 @@ def curve_line(curve: CurveDifference, report: Report) -> str:
 
 def fewer_seeds(estimate: Estimate, report: Report) -> str:
     """Returns the number of seeds with results for both shapes in parentheses, or "" if all seeds have results."""
-    count, seeds = len(estimate.values), len(report.conditions.seeds)
+    count, seeds = len(estimate.values), len(report.distinct("seed"))
     return f" ({count} of {seeds} seeds)" if count < seeds else ""
 
 
 def condition_lines(report: Report) -> list[str]:
-    conditions = report.conditions
-    tokens = " to ".join(f"{number:,}" for number in sorted(set(conditions.tokens or ()))) or "an unknown number of"
-    epochs = "" if conditions.epochs is None else f" (at most {conditions.epochs:.2g} epochs)"
-    chosen = " in shorter runs" if conditions.of_grid else ""
+    runs = {record.key: record for record in report.records}.values()  # a run in two series has two records
+    tokens = sorted({record.tokens for record in runs if not record.of_grid and record.tokens is not None})
+    counts = " to ".join(f"{count:,}" for count in sorted({*tokens[:1], *tokens[-1:]})) or "an unknown number of"
+    epochs = [record.epochs for record in runs if record.epochs is not None]
+    texts = [text for text in report.distinct("texts") if text]
+    chosen = " in shorter runs" if any(record.of_grid for record in runs) else ""
+    versions = {f"{name} {version}" for record in runs for name, version in record.versions.items()}
     return [
-        f"{conditions.runs} runs with {tokens} tokens each{epochs}; sequence length "
-        f"{joined(conditions.max_seq_lengths)}; objective {joined(conditions.objectives)}; seeds "
-        f"{joined(conditions.seeds)}; learning rates {joined(conditions.learning_rates)}, of which the first seed "
-        f"chooses the best for each shape{chosen}; {conditions.seconds:,.0f} seconds for uninterrupted runs on "
-        f"{joined(conditions.hardware)}; {', '.join(conditions.versions)}; commit {joined(conditions.commits)}.",
-        *([f"Texts: {conditions.texts}."] if conditions.texts else []),
+        f"{len(runs)} runs with {counts} tokens each{f' (at most {max(epochs):.2g} epochs)' if epochs else ''}; "
+        f"sequence length {joined(report.distinct('max_seq_length'))}; objective "
+        f"{joined(report.distinct('objective'))}; seeds {joined(report.distinct('seed'))}; learning rates "
+        f"{joined(report.distinct('learning_rate'))}, of which the first seed chooses the best for each shape"
+        f"{chosen}; {sum(record.seconds or 0 for record in runs):,.0f} seconds for uninterrupted runs on "
+        f"{joined(report.distinct('hardware'))}; {joined(versions)}; commit {joined(report.distinct('commit'))}.",
+        *(f"Texts: {text}." for text in texts),
         "The values after ± are half-widths of 95% confidence intervals over seeds (Student's t). MFLOP/token counts "
         "the forward pass of the layers.",
     ]
@@ -157,13 +165,13 @@ def joined(values: Iterable) -> str:
 
 def limits_of(report: Report) -> list[str]:
     """Returns a sentence for each limitation that applies to the records."""
-    all_limits = [limits_of_runs, missing_controls, *(one.limits for one in EXTENSIONS)]
+    all_limits = [limits_of_runs, missing_controls, limits_of_thresholds]
     return [limit for limits in all_limits for limit, applies in limits(report).items() if applies]
 
 
 def limits_of_runs(report: Report) -> dict[str, bool]:
     """Maps sentences about the runs to True if they apply."""
-    shapes, trained = report.shapes, [one for one in report.conditions.objectives if one not in TASKS]
+    shapes, trained = report.shapes, [one for one in report.distinct("objective") if one not in TASKS]
     seeds = [len(shape.records) for shape in shapes]
     fewer, ends = sum(count < max(seeds) for count in seeds), sum(shape.end_of_grid is not None for shape in shapes)
     untuned = sum(len(shape.learning_rates) == 1 for shape in shapes)
@@ -175,8 +183,8 @@ def limits_of_runs(report: Report) -> dict[str, bool]:
         few: max(seeds) < FEW_SEEDS,
         f"Shapes with fewer seeds than others: {fewer} of {len(shapes)}.": fewer > 0,
         f"Shapes trained with a single learning rate: {untuned} of {len(shapes)}.": untuned > 0,
-        "Learning rates were chosen in shorter runs. In complete runs, a different one may be best.": (
-            report.conditions.of_grid > 0
+        "Learning rates were chosen in shorter runs. In complete runs, a different one may be best.": any(
+            report.distinct("of_grid")
         ),
         "Shapes whose best learning rate is at an end of the grid, so that a better one may lie beyond it: "
         f"{ends} of {len(shapes)}.": ends > 0,

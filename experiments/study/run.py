@@ -9,19 +9,19 @@ from functools import cache
 from pathlib import Path
 
 import torch
-from accelerate import PartialState
 from transformers.trainer import TRAINER_STATE_NAME
 
+from experiments.head_size.tasks import TASKS, train_synthetic
 from fixedbert.counts import forward_flops
 from fixedbert.fine_tuning.sweep import sweep
 from fixedbert.pretraining import pretrain as pretraining
 from fixedbert.publishing.model_card import hardware_name, versions
-from fixedbert.support.errors import Divergence, InputError
+from fixedbert.support.errors import Divergence
 
+from .metrics import METRICS
 from .records import COUNTED, SHAPE
-from .registry import METRICS, TASKS
-from .sources import FINE_TUNED, DataSources
-from .studies import Run
+from .sources import DataSources
+from .studies import FINE_TUNED, Run
 
 
 def execute(run: Run, folder: Path, sources: DataSources) -> dict:
@@ -58,15 +58,14 @@ ABSENT = dict.fromkeys(
 
 def train_task(run: Run) -> dict:
     """Trains on a task with generated examples. If training diverges, results contain only the loss, as None."""
-    task = TASKS[run.objective]
     results: dict[str, float | None] = {"loss": None}
     try:
-        results = task.train(run.config, run.pretraining[0], run.learning_rate, run.seed)
+        results = train_synthetic(run.objective, run.config, run.pretraining[0], run.learning_rate, run.seed)
         examples = int(results["examples"] or 0)
     except Divergence as error:
         print(f"{run.name}: {error}", file=sys.stderr)
         examples = error.examples
-    tokens = examples * (1 if task.single_queries else run.length)
+    tokens = examples * (1 if run.objective == "memorise" else run.length)  # whose examples are single queries
     training_flops = 3 * forward_flops(run.config, run.length) * tokens
     return ABSENT | {"results": results, "tokens": tokens, "training_flops": training_flops}
 
@@ -110,9 +109,7 @@ def pretrain(run: Run, folder: Path, sources: DataSources) -> tuple[Path, list[d
             settings |= {"model_name_or_path": str(folder / f"stage-{number - 1}")}
         if not output.exists():
             settings |= sources.settings() | flow_settings()
-            if sources.store_dir is not None:
-                settings["store_dir"] = sources.store_dir
-            pretraining.pretrain(**settings, output_dir=str(output))
+            pretraining.pretrain(**settings, store_dir=sources.store_dir, output_dir=str(output))
         summaries.append(json.loads((output / "summary.json").read_text(encoding="utf-8")))
     return output, summaries
 
@@ -151,13 +148,7 @@ def fine_tune(run: Run, task: str, trained: Path, folder: Path, sources: DataSou
     output = folder / task
     if not output.exists():
         settings = {"model_name_or_path": str(trained), "seed": run.seed, **run.fine_tuning[task], **flow_settings()}
-        rows, devices = settings.pop("train_batch_size", None), PartialState().num_processes
-        if rows is not None:
-            if rows % devices:
-                raise InputError(f"fine_tuning: a batch of {rows} rows cannot be divided among {devices} processes.")
-            settings["per_device_train_batch_size"] = rows // devices
-        settings |= sources.fine_tuning_data(task) | {"output_dir": str(output)}
-        sweep(FINE_TUNED[task], **settings)
+        sweep(FINE_TUNED[task], **settings, **sources.fine_tuning_data(task), output_dir=str(output))
     return json.loads((output / "all_results.json").read_text(encoding="utf-8"))
 
 

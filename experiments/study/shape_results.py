@@ -8,11 +8,12 @@ from scipy import stats
 
 from fixedbert.support.errors import InputError
 
+from .metrics import METRICS
 from .records import SHAPE, Record
-from .registry import METRICS
 from .studies import lowest_loss
 
 CONFIDENCE = 0.95
+COMPARABLE = ("objective", *SHAPE, "max_seq_length")  # fields that all runs of a shape share
 
 
 @dataclass(frozen=True)
@@ -78,9 +79,9 @@ class ShapeResult:
         return Estimate({seed: factor * value for seed, value in values.items() if value is not None})
 
     @property
-    def curves(self) -> dict[int, list[list[float]]]:
-        """Maps seeds to [tokens seen, held-out loss] for each evaluation. Excludes diverged runs."""
-        return {record.seed: record.curve for record in self.records if record.curve and not record.diverged}
+    def evaluated(self) -> dict[int, Record]:
+        """Maps seeds to runs that were evaluated during training. Excludes diverged runs."""
+        return {record.seed: record for record in self.records if record.curve and not record.diverged}
 
     @property
     def not_converged(self) -> int:
@@ -113,36 +114,33 @@ def is_unfinished(results: dict) -> bool:
 
 
 def shapes_by_series(records: list[Record]) -> dict[str, list[ShapeResult]]:
-    """Groups records by series and shape. Uses the learning rate with the most seeds, then the lowest loss."""
+    """
+    Groups records by series and shape. Uses the learning rate with the most seeds, then the lowest loss.
+
+    Raises:
+        InputError: If the runs of a shape are not comparable.
+    """
     names = list(dict.fromkeys(record.series for record in records))
     places = sorted({(names.index(record.series), record.point) for record in records})
     series: dict[str, list[ShapeResult]] = {}
     for name, point in ((names[number], point) for number, point in places):
         of_shape = [record for record in records if (record.series, record.point) == (name, point)]
+        complete = [record for record in of_shape if not record.of_grid]
+        shapes = {tuple(getattr(record, field) for field in COMPARABLE) for record in complete}
+        if len(shapes) > 1 or len({(record.learning_rate, record.seed) for record in complete}) < len(complete):
+            raise InputError(
+                f"{name}, shape {point + 1}: runs have different shapes or settings; report them separately."
+            )
         by_rate: dict[float, list[Record]] = {}
-        for record in of_shape:
-            if not record.of_grid:
-                by_rate.setdefault(record.learning_rate, []).append(record)
+        for record in complete:
+            by_rate.setdefault(record.learning_rate, []).append(record)
         if by_rate:
-            check_comparable(list(by_rate.values()), f"{name}, shape {point + 1}")
             most = max(map(len, by_rate.values()))
             best = lowest_loss([(runs[0].results, runs) for runs in by_rate.values() if len(runs) == most])
             rates = list(dict.fromkeys(record.learning_rate for record in of_shape))
             shape = ShapeResult(sorted(best, key=lambda record: record.seed), rates)
             series.setdefault(name, []).append(shape)
     return series
-
-
-def check_comparable(by_rate: list[list[Record]], place: str):
-    """
-    Raises:
-        InputError: If the runs have different shapes, or if several runs have the same seed and learning rate.
-    """
-    names = ("objective", *SHAPE, "max_seq_length")
-    if len({tuple(getattr(record, name) for name in names) for runs in by_rate for record in runs}) > 1:
-        raise InputError(f"{place}: runs have different shapes; report them separately.")
-    if any(len({record.seed for record in runs}) < len(runs) for runs in by_rate):
-        raise InputError(f"{place}: several runs have the same seed but different settings; report them separately.")
 
 
 def equal_pairs(series: dict[str, list[ShapeResult]]) -> Iterator[tuple[ShapeResult, ShapeResult]]:

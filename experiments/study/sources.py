@@ -1,22 +1,16 @@
-"""Texts and fine-tuning data for a study, and the validation of all arguments before the first run starts."""
+"""Texts and fine-tuning data for a study."""
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from fixedbert.fine_tuning.fine_tune import FineTuningTask
-from fixedbert.fine_tuning.glue import TextClassification
-from fixedbert.fine_tuning.squad import QuestionAnswering
 from fixedbert.fine_tuning.squad_questions import load_squad
 from fixedbert.fine_tuning.texts import load_task
-from fixedbert.pretraining.arguments import ARGUMENTS
-from fixedbert.support.errors import InputError, error_context
-from fixedbert.training.arguments import check_types
+from fixedbert.support.errors import InputError
 
-from .studies import Study
+from .studies import TASKS, Study
 
 SQUAD_FILES = {"train_file": "train-v1.1.json", "validation_file": "dev-v1.1.json"}
-FINE_TUNED: dict[str, type[FineTuningTask]] = {"mnli": TextClassification, "squad": QuestionAnswering}
 
 
 @dataclass(frozen=True)
@@ -41,21 +35,14 @@ class DataSources:
 
     def check(self, study: Study):
         """
-        Checks the arguments of all scripts, and reads the fine-tuning data.
+        Reads the fine-tuning data, before hours of pretraining.
 
         Raises:
-            InputError: If an argument does not exist or has an invalid type, or if data is missing or invalid.
+            InputError: If the study needs texts and there are none, or if data is missing or invalid.
         """
-        stages = study.stages_on_text()
-        if stages and not (self.train_file or self.dataset_name):
+        on_text = any(study.objective_of(name) not in TASKS for name in study.series)
+        if on_text and not (self.train_file or self.dataset_name):
             raise InputError(f"study {study.name}: no corpus: set `train_file` or `dataset_name`.")
-        for place, stage in stages:
-            with error_context(f"study {study.name}, {place}"):
-                check_types(stage, *ARGUMENTS)
-        for task, arguments in study.fine_tuning.items():
-            given = {name: value for name, value in arguments.items() if name != "train_batch_size"}
-            with error_context(f"study {study.name}, fine_tuning: {task}"):
-                check_types(given, *FINE_TUNED[task].arguments)
         if "squad" in study.fine_tuning and self.squad_dir:
             for name in SQUAD_FILES.values():
                 load_squad(str(Path(self.squad_dir, name)))

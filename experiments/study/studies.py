@@ -8,7 +8,6 @@ again with the best rate.
 """
 
 import math
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -17,20 +16,26 @@ from typing import TypeVar, get_args
 from huggingface_hub.dataclasses import strict
 from huggingface_hub.errors import StrictDataclassError
 
+from experiments.head_size.tasks import STAGE, TASKS
 from fixedbert.conversion.growing import heads_of
 from fixedbert.counts import forward_flops, parameters
+from fixedbert.fine_tuning.fine_tune import FineTuningTask
+from fixedbert.fine_tuning.glue import TextClassification
+from fixedbert.fine_tuning.squad import QuestionAnswering
 from fixedbert.model.configuration_fixed_head_bert import FixedHeadBertConfig
 from fixedbert.presets import SHAPE_FIELDS, preset_config
-from fixedbert.pretraining.arguments import Objective
+from fixedbert.pretraining.arguments import ARGUMENTS, Objective
 from fixedbert.support.checksums import stable_hash
-from fixedbert.support.errors import InputError
+from fixedbert.support.errors import InputError, error_context
 from fixedbert.support.files import read_yaml
+from fixedbert.training.arguments import check_types
 
 from .records import AXES, Record
-from .registry import STAGE, STUDIES, TASKS, has_feed_forward
 
+EXPERIMENTS = Path(__file__).parents[1]
+STUDIES = (EXPERIMENTS / "study" / "studies.yaml", EXPERIMENTS / "head_size" / "studies.yaml")
 OBJECTIVES = get_args(Objective)  # objectives on text; TASKS contains the others
-FINE_TUNING = {"mnli": 128, "squad": 384}  # tasks with their default sequence lengths
+FINE_TUNED: dict[str, type[FineTuningTask]] = {"mnli": TextClassification, "squad": QuestionAnswering}
 # Quantities that can be equal in two shapes. Both exclude embeddings.
 EQUAL = {"parameters": lambda config, length: parameters(config)[1], "flops": forward_flops}
 SET_BY_THE_STUDY = ("learning_rate", "seed", "objective", "output_dir", "config_name", "config_overrides", "stages")
@@ -138,8 +143,11 @@ class Study:
 
     def __post_init__(self):
         self.check_one_of("axis", self.axis, AXES)
-        for task in self.fine_tuning:
-            self.check_one_of("fine_tuning", task, FINE_TUNING)
+        for task, arguments in self.fine_tuning.items():
+            self.check_one_of("fine_tuning", task, FINE_TUNED)
+            with error_context(f"study {self.name}, fine_tuning: {task}"):
+                check_types(arguments, *FINE_TUNED[task].arguments)
+            self.check("max_seq_length" in arguments, f"fine_tuning: {task}: max_seq_length is missing")
         for name in self.series:
             self.check_series(name)
         self.shapes  # noqa: B018  raises an error if a shape is invalid
@@ -148,7 +156,7 @@ class Study:
         if not holds:
             raise InputError(f"study {self.name}: {message}.")
 
-    def check_one_of(self, name: str, value: str, known):
+    def check_one_of(self, name: str, value: str | None, known):
         self.check(value in known, f"{name}: {value} is not one of {', '.join(known)}")
 
     def check_series(self, name: str):
@@ -156,8 +164,7 @@ class Study:
         Raises:
             InputError: If the series is invalid, or if a run would silently differ from its description.
         """
-        series, place = self.series[name], f"series {name}"
-        objective = series.get("objective", self.objective)
+        series, place, objective = self.series[name], f"series {name}", self.objective_of(name)
         self.check_one_of(f"{place}: objective", objective, (*OBJECTIVES, *TASKS))
         is_encoder = objective in ("mlm", "mlm+nsp")
         self.check(is_encoder or not self.fine_tuning, f"{place}: fine_tuning needs the objective mlm or mlm+nsp")
@@ -165,38 +172,32 @@ class Study:
             self.check_stage(f"{place}: pretraining", stage, objective)
         lengths = {len(value) for value in series.values() if isinstance(value, list)}
         self.check(len(lengths) <= 1 and 0 not in lengths, f"{place}: lists need one value for each shape")
-        self.check(("equal" in series) == ("to" in series), f"{place}: equal and to need each other")
-        if "to" in series:
-            self.check_one_of(f"{place}: equal", series["equal"], EQUAL)
+        if "to" in series or "equal" in series:
+            self.check_one_of(f"{place}: equal", series.get("equal"), EQUAL)
             self.check(has_feed_forward(objective), f"{place}: equal: {objective} has no feed-forward network")
             references = [other for other, entries in self.series.items() if "to" not in entries]
-            self.check_one_of(f"{place}: to", series["to"], references)
+            self.check_one_of(f"{place}: to", series.get("to"), references)
 
     def check_stage(self, place: str, stage: dict, objective: str):
-        settings = TASKS[objective].settings if objective in TASKS else {}
-        for name in (*STAGE, *(name for name, is_required in settings.items() if is_required)):
+        settings = TASKS.get(objective, ())
+        for name in (*STAGE, *settings):
             self.check(isinstance(stage.get(name), int), f"{place}: {name} is missing, or not an integer")
         for name in SET_BY_THE_STUDY:
             self.check(name not in stage, f"{place}: {name} is set by the study")
-        for name in stage if objective in TASKS else ():
-            self.check_one_of(place, name, (*STAGE, *settings))
+        if objective in TASKS:
+            for name in stage:
+                self.check_one_of(place, name, (*STAGE, *settings))
+        else:
+            with error_context(f"study {self.name}, {place}"):
+                check_types(stage, *ARGUMENTS)
+
+    def objective_of(self, series: str) -> str:
+        return self.series[series].get("objective", self.objective)
 
     def stages(self, series: str, of_grid: bool = False) -> list[dict]:
         """Returns the pretraining stages for a series, for complete runs or for the runs of the grid."""
         changes = {**self.series[series].get("pretraining", {}), **(self.grid if of_grid else {})}
         return [{**stage, **changes} for stage in self.pretraining]
-
-    def stages_on_text(self) -> list[tuple[str, dict]]:
-        """Returns the distinct stages of pretraining on text, each with its position in the study for messages."""
-        stages: list[tuple[str, dict]] = []
-        for name, series in self.series.items():
-            objective = series.get("objective", self.objective)
-            for key, of_grid in (("pretraining", False), ("grid", True)):
-                for stage in self.stages(name, of_grid) if objective not in TASKS else ():
-                    stage = {**stage, "objective": objective}
-                    if stage not in [other for _, other in stages]:
-                        stages.append((f"series {name}: {key}", stage))
-        return stages
 
     @cached_property
     def shapes(self) -> dict[str, list[dict]]:
@@ -213,13 +214,14 @@ class Study:
 
     def shape(self, name: str, series: dict, point: int, references: dict[str, list[dict]]) -> dict:
         changes = {key: value[point] if isinstance(value, list) else value for key, value in series.items()}
-        objective = changes.pop("objective", self.objective)
-        changes.pop("pretraining", None)
-        equal, to = changes.pop("equal", None), changes.pop("to", None)
+        for key in ("objective", "pretraining", "equal", "to"):
+            changes.pop(key, None)
         fields_set = {
             "vocab_size": self.stages(name)[-1].get("vocab_size", FixedHeadBertConfig().vocab_size),
-            "max_position_embeddings": max(stage["max_seq_length"] for stage in self.stages_of_all(name)),
-            "is_decoder": objective == "clm",
+            "max_position_embeddings": max(
+                stage["max_seq_length"] for stage in (*self.stages(name), *self.fine_tuning.values())
+            ),
+            "is_decoder": self.objective_of(name) == "clm",
             **self.model,
             **changes,
         }
@@ -227,14 +229,11 @@ class Study:
             self.check(key in fields_set, f"series {name}: {key} is missing, also under model")
         length = self.stages(name)[-1]["max_seq_length"]
         try:
-            if to is not None:
+            if "to" in series:
+                equal, to = series["equal"], series["to"]
                 reference = references[to][self.reference_point(name, point)]
                 goal = EQUAL[equal](preset_config("tiny", **reference), length)
                 fields_set["intermediate_size"] = matching_width(fields_set, goal, EQUAL[equal], length)
-                too_large = (
-                    f"series {name}: shape {point + 1} has more {equal} than {to}, even without feed-forward networks"
-                )
-                self.check(fields_set["intermediate_size"] > 0, too_large)
             config = preset_config("tiny", **fields_set)
         except (ValueError, TypeError, AttributeError, StrictDataclassError) as error:
             if isinstance(error, InputError):
@@ -254,16 +253,11 @@ class Study:
         self.check(is_found, f"series {name}: {to} needs one shape, or one with {self.axis} {values[point]}")
         return others.index(values[point])
 
-    def stages_of_all(self, series: str) -> Iterator[dict]:
-        yield from self.stages(series)
-        for task, arguments in self.fine_tuning.items():
-            yield {"max_seq_length": FINE_TUNING[task], **arguments}
-
     def run(self, series: str, point: int, learning_rate: float, seed: int, of_grid: bool = False) -> Run:
         return Run(
             series,
             point,
-            self.series[series].get("objective", self.objective),
+            self.objective_of(series),
             self.shapes[series][point],
             self.stages(series, of_grid),
             {} if of_grid else self.fine_tuning,
@@ -366,6 +360,11 @@ def parse_share(share: str) -> tuple[int, int]:
     if not (slash and number.isdecimal() and of.isdecimal() and 1 <= int(number) <= int(of)):
         raise InputError(f"{share}: must be a fraction such as 1/2, which trains every second shape.", "share")
     return int(number), int(of)
+
+
+def has_feed_forward(objective: str) -> bool:
+    """Returns True if models with this objective have feed-forward networks."""
+    return objective not in TASKS or objective == "recall"
 
 
 def tokens_of(stage: dict) -> int:

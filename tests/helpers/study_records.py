@@ -3,14 +3,11 @@
 import json
 from pathlib import Path
 
-from experiments.head_size import EXTENSION
-from experiments.study import register
 from experiments.study.records import Record, read_records
 from experiments.study.report import Report, make_report
 from experiments.study.report_files import report_runs
 from experiments.study.report_text import report_markdown
 
-register(EXTENSION)
 RECORD = {
     **{"study": "heads", "scale": "tiny", "axis": "num_attention_heads", "objective": "clm", "of_grid": False},
     **{"hidden_size": 64, "num_hidden_layers": 2, "head_embedding": None, "qk_norm": False, "max_seq_length": 128},

@@ -4,12 +4,10 @@ from pathlib import Path
 
 import yaml
 
-from experiments.head_size import EXTENSION
-from experiments.study import register
-from experiments.study.records import COUNTED, SHAPE, Record
+from experiments.study.records import SHAPE, Record
 from experiments.study.studies import Study
+from helpers.study_records import RECORD
 
-register(EXTENSION)
 SMALL = {
     "question": "?",
     "axis": "num_attention_heads",
@@ -48,12 +46,9 @@ def fields_of(run, loss: float | None) -> dict:
     """Returns the fields of a record for a run with this loss, in the form that `execute` returns."""
     shape = {name: getattr(run.config, name) for name in SHAPE} | {"attention_head_size": run.config.head_dim}
     shape["value_head_size"] = run.config.value_head_sizes[0]
-    settings = {"training_flops": run.training_flops, "learning_rate": run.learning_rate, "seed": run.seed}
-    counts = ("parameters", COUNTED, "forward_flops", "max_seq_length", "tokens", "epochs", "seconds", "threads")
-    unknown = dict.fromkeys(("curve", "decay_from", "texts", "commit"))
-    result = {"key": run.key, "objective": run.objective, "results": {"loss": loss}, "hardware": "", "versions": {}}
-    return {**result, **shape, **settings, **dict.fromkeys(counts, 1), **unknown}
+    settings = {"key": run.key, "objective": run.objective, "learning_rate": run.learning_rate, "seed": run.seed}
+    return {**RECORD, **shape, **settings, "results": {"loss": loss}}
 
 
 def line_of(study: Study, run, loss: float | None) -> Record:
-    return Record(**fields_of(run, loss), **study.labels(run))
+    return Record(**(fields_of(run, loss) | study.labels(run)))

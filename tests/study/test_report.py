@@ -7,8 +7,7 @@ from helpers import ROOT
 from helpers.study_records import RECORDS, curve, lines, report, report_of, text_of, with_curves, write
 from PIL import Image
 
-from experiments.study.report_files import curves_figure, metrics_figure
-from experiments.study.report_text import limits_of, table
+from experiments.study.report_text import limits_of, report_markdown, table
 from fixedbert.support.errors import InputError
 from fixedbert_cli import main
 
@@ -94,9 +93,9 @@ def test_grid_runs():
     full = report_of([*grid, *lines("standard", 0, 2, [10.0, 12.0, 14.0]), *begun])
     (shape,) = full.shapes
     assert shape.estimate("perplexity").by_seed == {1: 10.0, 2: 12.0, 3: 14.0} and shape.end_of_grid is None
-    conditions = full.conditions
-    assert (conditions.runs, conditions.of_grid, conditions.tokens, conditions.seconds) == (7, 4, (1000, 1000), 70)
-    assert any(limit.startswith("Learning rates were chosen in shorter runs.") for limit in limits_of(full))
+    text = report_markdown(full)
+    assert "7 runs with 1,000 tokens each" in text and "; 70 seconds" in text
+    assert "\n- Learning rates were chosen in shorter runs." in text
 
 
 def test_objectives_and_metrics():
@@ -110,21 +109,23 @@ def test_objectives_and_metrics():
         for record in lines(name, 0, 2, [9.0, 9.5], **changes)
     ]
     found = report_of(records)
-    assert [(one.from_series, one.to_series) for one in found.findings] == [("clm", "wide")]
-    assert [(one.from_series, one.to_series) for one in found.curves] == [("clm", "wide")]
+    for compared in (found.findings, found.curves):
+        assert [(one.first["series"], one.second["series"]) for one in compared] == [("clm", "wide")]
     assert "The losses and perplexities of clm and mlm cannot be compared." in limits_of(found)
     header, *rows = table(found)
     labels = ["held-out perplexity", "held-out perplexity of masked tokens", "MNLI accuracy, matched (%)"]
     assert header[-3:] == labels
     assert [row[-3:] for row in rows] == [["9.25 ± 3.2", "", ""], ["9.25 ± 3.2", "", ""], ["", "7.5 ± 0", "84.3 ± 0"]]
-    assert len(metrics_figure(found).axes) == 6  # each against heads and parameters
 
 
 @pytest.mark.parametrize(
     "records, message",
     [
         ([{**RECORDS[0], "study": "width"}, RECORDS[1]], "from different studies: heads at scale tiny, width at"),
-        ([RECORDS[0], {**RECORDS[1], "intermediate_size": 999}], "standard, shape 1: runs have different shapes"),
+        (
+            [RECORDS[0], {**RECORDS[1], "intermediate_size": 999}],
+            "standard, shape 1: runs have different",
+        ),
         ([RECORDS[0], {**RECORDS[1], "texts": "98 documents, 2 tokens"}], "runs with different texts"),
         ([RECORDS[0], {"key": "?"}], "runs.jsonl, line 2: not the record of a run"),
         ([{**RECORDS[0], "of_grid": True}], "no complete runs"),
@@ -140,49 +141,23 @@ def test_invalid_records(tmp_path, records, message):
 def test_curves_are_exact(tmp_path):
     """Guards: paired differences by tokens seen are those calculated by hand, and there is a figure."""
     first, second = curve(5, 4, 3.5, 3.2, 3), curve(5.5, 4, 3.725, 3.2, 3.125)
-    other = [[101, 4.5], *curve(0, 3, 3.125, 3, 3)[1:]]
-    records = with_curves({2: [first, second], 4: [curve(4, 3.75, 3, 3.1, 2.875), other]})
-    records = [{**record, "decay_from": 700 + record["seed"]} for record in records]
+    records = with_curves({2: [first, second], 4: [curve(4, 3.75, 3, 3.1, 2.875), curve(4.5, 3, 3.125, 3, 3)]})
+    records = [{**record, "decay_from": 700} for record in records]
     (along,) = report_of(records).curves
-    assert (along.from_value, along.to_value, along.decay_from) == (4, 2, 700)  # minus the largest
-    assert list(along.differences) == [100, 200, 480, 700, 1000]
-    assert along.differences[100].by_seed == {1: 1.0, 2: 1.0}  # 101 tokens are the same evaluation
+    assert (along.first["num_attention_heads"], along.second["num_attention_heads"]) == (4, 2)  # minus the largest
+    assert list(along.differences) == [100, 200, 480, 700, 1000] and along.decay_from == 700
+    assert along.differences[100].by_seed == {1: 1.0, 2: 1.0}
     text = report([write(tmp_path / "runs.jsonl", records)], tmp_path / "out")
     values = "+1 ± 0 at 100 tokens, +0.55 ± 0.64 at 480 tokens, +0.15 ± 0.64 at 700 tokens, +0.125 ± 0 at 1,000 tokens"
     assert f"- standard, heads 4 to 2: {values}\n" in text and (tmp_path / "out" / "curves.png").exists()
 
 
-def test_missing_curves():
-    """Guards: diverged runs, and evaluations, seeds and shapes without a counterpart, are skipped."""
-    whole, short = curve(5, 4, 3, 2, 1), curve(5, 4, 3, 2, 1)[1:3]
-    records = with_curves({2: [whole, whole, whole], 4: [whole, short, None], 8: [None, None, None]})
-    (along,) = report_of(records).curves
-    assert {tokens: list(one.by_seed) for tokens, one in along.differences.items()} == {200: [1, 2], 480: [1, 2]}
-    records[1]["results"] = {"loss": None}
-    assert list(report_of(records).curves[0].differences) == [100, 200, 480, 700, 1000]
-    assert report_of(with_curves({2: [whole], 4: [short[:1]]})).curves == report_of(RECORDS).curves == []
-
-
-def test_curves_with_different_schedules():
-    """Guards: evaluations are only compared in the same part of both learning rate schedules."""
+def test_curves_that_are_not_compared():
+    """Guards: diverged runs, single evaluations, and seeds with different evaluations or schedules are left out."""
     whole = curve(5, 4, 3, 2, 1)
-    longer = [*whole, [2000, 0.5]]
-    for early, late, other, expected in (
-        (200, 700, whole, [100, 200, 1000]),
-        (200, 700, longer, [100, 200]),
-        (None, 700, whole, None),  # only the end
-        (None, None, longer, None),
-        (None, None, [*whole[:-1], [1005, 1]], [100, 200, 480, 700, 1005]),
-    ):
-        records = with_curves({2: [whole, whole], 4: [other, other]})
-        found = report_of([{**one, "decay_from": late if one["point"] else early} for one in records]).curves
-        assert [list(one.differences) for one in found] == ([expected] if expected else [])
-
-
-def test_figure_of_curves():
-    """Guards: the figure of curves has a line with seeds and an interval for each shape except the reference."""
-    whole, low = curve(5, 4, 3, 2, 1), curve(4, 3, 2, 1, 0.5)
-    (panel,) = curves_figure(report_of(with_curves({2: [whole, whole], 4: [whole, whole], 8: [low, low]}))).axes
-    drawn = [line for line in panel.lines if line.get_marker() == "o"]
-    assert [line.get_label() for line in drawn] == ["heads 2 (2 seeds)", "heads 4 (2 seeds)"]
-    assert list(drawn[0].get_ydata()) == [1, 1, 1, 1, 0.5] and len(panel.collections) == 2
+    records = with_curves({2: [whole, whole, whole], 4: [whole, whole[1:], None], 8: [None, None, None]})
+    (along,) = report_of(records).curves
+    assert [list(one.by_seed) for one in along.differences.values()] == [[1]] * 5
+    assert report_of([{**records[0], "decay_from": 480}, *records[1:]]).curves == []
+    assert report_of([{**records[0], "results": {"loss": None}}, *records[1:]]).curves == []
+    assert report_of(with_curves({2: [whole[:1]], 4: [whole[:1]]})).curves == report_of(RECORDS).curves == []

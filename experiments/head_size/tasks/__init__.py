@@ -4,11 +4,8 @@ Synthetic tasks for one or two attention layers, for which theory predicts the n
 Each module docstring defines a task, the prediction and its source.
 """
 
-from collections.abc import Callable
 from functools import partial
-from inspect import Parameter, signature
 
-from experiments.study.registry import STAGE
 from fixedbert.model.configuration_fixed_head_bert import FixedHeadBertConfig
 
 from .average import Average
@@ -17,15 +14,17 @@ from .memorise import train_memorise
 from .mixing import PATTERNS, train_mixing
 from .nearest import Nearest
 from .recall import Recall
-from .training import SyntheticTask, train
+from .training import train
 
-TASKS: dict[str, Callable[..., SyntheticTask]] = {
-    "nearest": Nearest,
-    "average": Average,
-    "extremes": Extremes,
-    "recall": Recall,
+STAGE = ("max_seq_length", "total_train_batch_size", "max_steps")  # fields of a stage of any training
+CLASSES = {"nearest": Nearest, "average": Average, "extremes": Extremes, "recall": Recall}
+TASKS: dict[str, tuple[str, ...]] = {  # all tasks, with the additional fields of their stage
+    **dict.fromkeys((*PATTERNS, "memorise"), ()),
+    "nearest": ("dimension",),
+    "average": ("subset", "mlp"),
+    "extremes": ("features",),
+    "recall": ("symbols",),
 }
-SYNTHETIC = (*PATTERNS, *TASKS, "memorise")
 
 
 def train_synthetic(
@@ -49,13 +48,5 @@ def train_synthetic(
         return train_mixing(objective, config, length, rows, max_steps, learning_rate, seed)
     if objective == "memorise":
         return train_memorise(config, length, rows, max_steps, learning_rate, seed)
-    settings = {name: value for name, value in stage.items() if name not in STAGE}
-    return train(partial(TASKS[objective], config, length, **settings), rows, max_steps, learning_rate, seed)
-
-
-def task_settings(objective: str) -> dict[str, bool]:
-    """Returns the names of a task's settings, mapped to True for required settings."""
-    if objective not in TASKS:
-        return {}
-    parameters = list(signature(TASKS[objective]).parameters.values())[2:]  # skip the configuration and the length
-    return {parameter.name: parameter.default is Parameter.empty for parameter in parameters}
+    settings = {name: stage[name] for name in TASKS[objective]}
+    return train(partial(CLASSES[objective], config, length, **settings), rows, max_steps, learning_rate, seed)

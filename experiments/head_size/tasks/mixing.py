@@ -125,7 +125,8 @@ def train_mixing(
 
     Returns:
         `loss` and `error`, which are both the error on new examples, and `examples`, the number of training examples.
-        For a single head on a positive pattern also `floor`, the lowest known error.
+        For a single head on a positive pattern also `floor`, the lowest known error, and `threshold`, the predicted
+        head size.
 
     Raises:
         Divergence: If the loss becomes NaN or infinite.
@@ -146,5 +147,5 @@ def train_mixing(
         error = (model(x) - x @ target).square().mean().item()
     results: dict[str, float | None] = {"loss": error, "error": error, "examples": steps * rows}
     if task != "sparse" and config.num_attention_heads == 1:
-        results["floor"] = floor(P, config.head_dim)
+        results |= {"floor": floor(P, config.head_dim), "threshold": least_head_size(P)}
     return results

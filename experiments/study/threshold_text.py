@@ -1,39 +1,28 @@
 """Thresholds in the text of a report."""
 
-from experiments.study.records import AXES
-from experiments.study.report import Report
-from experiments.study.report_text import Answer
-
+from .records import AXES
+from .report import Report
 from .thresholds import KNEE, RULES, Growth, Threshold, thresholds_of
 
 VERDICTS = {True: ", agrees", False: ", does not agree", None: ", not decided by these shapes"}
 
 
-def threshold_answer(report: Report) -> Answer:
+def threshold_answer(report: Report) -> tuple[str, list[str]]:
     """Returns a paragraph with the rules that apply, and a line for each series with a threshold."""
     thresholds = thresholds_of(report.series, report.axis)
-    claims = dict.fromkeys(threshold.claim for threshold in thresholds)
-    axis = AXES[report.axis]
-    goal = f"{axis} from which on the best seed reaches the goal" if claims.keys() - {KNEE} else ""
-    knee = f"{axis} at which the number of memorized examples stops growing" if KNEE in claims else ""
-    compared = {threshold.claim for threshold in thresholds if threshold.predicted is not None or threshold.growth}
-    rules = [RULES[claim] for claim in claims if claim in compared]
-    text = "; ".join([f"Thresholds: {' or '.join(filter(None, (goal, knee)))}", *rules]) + ":"
-    return text, [threshold_line(threshold) for threshold in thresholds]
+    rules = dict.fromkeys(RULES[threshold.claim] for threshold in thresholds)
+    return f"Thresholds on the {AXES[report.axis]}: {'; '.join(rules)}:", [*map(threshold_line, thresholds)]
 
 
 def threshold_line(threshold: Threshold) -> str:
     predicted = "none predicted" if threshold.predicted is None else f"predicted {threshold.predicted:g}"
     if threshold.order is not None:
         predicted = f"predicted order of magnitude {threshold.order:g}"
-    form = ".3g" if threshold.claim == KNEE else "g"
-    measured = "none measured" if threshold.measured is None else f"measured {threshold.measured:{form}}"
+    measured = "none measured" if threshold.measured is None else f"measured {threshold.measured:.3g}"
     line = f"{threshold.series}: {predicted}, {measured}"
     line += "" if threshold.predicted is None else VERDICTS[threshold.agrees]
     if threshold.growth:
         line += f"; {growth_text(threshold.growth)}"
-    if threshold.at_limit:
-        line += f"; excludes the shapes of {threshold.at_limit} runs that fitted all examples"
     return line + (f"; {threshold.not_converged} of these runs did not converge" if threshold.not_converged else "")
 
 
@@ -49,7 +38,7 @@ def limits_of_thresholds(report: Report) -> dict[str, bool]:
     """Returns sentences about what thresholds do not show, mapped to True if they apply to this report."""
     thresholds = thresholds_of(report.series, report.axis)
     orders = [threshold.series for threshold in thresholds if threshold.order is not None]
-    at_limit = sum(threshold.at_limit for threshold in thresholds)
+    at_limit = sum(bool(record.results.get("at_limit")) for shape in report.shapes for record in shape.records)
     claims = {threshold.claim for threshold in thresholds}
     return {
         "A shape whose runs miss the goal may still be able to reach it, because training can get stuck. A threshold "
@@ -58,5 +47,6 @@ def limits_of_thresholds(report: Report) -> dict[str, bool]:
             orders
         ),
         "Theory has a lower bound for memorization: growth beyond the knee does not contradict it.": KNEE in claims,
-        f"Runs that fitted all examples, so that their maximum is unknown: {at_limit}.": at_limit > 0,
+        "Runs that fitted all examples, so that their maximum is unknown and their shapes do not count for a knee: "
+        f"{at_limit}.": at_limit > 0,
     }

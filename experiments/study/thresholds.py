@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from experiments.study.shape_results import ShapeResult, reached_goal
+from .shape_results import ShapeResult, reached_goal
 
 MARGIN = 1.5  # factor within which a knee agrees with its prediction
 KNEE_CANDIDATES = 400
@@ -16,11 +16,13 @@ TIE = 1e-9  # tolerance when variances of logarithms are compared
 SUFFICES, TRANSITION, KNEE = "suffices", "transition", "knee"
 CLAIMS = {"nearest": TRANSITION, "memorise": KNEE, "average": SUFFICES, "extremes": TRANSITION, "recall": SUFFICES}
 HEAD_COUNT_TASKS = ("extremes",)  # the prediction is a head count instead of a head size
+GOAL = "the smallest value from which on the best seed reaches the goal"
 RULES = {
-    SUFFICES: "a value that suffices agrees if the threshold is at most this value",
-    TRANSITION: "a transition agrees if its value is above the largest that misses the goal and at most the threshold",
-    KNEE: f"a knee agrees within a factor of {MARGIN}; there is a knee if a min(size, k), the predicted form, has "
-    "less than half the mean squared residual of a power law (residuals are root mean squares of natural logarithms)",
+    SUFFICES: f"{GOAL}; a prediction agrees if it is at least this value",
+    TRANSITION: f"{GOAL}; a prediction agrees if it is at most this value and above the largest that misses the goal",
+    KNEE: "the value at which the number of memorized examples stops growing; a prediction agrees within a factor of "
+    f"{MARGIN}; there is a knee if a min(size, k), the predicted form, has less than half the mean squared residual "
+    "of a power law (residuals are root mean squares of natural logarithms)",
 }
 
 
@@ -60,8 +62,8 @@ class Threshold:
         largest_miss: Largest value for which every seed misses the goal.
         not_converged: Number of runs that did not converge, among the shapes that missed the goal. For `memorise`,
             among all shapes.
-        growth: Growth with the head size, for `memorise` with at least three shapes.
-        at_limit: Number of runs that fitted all examples. `growth` excludes their shapes.
+        growth: Growth with the head size, for `memorise` with at least three shapes. Excludes shapes with runs that
+            fitted all examples.
         largest: Largest value in `growth`. Knees beyond it cannot be seen.
     """
 
@@ -73,7 +75,6 @@ class Threshold:
     largest_miss: float | None = None
     not_converged: int = 0
     growth: Growth | None = None
-    at_limit: int = 0
     largest: float | None = None
 
     @property
@@ -99,15 +100,12 @@ def thresholds_of(series: dict[str, list[ShapeResult]], axis: str) -> list[Thres
     for name, shapes in series.items():
         results, objective, predicted = task_results(shapes), shapes[0]["objective"], predictions(shapes, axis)
         if "memorised" in results:
-            limits = [sum(bool(record.results.get("at_limit")) for record in shape.records) for shape in shapes]
-            below_limit = [shape for shape, limit in zip(shapes, limits, strict=True) if not limit]
-            known = [shape for shape in below_limit if shape.estimate("memorised").values]
+            known = [shape for shape in shapes if shape.estimate("memorised").values]
+            known = [shape for shape in known if not any(record.results.get("at_limit") for record in shape.records)]
             growth, largest = growth_of(known, axis), max((shape[axis] for shape in known), default=None)
             knee = growth.knee if growth and growth.has_knee else None
             not_converged = sum(shape.not_converged for shape in shapes)
-            thresholds.append(
-                Threshold(name, KNEE, *predicted, knee, None, not_converged, growth, sum(limits), largest)
-            )
+            thresholds.append(Threshold(name, KNEE, *predicted, knee, None, not_converged, growth, largest))
         elif results.get("goal") is not None:
             missed = [shape for shape in shapes if not any(reached_goal(record.results) for record in shape.records)]
             largest_miss = max((shape[axis] for shape in missed), default=None)
