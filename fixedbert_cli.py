@@ -123,7 +123,6 @@ def compare_arguments(parser: ArgumentParser):
         help="texts, words or questions (.csv, .tsv, .jsonl, .json, .parquet, .txt)",
     )
     add("--label_column_name", help="label column, or columns separated by commas; default: label, if it exists")
-    add("--id_column_name", help="columns that identify the rows in the file with different predictions")
     add("--runtime", nargs="+", help="ways to run the models, such as torch-unpadded-bf16; default: all that work")
     add("--output_dir", help="new directory for the measurements and the rows with different predictions")
     add_row_arguments(parser, max_samples=1000)
@@ -190,7 +189,7 @@ def run_command(name: str, **options: Any):
 
     result = getattr(fixedbert, name)(**options)
     if name != "convert":  # `convert` prints its own summary and returns a model
-        print(result)
+        print(*result if isinstance(result, list) else [result], sep="\n\n")
 
 
 # Each task module has a `main` function that parses its own arguments. The run_*.py scripts call the same functions.

@@ -20,7 +20,7 @@ from fixedbert.model.modeling_fixed_head_bert import FixedHeadBertPreTrainedMode
 from fixedbert.shrinking.budget import LayerSize
 from fixedbert.shrinking.calibration import CalibrationData, texts_of, tokenize_rows
 from fixedbert.shrinking.context import ShrinkContext, Target
-from fixedbert.shrinking.fisher_information import layers_of, minus_row_mean, non_padding_mask, self_attention
+from fixedbert.shrinking.fisher_information import layers_of, minus_row_mean, self_attention
 from fixedbert.shrinking.layers import refit
 from fixedbert.shrinking.predictions import LoadedModel
 from fixedbert.shrinking.pruning import SecondMoments, square_root
@@ -61,7 +61,7 @@ def measure_variance(source: str, data: CalibrationData) -> dict:
     for batch in data.batches(loaded, data.rows(loaded, data.max_samples)):
         with recorded(*(projection for x in modules for projection in (x.query, x.key))) as seen:
             model.base_model(**batch)
-        mask = non_padding_mask(batch)
+        mask = batch["attention_mask"].bool()
         for layer, module in enumerate(modules):
             queries, keys = seen[module.query][1], minus_row_mean(seen[module.key][1], mask)
             for second_moments, x in zip(moments[layer], (queries, keys), strict=True):

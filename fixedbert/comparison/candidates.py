@@ -31,7 +31,6 @@ from .runtimes import (
     TORCH,
     WORDS,
     graph_predictions,
-    missing_package,
     torch_runtime,
 )
 
@@ -173,40 +172,31 @@ def build_candidates(
         reference: the model in padded float32 PyTorch, with its features.
         loaded: the model and its tokenizer.
         names: names of the runtimes.
-        is_required: whether a runtime that is not installed raises InputError.
+        is_required: whether a runtime that does not work raises InputError.
         directory: new directory for exported graphs.
     """
-    chosen, built, notes = [], [], []
+    built, notes = [], []
     for name in names:
-        if missing := missing_package(name):
-            if is_required:
-                raise InputError(f"{missing}.", "runtime")
-            notes.append(missing)
-        elif "bf16" in name and not supports_bf16():
-            notes.append(f"{name}: skipped, because bfloat16 is slow on this processor")
-        else:
-            chosen.append(name)
-    try:
-        if not TORCH.keys() >= {*chosen}:
-            with redirect_stdout(None):  # `load_model` has printed the dtype
-                export(reference.source, directory, int8=True)
-    except Exception as error:  # torch and onnx raise exceptions of any type
-        notes += [f"{name}: skipped ({error_reason(error)})" for name in chosen if name in GRAPHS]
-        chosen = [name for name in chosen if name in TORCH]
-    for name in chosen:
         try:
             built.append(reference if name == REFERENCE else build(reference, loaded, name, directory))
-        except Exception as error:  # runtimes reject graphs with exceptions of any type
+        except Exception as error:  # torch, onnx and the runtimes raise exceptions of any type
+            if is_required:
+                raise InputError(f"{name}: {error_reason(error)}.", "runtime") from error
             notes.append(f"{name}: skipped ({error_reason(error)})")
     return built, notes
 
 
 def build(reference: Candidate, loaded: LoadedModel, name: str, directory: Path) -> Candidate:
-    """Returns a candidate for a runtime that has predicted one row as a check. `directory` has the ONNX graphs."""
+    """Returns a candidate for a runtime that has predicted one row as a check. Exports to `directory` if necessary."""
+    if "bf16" in name and not supports_bf16():
+        raise InputError("bfloat16 is slow on this processor")
     if name in TORCH:
         predict, megabytes = torch_runtime(loaded, TORCH[name])
     else:
         file = directory / GRAPHS[name].file
+        if not directory.exists():
+            with redirect_stdout(None):  # `load_model` has printed the dtype
+                export(reference.source, directory, int8=True)
         if not file.exists() and name == "openvino-int8":
             rows = range(min(CALIBRATION_ROWS, len(reference.features)))
             quantize_openvino(directory / GRAPH, file, (reference.batch([row]) for row in rows))

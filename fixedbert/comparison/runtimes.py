@@ -3,7 +3,6 @@
 import copy
 from collections.abc import Callable
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
@@ -62,15 +61,6 @@ def torch_runtime(loaded: LoadedModel, serving: Serving) -> tuple[Callable[[Batc
         return [Predictions(each.values.float(), each.kind) for each in loaded.predict(model, batch)]
 
     return predict, sum(weight.numel() * weight.element_size() for weight in model.parameters()) / 1e6
-
-
-def missing_package(runtime: str) -> str | None:
-    """Returns a message about a package that the runtime needs and that is not installed, or None."""
-    needed = ["onnxruntime", "onnxscript", runtime.partition("-")[0]] if runtime in GRAPHS else []
-    needed += ["nncf"] if runtime == "openvino-int8" else []
-    missing = next((package for package in needed if find_spec(package) is None), None)
-    extra = "onnx" if runtime.startswith("onnx") else "openvino"
-    return missing and f'{runtime}: {missing} is not installed; run pip install "fixedbert[{extra}]"'
 
 
 def graph_predictions(graph, head: str, config: PreTrainedConfig, batch: Batch) -> list[Predictions]:

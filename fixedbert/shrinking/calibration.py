@@ -12,8 +12,7 @@ from datasets import Dataset
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 from ..conversion.families import max_tokens
-from ..data.corpora import Corpus, CorpusReader
-from ..data.readers import file_format
+from ..data.readers import DataFile, file_format
 from ..data.sequences import read_sequences
 from ..data.tokenizers import encode
 from ..fine_tuning.distillation import Batch
@@ -101,7 +100,7 @@ class CalibrationData:
         for file in self.train_file or ():
             column = WORDS if self.text_column_names is None else self.text_column_names[0]
             if file_format(Path(file)) == ".txt":
-                yield from lines_of(file)
+                yield from ((line,) for _, line in lines_of(Path(file)))
             elif can_be_words and has_words(file, column):
                 yield from ((words,) for words in load_words(file, column, skip_bad_rows=skip)["words"])
             else:
@@ -180,10 +179,12 @@ def texts_of(dataset: Dataset) -> list[tuple[str, ...]]:
     return list(zip(*(dataset[name] for name in names), strict=True))
 
 
-def lines_of(file: str | Path) -> list[tuple[str]]:
-    """Returns the non-blank lines of a text file."""
-    lines = CorpusReader(Corpus(str(file), document_boundary="line"))
-    return [(line,) for line in lines if isinstance(line, str) and line.strip()]
+def lines_of(file: Path) -> list[tuple[int, str]]:
+    """Returns the position, from 0, and the text of all non-blank lines in a text file."""
+    lines = [(position, row.values["text"].strip()) for position, row in enumerate(DataFile(file).rows())]
+    if not any(text for _, text in lines):
+        raise InputError(f"{file} contains no text.")
+    return [(position, text) for position, text in lines if text]
 
 
 def mask_tokens(batch: Batch, tokenizer: PreTrainedTokenizerBase, generator: torch.Generator) -> Batch:

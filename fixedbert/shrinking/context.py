@@ -16,13 +16,11 @@ from ..model.modeling_fixed_head_bert import FixedHeadBertPreTrainedModel
 from ..support.errors import InputError
 from .budget import LayerSize
 from .calibration import CalibrationData, mean_tokens
-from .fisher_information import layer_sizes, non_padding_mask
+from .fisher_information import layer_sizes
 from .latency import measure_speedup
 from .predictions import Fidelity, LoadedModel, measure_fidelity
 from .pruning import TOKENS_PER_DIMENSION
 from .serving import Serving, random_batches
-
-UNSUPPORTED = ("head_embedding", "qk_norm", "add_cross_attention")  # models with these fields set cannot be shrunk
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,7 +110,7 @@ class ShrinkContext:
         calibration, held_out, distillation = data.load(loaded, distillation_rows)
         context = cls(source, original, loaded, target, calibration, held_out, distillation, data.seed, dtype)
         inputs = max(max(shape.neurons, shape.heads.num_heads * shape.heads.value_size) for shape in context.shapes)
-        tokens = sum(int(non_padding_mask(batch).sum()) for batch in calibration)
+        tokens = sum(int(batch["attention_mask"].bool().sum()) for batch in calibration)
         needed = TOKENS_PER_DIMENSION * inputs
         if tokens < needed:
             raise InputError(
@@ -161,7 +159,7 @@ def fixed_head_model(model: PreTrainedModel, source: str) -> FixedHeadBertPreTra
     Raises:
         InputError: If the model uses unsupported features, or a layer has no heads or no neurons.
     """
-    for name in UNSUPPORTED:
+    for name in ("head_embedding", "qk_norm"):
         if getattr(model.config, name, None):
             raise InputError(f"{source}: models that use {name} cannot be shrunk.")
     fixed = model if isinstance(model, FixedHeadBertPreTrainedModel) else to_fixed_head_bert(model)

@@ -15,7 +15,6 @@ from ..conversion.growing import Heads, heads_of, set_heads
 from ..fine_tuning.distillation import Batch, recorded
 from ..model.attention_fixed_head_bert import FixedHeadBertAttention, FixedHeadBertSelfAttention
 from ..model.modeling_fixed_head_bert import FixedHeadBertLayer, FixedHeadBertPreTrainedModel
-from ..support.errors import InputError
 from .budget import LayerSize
 from .predictions import Predict, predict, sampled_nll
 from .pruning import SecondMoments, reduce_head_size, square_root
@@ -36,11 +35,6 @@ def self_attention(attention: FixedHeadBertAttention) -> FixedHeadBertSelfAttent
     module = attention.get_submodule("self")
     assert isinstance(module, FixedHeadBertSelfAttention)
     return module
-
-
-def non_padding_mask(batch: Batch) -> Tensor:
-    """Returns a mask (B, L) that selects the non-padding tokens."""
-    return batch["attention_mask"].bool()
 
 
 class LayerStatistics:
@@ -79,9 +73,6 @@ def collect_statistics(
 
     Args:
         head_sizes: for each layer, the reduced head sizes for which score errors are measured.
-
-    Raises:
-        InputError: If activations or gradients contain NaN or infinity.
     """
     statistics = [LayerStatistics(shape, model.config.hidden_size) for shape in layer_sizes(model)]
     modules = [
@@ -97,7 +88,7 @@ def collect_statistics(
         with recorded(*(module for layer in modules for module in layer)) as seen:
             nll = torch.stack([sampled_nll(predictions) for predictions in predict(model, batch)]).sum()
         outputs = [seen[module][1] for W_o, W_f, *_ in modules for module in (W_o, W_f)]
-        gradients, non_padding = iter(torch.autograd.grad(nll, outputs)), non_padding_mask(batch)
+        gradients, non_padding = iter(torch.autograd.grad(nll, outputs)), batch["attention_mask"].bool()
         for layer, (W_o, W_f, query, key) in zip(statistics, modules, strict=True):
             layer.heads.add(seen[W_o][0].detach()[non_padding])
             layer.heads_gradient.add(next(gradients)[non_padding])
@@ -105,10 +96,6 @@ def collect_statistics(
             layer.neurons_gradient.add(next(gradients)[non_padding])
             layer.queries.add(seen[query][1].detach()[non_padding])
             layer.keys.add(minus_row_mean(seen[key][1].detach(), non_padding)[non_padding])
-    for layer in statistics:
-        moments = [x for x in vars(layer).values() if isinstance(x, SecondMoments)]
-        if not all(x.sum.isfinite().all() for x in moments):
-            raise InputError("activations or gradients contain NaN or infinity; the weights are probably corrupted.")
     measure_score_errors(model, batches[::SCORE_STRIDE], statistics, head_sizes, predict)
     return statistics
 
@@ -154,7 +141,7 @@ def measure_score_errors(
         metric = square_root(sums.heads_gradient.uncentered[0]).to(W_o) @ W_o  # (D, H V)
         metrics.append(metric.T.unflatten(0, (number, -1)))  # (H, V, D)
     for batch in tqdm(batches, "score errors", unit="batch"):
-        non_padding = non_padding_mask(batch)
+        non_padding = batch["attention_mask"].bool()
         with recorded(*(self_attention(layer.attention) for layer in layers)) as seen:
             predict(model, batch)
         for layer, smaller, metric, sums in zip(layers, variants, metrics, statistics, strict=True):
@@ -164,7 +151,7 @@ def measure_score_errors(
                 change = heads(states, attention_mask=mask)[0] - output[0]
                 change = change[non_padding].unflatten(-1, metric.shape[:2]).transpose(0, 1)  # (H, n, V)
                 sums.score_errors[size] += (change @ metric).square().sum(dim=(1, 2)).double().cpu()
-    tokens = sum(int(non_padding_mask(batch).sum()) for batch in batches)
+    tokens = sum(int(batch["attention_mask"].bool().sum()) for batch in batches)
     for sums in statistics:
         sums.score_errors = {size: errors / tokens for size, errors in sums.score_errors.items()}
 

@@ -16,7 +16,6 @@ from .fisher_information import (
     LayerStatistics,
     attention_mask_for,
     layers_of,
-    non_padding_mask,
     reduced_scores,
     self_attention,
 )
@@ -146,7 +145,7 @@ def refit(original: FixedHeadBertPreTrainedModel, pruned: FixedHeadBertPreTraine
             heads, neurons = (LeastSquaresRefit(weight.shape[1], width) for weight in weights)
             inputs = []
             for index, batch in enumerate(batches):
-                mask, non_padding = attention_mask_for(original, targets[index], batch), non_padding_mask(batch)
+                mask, non_padding = attention_mask_for(original, targets[index], batch), batch["attention_mask"].bool()
                 z = self_attention(old.attention)(targets[index], attention_mask=mask)[0]
                 target = old.attention.get_submodule("output.dense")(z) + targets[index]
                 z = self_attention(new.attention)(states[index], attention_mask=mask)[0]
@@ -157,7 +156,7 @@ def refit(original: FixedHeadBertPreTrainedModel, pruned: FixedHeadBertPreTraine
                 inputs.append((z, target))
             set_linear(W_o, *heads.solution(weights[0]))
             for index, (batch, (z, target)) in enumerate(zip(batches, inputs, strict=True)):
-                non_padding = non_padding_mask(batch)
+                non_padding = batch["attention_mask"].bool()
                 states[index] = new.attention.get_submodule("output.LayerNorm")(W_o(z) + states[index])
                 activations = new.intermediate(states[index])[non_padding]
                 neurons.add(activations[:, : weights[1].shape[1]], (target - states[index])[non_padding])

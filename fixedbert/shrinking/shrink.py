@@ -38,7 +38,7 @@ from .context import ShrinkContext, Target
 from .fisher_information import collect_statistics, layers_of
 from .latency import machine_name, measure_latencies, median_time
 from .layers import LayerPruner, refit
-from .report import FAMILY, FAMILY_PLOT, PLOT, ShrinkFamily, ShrinkResult, plot, plot_family
+from .report import ShrinkResult
 from .serving import Serving, fastest_serving
 
 PRUNED = "pruned"  # subdirectory that contains the pruned model during distillation
@@ -76,7 +76,7 @@ def shrink(  # noqa: PLR0913  the options of the command
     revision: str = "main",
     cache_dir: str | None = None,
     token: str | None = None,
-) -> ShrinkResult | ShrinkFamily:
+) -> ShrinkResult | list[ShrinkResult]:
     """
     Prunes the heads, head sizes and neurons of a model to a target speed or size, and writes the new model.
 
@@ -85,9 +85,9 @@ def shrink(  # noqa: PLR0913  the options of the command
 
     Args:
         model: a model, or the directory or Hub id of any model that `fixedbert.convert` supports.
-        output_dir: a new directory for the model, its tokenizer and model card, shrinking.json and shrinking.png.
+        output_dir: a new directory for the model, its tokenizer and model card, and shrinking.json.
         speedup: target speed relative to the original, measured on this machine. With several targets, `output_dir`
-            contains a directory for each of them, such as 1.5x.
+            contains a directory for each of them, such as 1.5x, and a list of results is returned.
         milliseconds: target time per batch of random rows.
         params: maximum number of parameters.
         flops: maximum number of FLOPs for a row of average length.
@@ -185,7 +185,7 @@ def statistics_for(context: ShrinkContext) -> tuple[Prices | None, list[LayerPru
     return prices, layer_pruners(context, context.fixed_shapes)
 
 
-def shrink_family(context: ShrinkContext, targets: list[Target], output_dir: str | Path) -> ShrinkFamily:
+def shrink_family(context: ShrinkContext, targets: list[Target], output_dir: str | Path) -> list[ShrinkResult]:
     """Prunes the original to several targets with the same statistics, and writes a directory for each of them."""
     with new_directory(output_dir) as directory:
         prices, pruners = statistics_for(context)
@@ -197,10 +197,7 @@ def shrink_family(context: ShrinkContext, targets: list[Target], output_dir: str
             context.serving.model(pruned).save_pretrained(directory / name)
             write_accompanying_files(directory / name, name, context, pruned, result)
             results.append(replace(result, folder=f"{output_dir}/{name}"))
-        family = ShrinkFamily(results)
-        (directory / FAMILY).write_text(str(family) + "\n")
-        plot_family(results, directory / FAMILY_PLOT)
-    return family
+    return results
 
 
 def prune(
@@ -400,10 +397,9 @@ def prune_layers(
 def write_accompanying_files(
     directory: Path, name: str, context: ShrinkContext, model: FixedHeadBertPreTrainedModel, result: ShrinkResult
 ):
-    """Writes the tokenizer, the pooling configuration, the results, the plot and the model card."""
+    """Writes the tokenizer, the pooling configuration, the results and the model card."""
     _, metadata = copy_auxiliary_files(context.source, context.loaded.directory, directory, context.do_lower_case)
     result.write(directory)
-    plot(result, directory / PLOT)
     architecture, count = type(model).__name__, model.num_parameters()
     card = checkpoint_card(model.config, architecture, name, result.provenance(), count=count, **metadata)
     card.save(directory / CARD)
