@@ -37,7 +37,7 @@ LAYER_OF = {name: number for number, names in enumerate(LAYERS) for name in name
 
 # Maximum number of lines of Python in each directory or file.
 BUDGETS = {
-    "fixedbert_cli.py": 255,
+    "fixedbert_cli.py": 254,
     "fixedbert": 460,  # files at the top of the package, without subpackages
     "fixedbert/model": 1394,
     "fixedbert/conversion": 1212,
@@ -45,17 +45,17 @@ BUDGETS = {
     "fixedbert/fine_tuning": 2979,
     "fixedbert/pretraining": 833,
     "fixedbert/training": 1216,
-    "fixedbert/shrinking": 2279,
-    "fixedbert/comparison": 962,
+    "fixedbert/shrinking": 2207,
+    "fixedbert/comparison": 896,
     "fixedbert/inspection": 719,
     "fixedbert/publishing": 880,
     "fixedbert/support": 439,
     "experiments": 3682,
     "benchmarks": 2065,
     "soak": 526,
-    "tests": 14997,
+    "tests": 14977,
 }
-INSTALLED_BUDGET = 15738  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
+INSTALLED_BUDGET = 15599  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
 
 
 def module_of(file: Path) -> str:
