@@ -205,7 +205,8 @@ def theory_text(theory: Theory) -> str:
     expressed, layers, values = theory.theorem_1, theory.theorem_2, theory.value_rank
     n, standard = expressed.length, layers.width // layers.heads
     lines = [
-        f"Theorem 1 and its extension: a head of size {n - 1} or more expresses any pattern over {n} tokens; smaller heads do not.",
+        f"Theorem 1, extended: a head of size {n - 1} or more expresses any pattern over {n} tokens; "
+        "smaller heads do not.",
         "Largest error in a probability of a random pattern (1e-12 or less is rounding):",
         *(f"  head size {size}: {error:.1e}" for size, error in expressed.errors.items()),
         f"  best head of size {expressed.too_small}: {expressed.error_too_small:.1e}",
