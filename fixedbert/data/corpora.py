@@ -73,21 +73,31 @@ class Corpus:
 
 
 class CorpusReader:
-    """Iterable over the documents in a corpus, in the order of its files and rows. It reads one document at a time."""
+    """
+    Iterable over the documents in a corpus, in the order of its files and rows. It reads one document at a time.
+
+    Attributes:
+        size: Number of bytes in all files, or of rows in a Hub dataset or the built-in sample corpus.
+        position: Number of bytes or rows read in the current iteration.
+    """
 
     def __init__(self, corpus: Corpus):
         self.corpus = corpus
+        self.position = 0
         self.files: list[DataFile] = []
         if corpus.is_sample:
             self.texts = sample.documents()
+            self.size = len(self.texts)
         elif corpus.on_hub:
             self.dataset = load_from_hub(corpus.source, corpus.config_name, split="train", **corpus.hub_options)
             check_columns(column_options(corpus.columns), self.dataset.column_names, corpus.source)
+            self.size = len(self.dataset)
         else:
             with reading(corpus.source, REDOWNLOAD):
                 for path in corpus_files(corpus.source):
                     text_column = "text" if file_format(path) == ".txt" else corpus.text_column
                     self.files.append(DataFile(path, [text_column, *corpus.columns[1:]]))
+                self.size = sum(file.path.stat().st_size for file in self.files)
 
     def fingerprint(self, hash_file: Callable[[Path], str]) -> list[object]:
         """Returns values that identify the content: column names, document boundary and hashes, but no file paths."""
@@ -104,10 +114,15 @@ class CorpusReader:
         corpus = self.corpus
         if corpus.on_hub:
             yield from split_into_documents(self.rows(), corpus.document_boundary, corpus.source)
+        finished = 0
         for file in self.files:
             is_text = file_format(file.path) == ".txt"
             boundary = "file" if is_text and corpus.document_boundary == "row" else corpus.document_boundary
-            yield from split_into_documents(self.file_rows(file), boundary, str(file.path))
+            for document in split_into_documents(self.file_rows(file), boundary, str(file.path)):
+                self.position = finished + file.position
+                yield document
+            finished += file.path.stat().st_size
+            self.position = finished
 
     def rows(self) -> Iterator[Row]:
         """Yields the rows of the built-in sample corpus or a Hub dataset."""
@@ -117,8 +132,8 @@ class CorpusReader:
         else:
             batches = self.dataset.select_columns(columns).with_format("arrow").iter(1000)
             values = (row for batch in batches for row in batch.to_pylist())
-        for number, row in enumerate(values, 1):
-            yield parse_row(row, columns, f"{source}, row {number}")
+        for self.position, row in enumerate(values, 1):
+            yield parse_row(row, columns, f"{source}, row {self.position}")
 
     def file_rows(self, file: DataFile) -> Iterator[Row]:
         assert file.columns is not None
@@ -200,6 +215,10 @@ def join_lines(lines: list[str]) -> str:
 
 
 def iterate_documents(readers: list[CorpusReader], description: str) -> Iterator[tuple[Document, int]]:
-    """Yields each document with the index of its corpus, and shows the number of documents that have been read."""
-    documents = ((document, index) for index, reader in enumerate(readers) for document in reader)
-    yield from tqdm(documents, unit=" documents", unit_scale=True, desc=description, disable=None)
+    """Yields each document with the index of its corpus, and shows a progress bar."""
+    total = sum(reader.size for reader in readers)
+    with tqdm(total=total, unit="B", unit_scale=True, desc=description, disable=None) as progress:
+        for index, reader in enumerate(readers):
+            for document in reader:
+                yield document, index
+                progress.update(sum(reader.position for reader in readers) - progress.n)

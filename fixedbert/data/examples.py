@@ -102,6 +102,10 @@ class Examples(torch.utils.data.Dataset):
         """Yields the plan for an epoch in blocks, (rows, plan_columns)."""
         raise NotImplementedError
 
+    def count_examples(self, plan: np.ndarray) -> int:
+        """Returns the number of examples in a plan. Raises InputError if they are not suitable for training."""
+        raise NotImplementedError
+
     def plan(self, epoch: int) -> np.ndarray:
         """Returns the memory-mapped plan for an epoch. Only the most recently requested plan stays open."""
         if epoch != self.open_epoch:
@@ -176,7 +180,6 @@ class PackedExamples(Examples):
         yield np.stack([np.append(document_ids, -1), np.insert(ends, 0, 0)], axis=1)
 
     def count_examples(self, plan: np.ndarray) -> int:
-        """Returns the number of rows in a plan."""
         return -(-(int(plan[-1, 1]) - 1) // (self.max_seq_length - 1))  # no row for a single [SEP] at the end
 
     def __getitem__(self, index: int) -> dict[str, np.ndarray]:

@@ -2,7 +2,7 @@
 Readers for .txt, .csv, .tsv, .json, .jsonl and .parquet files, which may be compressed, and for Hub datasets.
 
 To add a format, write a reader, register it in READERS and add an example to tests/data/test_readers.py. A reader
-takes a DataFile and yields its rows. It raises InputError for malformed rows.
+takes a DataFile, updates its `position` and yields its rows. It raises InputError for malformed rows.
 """
 
 import csv
@@ -42,13 +42,14 @@ class FileRow(NamedTuple):
 
 @dataclass
 class DataFile:
-    """A data file. Raises InputError if the format is not supported."""
+    """A data file with the current reading position. Raises InputError if the format is not supported."""
 
     path: Path
     columns: list[str] | None = None  # required columns; rows may contain others; None reads all
     header: tuple[str, ...] | None = None  # column names if a csv or tsv file has no header line
     raw: bool = False  # True if all quotation marks in a tsv file are part of the text, as in GLUE's files
     unit: str = "line"  # "line" or "row", for error messages
+    position: int = 0  # number of bytes read
 
     def __post_init__(self):
         if file_format(self.path) not in READERS:
@@ -67,7 +68,9 @@ class DataFile:
                 if decompressor is None:
                     raise InputError(f"{self.path}: install zstandard to read {self.path.suffix} files.")
                 stream = io.BufferedReader(decompressor(raw, mode="rb"))
-            yield from decode_lines(stream, self.path)
+            for line in decode_lines(stream, self.path):
+                self.position = raw.tell()
+                yield line
 
     def rows(self) -> Iterator[FileRow]:
         """Yields the rows of the file. In a .txt file, each line is a row with a single column `text`."""
@@ -199,9 +202,12 @@ def read_parquet(file: DataFile) -> Iterator[FileRow]:
         check_unique(names, str(file.path))
         # If a column is missing, read all columns so that the caller can list them in its error message.
         columns = file.columns if file.columns and {*file.columns} <= {*names} else None
-        batches = table.iter_batches(batch_size=256, columns=columns)
-        for number, values in enumerate(chain.from_iterable(batch.to_pylist() for batch in batches)):
-            yield FileRow(number, values)
+        size, number = file.path.stat().st_size, 0
+        for batch in table.iter_batches(batch_size=256, columns=columns):
+            for values in batch.to_pylist():
+                yield FileRow(number, values)
+                number += 1
+            file.position = size * number // table.metadata.num_rows
 
 
 def check_columns(options: Mapping[str, str], existing: Collection[str], source: str):

@@ -19,6 +19,8 @@ from .store import Documents
 IS_NEXT, NOT_NEXT = 0, 1  # values of next_sentence_label, as in transformers
 PAIR_FIELDS = ("document_a", "start_a", "end_a", "document_b", "start_b", "end_b", "next_sentence_label")
 PLAN_BLOCK = 4096  # documents per task for a worker process
+MIN_CHECKED_PAIRS = 300  # with fewer pairs, the fraction of random pairs varies too much
+MAX_DEVIATION = 0.1  # maximum difference between the fraction of random pairs and one half
 
 
 def check_documents(documents: Documents, document_ids: np.ndarray):
@@ -33,6 +35,17 @@ def check_documents(documents: Documents, document_ids: np.ndarray):
         raise InputError(
             f"{single} of {len(document_ids)} documents contain only one sentence, but next-sentence prediction needs "
             f"two or more; {remedy}. If each line is a sentence, set `document_boundary` to sentence_lines."
+        )
+
+
+def check_labels(labels: np.ndarray):
+    """Raises InputError if the fraction of NOT_NEXT among the `labels` (pairs,) is far from one half."""
+    fraction = (labels == NOT_NEXT).mean() if len(labels) else 0.5
+    if len(labels) >= MIN_CHECKED_PAIRS and abs(fraction - 0.5) > MAX_DEVIATION:
+        raise InputError(
+            f"{fraction:.0%} of {len(labels):,} segment pairs have a random second segment instead of about half, "
+            "because most documents are too short; set `document_boundary` to get longer documents, or train with "
+            "`objective` mlm."
         )
 
 
@@ -183,7 +196,7 @@ class PairExamples(Examples):
     def __init__(self, *args, short_seq_prob: float = 0.1, **kwargs):
         super().__init__(*args, **kwargs)
         self.short_seq_prob = short_seq_prob
-        self.length = len(self.plan(0))
+        self.length = self.count_examples(self.plan(0))
 
     @property
     def max_tokens(self) -> int:
@@ -203,6 +216,10 @@ class PairExamples(Examples):
         else:
             with process_pool(self.num_proc, plan_block, *arguments) as pool:
                 yield from pool.map(call_task, starts)
+
+    def count_examples(self, plan: np.ndarray) -> int:
+        check_labels(plan[:, -1])
+        return len(plan)
 
     def __getitem__(self, index: int) -> dict[str, np.ndarray | int]:
         epoch, index = divmod(index, self.length)

@@ -1,6 +1,5 @@
 """Functions that tokenize and cache examples, sort features, report invalid rows, and compare splits."""
 
-import os
 import random
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -15,7 +14,6 @@ from ..support.errors import InputError
 FORMAT = 7  # part of the cache key; increase it when the same rows produce different features
 MAX_LISTED, MAX_CHARACTERS = 20, 300  # maximum number of skipped rows in a message, and of characters for each
 SAMPLE_SEED = 42  # for `max_*_samples` and `validation_split_percentage`, unless `data_seed` is set
-ROWS_PER_PROCESS = 10_000  # with fewer rows, starting a process takes longer than it saves
 
 
 def report_bad_rows(name: str, problems: Mapping[str, str], skip: bool):
@@ -48,12 +46,11 @@ def make_features(
     fingerprint = Hasher.hash((FORMAT, rows._fingerprint, function, settings))
     directory = Path(datasets.config.HF_DATASETS_CACHE, "fixedbert")
     directory.mkdir(parents=True, exist_ok=True)
-    num_proc = num_proc or min(os.cpu_count() or 1, len(rows) // ROWS_PER_PROCESS)
     return rows.map(
         function,
         with_indices=True,
         batched=True,
-        num_proc=num_proc if num_proc > 1 else None,
+        num_proc=num_proc,
         remove_columns=rows.column_names,
         fn_kwargs=settings,
         cache_file_name=str(directory / f"{fingerprint}.arrow"),

@@ -1,6 +1,6 @@
 """Fine-tuning, evaluation and prediction for text classification and regression, on GLUE or the user's own data."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -14,7 +14,7 @@ from ..data.glue import TASKS
 from ..data.tokenizers import check_features
 from ..support.errors import InputError
 from ..support.files import write_atomically
-from ..training.arguments import ModelArguments, read_arguments, with_recipe
+from ..training.arguments import ModelArguments, option, read_arguments, with_recipe
 from ..training.output import Trained, record_metrics
 from ..training.plots import draw_fine_tuning
 from .examples import SAMPLE_SEED, longest_first, warn_of_overlap
@@ -37,50 +37,24 @@ class GlueDataArguments(FineTuningDataArguments):
 
     alternatives: ClassVar[tuple[str, ...]] = ("task_name", "dataset_name")
 
-    task_name: list[str] | None = field(
-        default=None, metadata={"help": f"One or more GLUE tasks ({', '.join(TASKS)}), or all."}
+    task_name: list[str] | None = option(None, f"One or more GLUE tasks ({', '.join(TASKS)}), or all.")
+    data_dir: str | None = option(None, "Directory with the original GLUE download. Default: GLUE from the Hub.")
+    text_column_names: str | None = option(None, "The text column, or two columns for pairs, separated by a comma.")
+    label_column_name: str = option(
+        "label",
+        "The column with labels, lists of labels, or scores. Several columns, separated by commas, contain 0 or 1 for "
+        "each label, or the scores for each target.",
     )
-    data_dir: str | None = field(
-        default=None,
-        metadata={"help": "Directory with the original GLUE download; by default, GLUE comes from the Hub."},
+    id_column_name: str | None = option(None, "Columns of the test file that identify the rows, for predictions.csv.")
+    do_regression: bool | None = option(None, "Whether the labels are scores. By default, floats are scores.")
+    validation_split_percentage: int | None = option(None, "Percentage of the training data to use for validation.")
+    validation_split_name: str = option("validation", "Name of the validation split of a dataset on the Hub.")
+    class_weights: str | None = option(
+        None, "Weights of the classes in the training loss: balanced, or one number per label, such as 1,5."
     )
-    text_column_names: str | None = field(
-        default=None, metadata={"help": "The text column, or two columns for text pairs, separated by a comma."}
-    )
-    label_column_name: str = field(
-        default="label",
-        metadata={
-            "help": "The column with labels, lists of labels, or scores. Several columns, separated by commas, "
-            "contain 0 or 1 for each label, or the scores for each target."
-        },
-    )
-    id_column_name: str | None = field(
-        default=None, metadata={"help": "Columns of the test file that identify the rows, for predictions.csv."}
-    )
-    do_regression: bool | None = field(
-        default=None, metadata={"help": "Whether the labels are scores. By default, floats are scores."}
-    )
-    validation_split_percentage: int | None = field(
-        default=None, metadata={"help": "Percentage of the training data to use for validation instead of a file."}
-    )
-    validation_split_name: str = field(
-        default="validation", metadata={"help": "Name of the validation split of a dataset on the Hub."}
-    )
-    class_weights: str | None = field(
-        default=None,
-        metadata={
-            "help": "Weights of the classes in the training loss: balanced, or one number per label, such as 1,5."
-        },
-    )
-    threshold: float = field(
-        default=0.5,
-        metadata={"help": "If texts can have several labels, predict those with at least this probability."},
-    )
-    stride: int | None = field(
-        default=None,
-        metadata={"help": "Split long texts into windows that overlap by this many tokens, instead of truncating."},
-    )
-    pool: str = field(default="mean", metadata={"help": "How to combine the logits of windows: mean or max."})
+    threshold: float = option(0.5, "If texts can have several labels, predict those with at least this probability.")
+    stride: int | None = option(None, "Split long texts into windows that overlap by this many tokens.")
+    pool: str = option("mean", "How to combine the logits of windows: mean or max.")
 
     def __post_init__(self):
         super().__post_init__()

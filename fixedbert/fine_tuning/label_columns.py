@@ -134,10 +134,6 @@ def check_label_names(names: list[str], rows: int, source: str):
                 f"{source}: the labels {same!r} and {name!r} differ only in spelling; write them in the same way, or "
                 "rename one of them if they are different classes."
             )
-        if len(name) > 1 and name[0] == name[-1] == '"':
-            raise InputError(
-                f"{source}: the label {name!r} is enclosed in quotation marks; remove them from the file."
-            )
         parts = [part.strip() for part in re.split(r"[;|,/]", name)]
         if name.startswith("[") and name.endswith("]") or (len(parts) > 1 and {*parts} <= {*names}):
             raise InputError(

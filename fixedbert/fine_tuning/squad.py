@@ -1,6 +1,6 @@
 """Fine-tuning, evaluation and prediction for extractive question answering, on SQuAD or the user's own questions."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ from transformers import AutoModelForQuestionAnswering, PreTrainedConfig, PreTra
 from ..data.tokenizers import check_features
 from ..support.errors import InputError
 from ..support.files import to_json, write_atomically
-from ..training.arguments import ModelArguments, read_arguments, with_recipe
+from ..training.arguments import ModelArguments, option, read_arguments, with_recipe
 from ..training.output import Trained, record_metrics
 from ..training.plots import draw_fine_tuning
 from .examples import longest_first, sample_rows, warn_of_overlap
@@ -29,8 +29,8 @@ MIN_GAIN = 0.5  # percentage points; minimum for a warning about punctuation tha
 class SquadDataArguments(AnswerArguments, FineTuningDataArguments):
     """Arguments for the questions, their windows, and the selection of answers."""
 
-    max_seq_length: int = field(default=384, metadata={"help": "Maximum number of tokens in a window."})
-    doc_stride: int = field(default=128, metadata={"help": "Number of context tokens by which windows overlap."})
+    max_seq_length: int = option(384, "Maximum number of tokens in a window.")
+    doc_stride: int = option(128, "Number of context tokens by which windows overlap.")
 
 
 def main(argv: list[str] | None = None, prog: str | None = None):
@@ -67,17 +67,15 @@ class QuestionAnswering(FineTuningTask):
                 '"best" can only be chosen on validation questions; set `do_eval`.', "null_score_diff_threshold"
             )
         self.features, self.evaluations = {}, {}
-        self.skipped: dict[str, list[str]] = {kind: [] for kind in training_args.kinds}
         examples: dict[str, datasets.Dataset] = {}
         size = data_args.max_seq_length, data_args.doc_stride
         splits = {kind: kind for kind in training_args.kinds}
         sources = data_args.sources(splits, cache_dir=model_args.cache_dir, token=model_args.token)
         for kind, (source, questions) in sources.items():
-            options: dict[str, Any] = {"skip_bad_rows": data_args.skip_bad_rows, "skipped": self.skipped[kind]}
-            options |= {"version_2_with_negative": data_args.version_2_with_negative, "answered": kind != "test"}
+            options = {"version_2_with_negative": data_args.version_2_with_negative, "answered": kind != "test"}
+            options["skip_bad_rows"] = data_args.skip_bad_rows
             rows = load_squad(source, **options) if questions is None else question_rows(questions, source, **options)
             fitting = questions_that_fit(rows, source, tokenizer, *size, data_args.skip_bad_rows)
-            self.skipped[kind] += {*rows["id"]} - {*fitting["id"]}
             # For training, the limit applies to the questions and then to their windows, as in run_qa.py.
             limit, seed = data_args.max_samples(kind), training_args.sample_seed
             examples[kind] = sample_rows(fitting, limit, seed)
@@ -100,7 +98,7 @@ class QuestionAnswering(FineTuningTask):
         counts: dict[str, Any] = {"eval_samples": len(windows), "eval_dtype": trainer.dtype_name}
         record_metrics(trainer, "eval", trainer.evaluate() | counts)
         if trainer.is_world_process_zero():
-            write_answers(trainer.args.directory, "eval", evaluation, self.skipped["validation"])
+            write_answers(trainer.args.directory, "eval", evaluation)
             gain = f1_gain_without_punctuation(evaluation.predictions, evaluation.answers)
             if gain >= MIN_GAIN:
                 print(
@@ -122,18 +120,12 @@ class QuestionAnswering(FineTuningTask):
         else:
             evaluation.predict(*output.predictions[:2])
         if trainer.is_world_process_zero():
-            write_answers(trainer.args.directory, "predict", evaluation, self.skipped["test"])
+            write_answers(trainer.args.directory, "predict", evaluation)
 
 
-def write_answers(directory: Path, prefix: str, evaluation: SquadEvaluation, skipped: list[str]):
-    """
-    Writes predictions in SQuAD's format, n-best answers and null odds to the same files as run_qa.py. The predictions
-    for the ids in `skipped`, which are invalid questions, are empty.
-    """
-    contents: dict[str, dict] = {
-        "predictions": dict.fromkeys(skipped, "") | evaluation.predictions,
-        "nbest_predictions": dict.fromkeys(skipped, []) | evaluation.n_best,
-    }
+def write_answers(directory: Path, prefix: str, evaluation: SquadEvaluation):
+    """Writes predictions in SQuAD's format, n-best answers and null odds to the same files as run_qa.py."""
+    contents: dict[str, dict] = {"predictions": evaluation.predictions, "nbest_predictions": evaluation.n_best}
     if evaluation.version_2_with_negative:
         contents["null_odds"] = evaluation.null_odds
     for name, content in contents.items():

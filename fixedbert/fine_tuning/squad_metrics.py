@@ -5,13 +5,14 @@ import string
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import datasets
 import numpy as np
 from transformers import EvalPrediction
 
 from ..data.store import as_arrays
+from ..training.arguments import option
 
 PUNCTUATION = str.maketrans("", "", string.punctuation)
 # Thai, Lao, Burmese, Khmer, Japanese and Chinese characters. These languages do not put spaces between words.
@@ -154,21 +155,14 @@ def best_threshold(
 class AnswerArguments:
     """Arguments for the selection of answers."""
 
-    version_2_with_negative: bool = field(
-        default=False, metadata={"help": "Accept questions without an answer, as in SQuAD 2.0."}
+    version_2_with_negative: bool = option(False, "Accept questions without an answer, as in SQuAD 2.0.")
+    null_score_diff_threshold: str = option(
+        "0.0",
+        "Predict no answer if the score of [CLS] exceeds the score of the best answer by more than this. best: choose "
+        "the threshold that maximizes F1.",
     )
-    null_score_diff_threshold: str = field(
-        default="0.0",
-        metadata={
-            "help": "Predict no answer if the score of [CLS] exceeds the score of the best answer by more than this. "
-            "best: choose the threshold that maximizes F1."
-        },
-    )
-    n_best_size: int = field(
-        default=20,
-        metadata={"help": "Number of starts and ends considered per window, and of answers kept per question."},
-    )
-    max_answer_length: int = field(default=30, metadata={"help": "Maximum answer length in tokens."})
+    n_best_size: int = option(20, "Number of starts and ends per window, and of answers kept per question.")
+    max_answer_length: int = option(30, "Maximum answer length in tokens.")
 
 
 class SquadEvaluation:

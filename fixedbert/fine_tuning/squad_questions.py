@@ -38,14 +38,12 @@ def question_rows(
     version_2_with_negative: bool = False,
     answered: bool = True,
     skip_bad_rows: bool = False,
-    skipped: list[str] | None = None,
 ) -> datasets.Dataset:
     """
     Validates the questions in the file or dataset `name`, and returns a dataset with the columns in FEATURES.
 
     Questions without an answer are valid with `version_2_with_negative`, as in SQuAD 2.0, and in test data, which is
-    not `answered`. With `skip_bad_rows`, invalid questions are printed, and their ids are appended to the list
-    `skipped`. Otherwise, they raise InputError.
+    not `answered`. Invalid questions raise InputError, or are printed with `skip_bad_rows`.
     """
     rows: dict[str, dict] = {}
     bad_rows: dict[str, str] = {}
@@ -59,8 +57,6 @@ def question_rows(
             problem = "its id occurs more than once"
         if problem:
             bad_rows[f"question {row['id']}"] = problem
-            if skipped is not None:
-                skipped.append(row["id"])
         else:
             rows[row["id"]] = row
     report_bad_rows(name, bad_rows, skip_bad_rows)

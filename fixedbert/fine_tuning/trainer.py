@@ -1,7 +1,7 @@
 """Trainer and arguments for fine-tuning, with batches of similar lengths, exact losses and distillation."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from inspect import signature
 from typing import ClassVar
 
@@ -16,7 +16,7 @@ from transformers.trainer_pt_utils import get_length_grouped_indices
 
 from ..data.readers import load_from_hub
 from ..support.errors import InputError
-from ..training.arguments import CommonArguments
+from ..training.arguments import CommonArguments, option
 from ..training.speed import has_bf16
 from ..training.trainer import CommonTrainer
 from .distillation import Teacher
@@ -29,30 +29,21 @@ from .labels import MULTI
 class FineTuningArguments(CommonArguments):
     """Arguments for Trainer, sweeps and distillation. Some defaults differ from Trainer's (docs/fine_tuning.md)."""
 
-    per_device_eval_batch_size: int = field(default=64, metadata={"help": "Does not affect the results."})
-    train_sampling_strategy: str = field(
-        default="group_by_length",
-        metadata={"help": "group_by_length: batches of similar lengths; random: as in transformers' scripts."},
+    per_device_eval_batch_size: int = option(64, "Does not affect the results.")
+    train_sampling_strategy: str = option(
+        "group_by_length", "group_by_length: batches of similar lengths; random: as in transformers' scripts."
     )
-    bf16: bool | None = field(  # type: ignore[assignment]  # set by __post_init__
-        default=None, metadata={"help": "Use bf16 mixed precision. By default, True if the hardware supports it."}
+    bf16: bool | None = option(  # type: ignore[assignment]  # set by __post_init__
+        None, "Use bf16 mixed precision. By default, True if the hardware supports it."
     )
-    early_stopping_patience: int | None = field(
-        default=None, metadata={"help": "Stop after this many evaluations without a better metric_for_best_model."}
+    early_stopping_patience: int | None = option(
+        None, "Stop after this many evaluations without a better metric_for_best_model."
     )
-    seeds: list[int] | None = field(default=None, metadata={"help": "Train with each seed and summarize the results."})
-    grid: str | None = field(
-        default=None, metadata={"help": "bert: batch sizes 16, 32; learning rates 5e-5, 3e-5, 2e-5; 2, 3, 4 epochs."}
-    )
-    teacher_model: str | None = field(
-        default=None, metadata={"help": "Directory or Hub id of a model fine-tuned on the task, for distillation."}
-    )
-    distillation_temperature: float = field(
-        default=2.0, metadata={"help": "Temperature of the distillation loss. Not used for regression."}
-    )
-    distillation_weight: float = field(
-        default=0.5, metadata={"help": "Weight of the distillation loss. The label loss has weight 1 - this weight."}
-    )
+    seeds: list[int] | None = option(None, "Train with each seed and summarize the results.")
+    grid: str | None = option(None, "bert: batch sizes 16, 32; learning rates 5e-5, 3e-5, 2e-5; 2, 3, 4 epochs.")
+    teacher_model: str | None = option(None, "Directory or Hub id of a model fine-tuned on the task.")
+    distillation_temperature: float = option(2.0, "Temperature of the distillation loss. Not used for regression.")
+    distillation_weight: float = option(0.5, "Weight of the distillation loss. The label loss has 1 - this weight.")
 
     def __post_init__(self):
         if self.bf16 is None:
@@ -83,29 +74,19 @@ class FineTuningDataArguments:
     """Arguments for the source of the examples, their number, and their tokenization."""
 
     alternatives: ClassVar[tuple[str, ...]] = ("dataset_name",)  # arguments that replace the files
-    dataset_name: str | None = field(default=None, metadata={"help": "Hub id of a dataset, such as rajpurkar/squad."})
-    dataset_config_name: str | None = field(default=None, metadata={"help": "Configuration of the dataset."})
-    train_file: str | None = field(default=None, metadata={"help": "A .csv, .tsv, .json, .jsonl or .parquet file."})
-    validation_file: str | None = field(default=None, metadata={"help": "Validation data in the same format."})
-    test_file: str | None = field(default=None, metadata={"help": "Test data, with or without labels."})
-    skip_bad_rows: bool = field(default=False, metadata={"help": "Skip and print invalid rows."})
-    max_seq_length: int = field(default=128, metadata={"help": "Truncate examples to this many tokens."})
-    pad_to_max_length: bool = field(
-        default=False, metadata={"help": "Pad to `max_seq_length` instead of the longest example in a batch."}
-    )
-    max_train_samples: int | None = field(
-        default=None, metadata={"help": "Train on a random subset of this many examples."}
-    )
-    max_eval_samples: int | None = field(
-        default=None, metadata={"help": "Evaluate on a random subset of this many examples."}
-    )
-    max_predict_samples: int | None = field(
-        default=None, metadata={"help": "Predict a random subset of this many test examples."}
-    )
-    preprocessing_num_workers: int | None = field(
-        default=None, metadata={"help": "Number of processes for tokenization."}
-    )
-    overwrite_cache: bool = field(default=False, metadata={"help": "Tokenize again instead of using cached features."})
+    dataset_name: str | None = option(None, "Hub id of a dataset, such as rajpurkar/squad.")
+    dataset_config_name: str | None = option(None, "Configuration of the dataset.")
+    train_file: str | None = option(None, "A .csv, .tsv, .json, .jsonl or .parquet file.")
+    validation_file: str | None = option(None, "Validation data in the same format.")
+    test_file: str | None = option(None, "Test data, with or without labels.")
+    skip_bad_rows: bool = option(False, "Skip and print invalid rows.")
+    max_seq_length: int = option(128, "Truncate examples to this many tokens.")
+    pad_to_max_length: bool = option(False, "Pad to `max_seq_length` instead of the longest example in a batch.")
+    max_train_samples: int | None = option(None, "Train on a random subset of this many examples.")
+    max_eval_samples: int | None = option(None, "Evaluate on a random subset of this many examples.")
+    max_predict_samples: int | None = option(None, "Predict a random subset of this many test examples.")
+    preprocessing_num_workers: int | None = option(None, "Number of processes for tokenization.")
+    overwrite_cache: bool = option(False, "Tokenize again instead of using cached features.")
 
     def __post_init__(self):
         files = ("train_file", "validation_file", "test_file")

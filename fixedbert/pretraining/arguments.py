@@ -2,21 +2,17 @@
 
 import os
 from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from transformers.integrations import is_tensorboard_available
 
 from ..data.corpora import DOCUMENT_BOUNDARIES, Corpus
 from ..data.sentences import LANGUAGES, check_language
 from ..support.errors import InputError
-from ..training.arguments import CommonArguments, ModelArguments
+from ..training.arguments import CommonArguments, ModelArguments, option
 
 Objective = Literal["mlm+nsp", "mlm", "clm"]
 BOUNDARIES = "; ".join(f"{name}: {text}" for name, text in DOCUMENT_BOUNDARIES.items())
-
-
-def option(default: Any, help: str):
-    return field(default=default, metadata={"help": help})
 
 
 def list_option(help: str, default: list | None = None):

@@ -54,6 +54,11 @@ CORPUS_OPTIONS = (
 )
 
 
+def option(default: Any, help: str):
+    """Returns a field of a dataclass of arguments, with its default value and its help text."""
+    return field(default=default, metadata={"help": help})
+
+
 @dataclass
 class ModelArguments:
     """Arguments for the model, its configuration and the tokenizer."""

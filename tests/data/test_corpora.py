@@ -12,7 +12,10 @@ from fixedbert.support.errors import InputError
 
 
 def documents(source, **options) -> list:
-    return list(CorpusReader(Corpus(str(source), **options)))
+    reader = CorpusReader(Corpus(str(source), **options))
+    found = list(reader)
+    assert reader.position == reader.size
+    return found
 
 
 def test_text_files(tmp_path):

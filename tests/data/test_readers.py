@@ -37,12 +37,14 @@ EXAMPLES: dict[str, Callable[[dict[str, str]], bytes]] = {
 
 @pytest.mark.parametrize("suffix", READERS)
 def test_rows_of_every_format(tmp_path: Path, suffix: str):
-    """Each reader yields the columns of its format."""
+    """Each reader yields the columns of its format and updates the position."""
     row = {"text": "One.", "book": "a"}
     path = tmp_path / f"a{suffix}"
     path.write_bytes(EXAMPLES[suffix](row))
-    (found,) = DataFile(path, ["text", "book"]).rows()
+    file = DataFile(path, ["text", "book"])
+    (found,) = file.rows()
     assert found.values == (row if b"book" in EXAMPLES[suffix](row) else {"text": "One."})
+    assert file.position == path.stat().st_size
 
 
 def test_fields_of_csv_and_tsv(tmp_path):
