@@ -41,9 +41,9 @@ BUDGETS = {
     "fixedbert": 460,  # files at the top of the package, without subpackages
     "fixedbert/model": 1394,
     "fixedbert/conversion": 1212,
-    "fixedbert/data": 2110,
-    "fixedbert/fine_tuning": 2979,
-    "fixedbert/pretraining": 833,
+    "fixedbert/data": 2155,
+    "fixedbert/fine_tuning": 2907,
+    "fixedbert/pretraining": 829,
     "fixedbert/training": 1216,
     "fixedbert/shrinking": 2207,
     "fixedbert/comparison": 896,
@@ -53,9 +53,15 @@ BUDGETS = {
     "experiments": 3682,
     "benchmarks": 2065,
     "soak": 526,
+<<<<<<< HEAD
     "tests": 14977,
 }
 INSTALLED_BUDGET = 15599  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
+=======
+    "tests": 14996,
+}
+INSTALLED_BUDGET = 15712  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
+>>>>>>> d28cad6 (Line budgets)
 
 
 def module_of(file: Path) -> str:
