@@ -65,41 +65,36 @@ class ModelArguments:
 
     can_be_new: ClassVar[bool] = False  # True if `config_overrides` without a model or preset defines a new model
 
-    model_name_or_path: str | None = field(
-        default=None, metadata={"help": "Directory or Hub id of a pretrained model. Default: random weights."}
+    model_name_or_path: str | None = option(
+        None, "Directory or Hub id of a pretrained model. Default: random weights."
     )
-    config_name: str | None = field(
-        default=None,
-        metadata={"help": f"Directory or Hub id of a configuration, or a preset: {', '.join(PRESETS)}."},
+    config_name: str | None = option(
+        None, f"Directory or Hub id of a configuration, or a preset: {', '.join(PRESETS)}."
     )
-    config_overrides: dict | None = field(
-        default=None,
-        metadata={
-            "help": "Changes to the configuration, such as num_attention_heads=12,attention_head_size=64. If no model "
-            "or configuration is set, they apply to BERT-base with a head size of 128."
-        },
+    config_overrides: dict | None = option(
+        None,
+        "Changes to the configuration, such as num_attention_heads=12,attention_head_size=64. If no model "
+        "or configuration is set, they apply to BERT-base with a head size of 128.",
     )
-    tokenizer_name: str | None = field(
-        default=None,
-        metadata={"help": "Directory or Hub id of a tokenizer, or a vocab.txt file. Default: the model's tokenizer."},
+    tokenizer_name: str | None = option(
+        None, "Directory or Hub id of a tokenizer, or a vocab.txt file. Default: the model's tokenizer."
     )
-    do_lower_case: bool | None = field(
-        default=None, metadata={"help": "Convert the text to lowercase. Default: the tokenizer's setting, or true."}
+    do_lower_case: bool | None = option(
+        None, "Convert the text to lowercase. Default: the tokenizer's setting, or true."
     )
-    attn_implementation: str | None = field(
-        default=None,
-        metadata={"help": "Attention implementation, such as eager or sdpa. Default: eager on CPUs, sdpa on GPUs."},
+    attn_implementation: str | None = option(
+        None, "Attention implementation, such as eager or sdpa. Default: eager on CPUs, sdpa on GPUs."
     )
-    ignore_mismatched_sizes: bool = field(
-        default=False, metadata={"help": "Initialize the task head randomly if its shape in the checkpoint differs."}
+    ignore_mismatched_sizes: bool = option(
+        False, "Initialize the task head randomly if its shape in the checkpoint differs."
     )
-    resize_embeddings: bool = field(
-        default=False, metadata={"help": "Add an embedding close to the average for each token that the model lacks."}
+    resize_embeddings: bool = option(
+        False, "Add an embedding close to the average for each token that the model lacks."
     )
-    cache_dir: str | None = field(default=None, metadata={"help": "Directory for files downloaded from the Hub."})
-    model_revision: str = field(default="main", metadata={"help": "Branch, tag or commit of the model on the Hub."})
-    token: str | None = field(default=None, metadata={"help": "Hub token. Default: the one saved by `hf auth login`."})
-    trust_remote_code: bool = field(default=False, metadata={"help": "Run custom code from the model's repository."})
+    cache_dir: str | None = option(None, "Directory for files downloaded from the Hub.")
+    model_revision: str = option("main", "Branch, tag or commit of the model on the Hub.")
+    token: str | None = option(None, "Hub token. Default: the one saved by `hf auth login`.")
+    trust_remote_code: bool = option(False, "Run custom code from the model's repository.")
 
     @property
     def tokenizer(self) -> str | None:
@@ -126,17 +121,14 @@ class ModelArguments:
 class CommonArguments(TrainingArguments):
     """TrainingArguments with additional fields. Rejects values that would silently produce wrong results."""
 
-    logging_steps: float = field(
-        default=LOGGING,
-        metadata={"help": "Steps between log entries. Below 1: a fraction of all steps, but at most 500 steps."},
+    logging_steps: float = option(
+        LOGGING, "Steps between log entries. Below 1: a fraction of all steps, but at most 500 steps."
     )
-    max_nonfinite_steps: int = field(
-        default=1,
-        metadata={"help": "Stop after this many consecutive steps with a non-finite loss or gradient norm."},
+    max_nonfinite_steps: int = option(
+        1, "Stop after this many consecutive steps with a non-finite loss or gradient norm."
     )
-    take_over_output_dir: bool = field(
-        default=False,
-        metadata={"help": "Remove the lock on the output directory if it was left by a run on a different machine."},
+    take_over_output_dir: bool = option(
+        False, "Remove the lock on the output directory if it was left by a run on a different machine."
     )
 
     # For each of these fields, the only supported value and the reason.
