@@ -44,7 +44,7 @@ BUDGETS = {
     "fixedbert/data": 2155,
     "fixedbert/fine_tuning": 2907,
     "fixedbert/pretraining": 829,
-    "fixedbert/training": 1216,
+    "fixedbert/training": 1213,
     "fixedbert/shrinking": 2207,
     "fixedbert/comparison": 896,
     "fixedbert/inspection": 719,
@@ -55,7 +55,7 @@ BUDGETS = {
     "soak": 526,
     "tests": 14976,
 }
-INSTALLED_BUDGET = 15573  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
+INSTALLED_BUDGET = 15565  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
 
 
 def module_of(file: Path) -> str:
