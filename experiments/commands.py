@@ -45,6 +45,9 @@ def study(
     take_over_output_dir: bool,
     **sources,
 ):
+    import torch
+    from accelerate import PartialState
+
     from fixedbert.support.errors import InputError
 
     from . import study as studies
@@ -59,10 +62,11 @@ def study(
         raise InputError("is required: the directory for the records of runs and the report.", "output_dir")
     if selected is None:
         return print(studies.report_markdown(studies.report_runs(files, output_dir)))
-    print(studies.study_cost_text(selected, share), flush=True)
+    state = PartialState(cpu=not torch.accelerator.is_available())
+    state.print(studies.study_cost_text(selected, share), flush=True)
     data = studies.DataSources(**sources)
     report = studies.run_study(selected, output_dir, data, processes, share, take_over_output_dir)
-    print(studies.report_markdown(report))
+    state.print(studies.report_markdown(report))
 
 
 def theory_arguments(parser: ArgumentParser):
@@ -77,7 +81,7 @@ def theory_arguments(parser: ArgumentParser):
 def theory(**options):
     from .head_size import theory
 
-    print(theory.theory_text(theory.theory(**options)))
+    print(theory.theory(**options))
 
 
 COMMANDS = {

@@ -17,11 +17,6 @@ from torch import Tensor
 from fixedbert.support.errors import InputError
 
 RANK_TOLERANCE = 1e-9  # smaller fractions of the largest singular value count as zero in float64
-# The paper's example (section 2): no head expresses this pattern on this sequence, because its second token is zero.
-COUNTER_EXAMPLE = (
-    torch.tensor([[1.0, 0.0]], dtype=torch.float64),
-    torch.tensor([[0.5, 0.75], [0.5, 0.25]], dtype=torch.float64),
-)
 
 
 def attention(X: Tensor, W_q: Tensor, W_k: Tensor) -> Tensor:

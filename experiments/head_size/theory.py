@@ -27,40 +27,6 @@ AXIS_BOTTOM = 1e-4  # nats; lower end of the logarithmic axis
 
 
 @dataclass(frozen=True)
-class Theorem1:
-    """Results for Theorem 1 on a random pattern. Each error is the largest over all attention probabilities."""
-
-    length: int  # n
-    errors: dict[int, float]  # error for each head size, with the constructed weights
-    too_small: int  # head size n - 2
-    error_too_small: float  # error of the best head of this size
-
-
-@dataclass(frozen=True)
-class Theorem2:
-    """Results for Theorem 2, which compares fixed and standard heads in layers of equal width and head count."""
-
-    width: int
-    heads: int
-    head_size: int  # fixed head size; the standard head size is width / heads
-    differences: dict[int, float]  # largest difference between the outputs, for each case in the proof
-    closed_form_errors: dict[int, float]  # error of the closed-form difference, for cases 1 and 2
-
-
-@dataclass(frozen=True)
-class ValueRank:
-    """Results for the rank criterion for values, on random patterns and a random output with full rank."""
-
-    length: int  # n, the rank of the output
-    heads: int
-    size: int  # smallest value size that can produce the output, n / heads
-    error: float  # largest error in any entry with this size
-    too_small: int  # size - 1
-    error_too_small: float  # Frobenius norm of the error with the best values of this size
-    least_error: float  # theoretical minimum: norm of the singular values beyond heads * too_small
-
-
-@dataclass(frozen=True)
 class PatternFits:
     """Median KL divergences, in nats, of heads of size 1, 2, ... from random patterns over `length` tokens."""
 
@@ -71,23 +37,16 @@ class PatternFits:
     fitted: tuple[float, ...]  # for each head size, after gradient descent
 
 
-@dataclass(frozen=True)
-class Theory:
-    """The results of all checks, and the pattern fits for each length."""
-
-    theorem_1: Theorem1
-    theorem_2: Theorem2
-    value_rank: ValueRank
-    fits: tuple[PatternFits, ...]
-
-
-def theory(output_dir: str | Path, lengths: Sequence[int] = (8, 16, 32), patterns: int = 5, seed: int = 0) -> Theory:
+def theory(output_dir: str | Path, lengths: Sequence[int] = (8, 16, 32), patterns: int = 5, seed: int = 0) -> str:
     """
     Checks the theorems numerically, and writes theory.png to the new directory `output_dir`.
 
     Args:
         lengths: Sequence lengths for the curves. Theorem 1 and the heat maps use the first one.
         patterns: Number of random patterns for each length. The curves show their median.
+
+    Returns:
+        The results as text, with the claim that each number confirms.
 
     Raises:
         InputError: If a length is below 2, or `patterns` is below 1.
@@ -97,34 +56,55 @@ def theory(output_dir: str | Path, lengths: Sequence[int] = (8, 16, 32), pattern
     require_package("matplotlib", "plots")
     with new_directory(output_dir) as directory:
         with tqdm(total=patterns * sum(lengths), desc="fitting patterns", unit="fit") as progress:
-            fits = tuple(fit_patterns(length, patterns, seed, progress) for length in lengths)
+            fits = [fit_patterns(length, patterns, seed, progress) for length in lengths]
         draw(fits, random_pattern(lengths[0], torch.Generator().manual_seed(seed)), directory / "theory.png")
-        return Theory(check_theorem_1(seed, lengths[0]), check_theorem_2(seed), check_value_rank(seed), fits)
+    checks = (check_theorem_1(seed, lengths[0]), check_theorem_2(seed), check_value_rank(seed))
+    lines = [
+        "Random patterns: smallest head size that expresses them, and median KL divergence of smaller heads (nats)"
+    ]
+    for fit in fits:
+        half = fit.length // 2
+        lines.append(
+            f"  {fit.length:>4} tokens: {', '.join(map(str, sorted(set(fit.least_head_sizes))))}; best head of size "
+            f"{half}: {fit.fitted[half - 1]:.2g}; uniform attention: {fit.uniform:.2g}"
+        )
+    return "\n\n".join("\n".join(part) for part in (*checks, lines))
 
 
-def check_theorem_1(seed: int, n: int = 8) -> Theorem1:
-    """Checks Theorem 1 on a random pattern over n tokens, with width n + 4."""
+def check_theorem_1(seed: int, n: int) -> list[str]:
+    """Constructs heads for a random pattern over n tokens, in width n + 4, and fits the best smaller head."""
     generator, d = torch.Generator().manual_seed(seed), n + 4
     X, P = torch.randn(d, n, dtype=torch.float64, generator=generator), random_pattern(n, generator)
-    errors = {p: float((attention(X, *weights_for(X, P, p)) - P).abs().max()) for p in (d, n - 1)}
     nearest = fitted(P, n - 2) if n > 2 else truncated_fit(P, 0)  # head size 0 means uniform attention
-    return Theorem1(n, errors, n - 2, float((nearest - P).abs().max()))
+    return [
+        f"Theorem 1, extended: a head of size {n - 1} or more expresses any pattern over {n} tokens; "
+        "smaller heads do not.",
+        "Largest error in a probability of a random pattern (1e-12 or less is rounding):",
+        *(f"  head size {p}: {(attention(X, *weights_for(X, P, p)) - P).abs().max():.1e}" for p in (d, n - 1)),
+        f"  best head of size {n - 2}: {(nearest - P).abs().max():.1e}",
+    ]
 
 
-def check_theorem_2(seed: int, d: int = 12, heads: int = 6, head_size: int = 4) -> Theorem2:
-    """Checks Theorem 2 on random layers of width d and the sequences of the three cases."""
-    differences, closed_form_errors = {}, {}
+def check_theorem_2(seed: int, d: int = 12, heads: int = 6, head_size: int = 4) -> list[str]:
+    """Compares fixed and standard heads in random layers of width d, on the sequences of the proof's three cases."""
+    differences, errors = [], []
     for case in (1, 2, 3):
         f, g = separated(case, d, heads, head_size, seed)
         X = sequence(case, f, g, 5)
         measured = f(X) - g(X)
-        differences[case] = float(measured.abs().max())
+        differences.append(f"  case {case}: {measured.abs().max():.3g}")
         if case < 3:
-            closed_form_errors[case] = float((measured - difference(case, f, g, X)).abs().max())
-    return Theorem2(d, heads, head_size, differences, closed_form_errors)
+            errors.append(f"{(measured - difference(case, f, g, X)).abs().max():.1e} (case {case})")
+    return [
+        f"Theorem 2: {heads} heads of size {head_size} in width {d} compute outputs that {heads} standard heads of "
+        f"size {d // heads} cannot.",
+        "Largest difference between their outputs (any number above 1e-9 confirms the theorem):",
+        *differences,
+        f"Largest error in the proof's formula for this difference: {', '.join(errors)}",
+    ]
 
 
-def check_value_rank(seed: int, n: int = 8, d: int = 12, heads: int = 2) -> ValueRank:
+def check_value_rank(seed: int, n: int = 8, d: int = 12, heads: int = 2) -> list[str]:
     """Checks the rank criterion for values on a random output (d, n) and heads with random patterns."""
     generator = torch.Generator().manual_seed(seed)
     X, Y = torch.randn(2, d, n, dtype=torch.float64, generator=generator)
@@ -132,7 +112,12 @@ def check_value_rank(seed: int, n: int = 8, d: int = 12, heads: int = 2) -> Valu
     size = n // heads
     exact, nearest = (output(X, patterns, *values_for(X, patterns, Y, v)) - Y for v in (size, size - 1))
     least = torch.linalg.svdvals(Y)[heads * (size - 1) :].norm()
-    return ValueRank(n, heads, size, float(exact.abs().max()), size - 1, float(nearest.norm()), float(least))
+    return [
+        f"Values: {heads} heads with values of size {size} produce any output over {n} tokens, and smaller ones do "
+        "not.",
+        f"  value size {size}: largest error {exact.abs().max():.1e}",
+        f"  best values of size {size - 1}: error {nearest.norm():.4g} (Frobenius norm); predicted: {least:.4g}",
+    ]
 
 
 def fit_patterns(length: int, patterns: int, seed: int, progress: tqdm) -> PatternFits:
@@ -198,38 +183,3 @@ def draw_patterns(figure: SubFigure, P: Tensor):
         panel.set(title=f"{title}{divergence}", xlabel="query", xticks=[], yticks=[])
     panels[0].set_ylabel("key")
     figure.colorbar(image, ax=panels, label="attention weight")
-
-
-def theory_text(theory: Theory) -> str:
-    """Returns the results as text, with the claim that each number confirms."""
-    expressed, layers, values = theory.theorem_1, theory.theorem_2, theory.value_rank
-    n, standard = expressed.length, layers.width // layers.heads
-    lines = [
-        f"Theorem 1, extended: a head of size {n - 1} or more expresses any pattern over {n} tokens; "
-        "smaller heads do not.",
-        "Largest error in a probability of a random pattern (1e-12 or less is rounding):",
-        *(f"  head size {size}: {error:.1e}" for size, error in expressed.errors.items()),
-        f"  best head of size {expressed.too_small}: {expressed.error_too_small:.1e}",
-        "",
-        f"Theorem 2: {layers.heads} heads of size {layers.head_size} in width {layers.width} compute outputs that "
-        f"{layers.heads} standard heads of size {standard} cannot.",
-        "Largest difference between their outputs (any number above 1e-9 confirms the theorem):",
-        *(f"  case {case}: {gap:.3g}" for case, gap in layers.differences.items()),
-        "Largest error in the proof's formula for this difference: "
-        + ", ".join(f"{error:.1e} (case {case})" for case, error in layers.closed_form_errors.items()),
-        "",
-        f"Values: {values.heads} heads with values of size {values.size} produce any output over {values.length} "
-        "tokens, and smaller ones do not.",
-        f"  value size {values.size}: largest error {values.error:.1e}",
-        f"  best values of size {values.too_small}: error {values.error_too_small:.4g} (Frobenius norm); predicted: "
-        f"{values.least_error:.4g}",
-        "",
-        "Random patterns: smallest head size that expresses them, and median KL divergence of smaller heads (nats)",
-    ]
-    for fits in theory.fits:
-        half = fits.length // 2
-        lines.append(
-            f"  {fits.length:>4} tokens: {', '.join(map(str, sorted(set(fits.least_head_sizes))))}; best head of size "
-            f"{half}: {fits.fitted[half - 1]:.2g}; uniform attention: {fits.uniform:.2g}"
-        )
-    return "\n".join(lines)

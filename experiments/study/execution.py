@@ -17,12 +17,14 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
+from accelerate import PartialState
 from tqdm.auto import tqdm
 
 import fixedbert_cli
 from fixedbert.support.errors import InputError, require_package
 from fixedbert.support.files import directory_lock, to_json, write_atomically, writing
 from fixedbert.support.processes import exit_with_parent
+from fixedbert.training.output import on_main_process
 
 from .records import Record, read_records
 from .report import Report, make_report
@@ -48,7 +50,8 @@ def run_study(
     Args:
         output_dir: Directory for the records in runs.jsonl and for the files of the report.
         sources: Texts and fine-tuning data. Not required for synthetic tasks.
-        processes: Number of parallel runs. Defaults to one per GPU or, without GPUs, to one per CPU core.
+        processes: Number of parallel runs. Defaults to one per GPU or, without GPUs, to one per CPU core. With
+            `accelerate launch`, all processes train each run together instead.
         share: "1/2" trains every second shape, and "2/2" the remaining shapes on a different machine.
         take_over_output_dir: Continue a study that crashed on a different machine.
 
@@ -60,13 +63,20 @@ def run_study(
     if processes is not None and processes < 1:
         raise InputError(f"{processes}: must be at least 1.", "processes")
     commit()  # cached now, because the code can change during the study
-    folder = Path(output_dir)
-    with study_directory(folder, study, sources, take_over_output_dir):
-        log = RunLog(folder, study, part)
-        run_in_parallel(log, sources, processes or torch.accelerator.device_count() or cpu_count())
+    folder, state = Path(output_dir), PartialState(cpu=not torch.accelerator.is_available())
+    with on_main_process(study_directory(folder, study, sources, take_over_output_dir)):
+        log = RunLog(folder, study, part, writes=state.is_main_process)
+        state.wait_for_everyone()
+        with tqdm(initial=len(log.records), unit="run", disable=not state.is_main_process) as bar:
+            log.show_progress(bar)
+            if state.num_processes > 1:
+                run_together(log, sources, bar)
+            else:
+                run_in_parallel(log, sources, bar, processes or torch.accelerator.device_count() or cpu_count())
         report = make_report(log.records)
-        shutil.rmtree(folder / UNFINISHED, ignore_errors=True)
-        write_report(report, folder)
+        if state.is_main_process:
+            shutil.rmtree(folder / UNFINISHED, ignore_errors=True)
+            write_report(report, folder)
         return report
 
 
@@ -74,7 +84,7 @@ def cpu_count() -> int:
     return os.cpu_count() or 1
 
 
-def run_in_parallel(log: "RunLog", sources: DataSources, processes: int):
+def run_in_parallel(log: "RunLog", sources: DataSources, bar: tqdm, processes: int):
     """
     Performs up to `processes` runs in parallel in worker processes.
 
@@ -88,10 +98,8 @@ def run_in_parallel(log: "RunLog", sources: DataSources, processes: int):
     # Processes that have used torch or a GPU cannot be forked.
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(processes, context, fixedbert_cli.import_experiment, ("study",))
-    with pool, ended_workers(), tqdm(initial=len(log.records), unit="run") as bar:
+    with pool, ended_workers():
         while True:
-            bar.total = len(log.records) + len(log.left())
-            bar.update(len(log.records) - bar.n)
             ready = log.ready({run.key for run in busy.values()} | failed.keys())
             for run in ready[: processes - len(busy)]:
                 busy[pool.submit(run_in_worker, run, log.folder / UNFINISHED / run.key, sources, *worker)] = run
@@ -109,6 +117,7 @@ def run_in_parallel(log: "RunLog", sources: DataSources, processes: int):
                 except InputError as error:
                     failed[run.key] = error
                     bar.write(str(error))
+            log.show_progress(bar)
     if failed:
         first, *others = failed.values()
         raise InputError(f"{first}" + (f" {len(others)} other runs also failed." if others else ""))
@@ -160,11 +169,22 @@ def outcome_line(run: Run, record: Record) -> str:
     return f"{run.name}: {values or 'diverged'}"
 
 
+def run_together(log: "RunLog", sources: DataSources, bar: tqdm):
+    """Performs one run after another, each with all processes of `accelerate launch`."""
+    while ready := log.ready():
+        result = execute(ready[0], log.folder / UNFINISHED / ready[0].key, sources)
+        PartialState().wait_for_everyone()  # all processes read files that `add` removes
+        log.add(ready[0], result)
+        if log.writes:
+            bar.write(outcome_line(ready[0], log.records[-1]))
+        log.show_progress(bar)
+
+
 class RunLog:
     """The records in runs.jsonl, and the remaining runs of the study."""
 
-    def __init__(self, folder: Path, study: Study, part: tuple[int, int]):
-        self.folder, self.study, self.part = folder, study, part
+    def __init__(self, folder: Path, study: Study, part: tuple[int, int], writes: bool = True):
+        self.folder, self.study, self.part, self.writes = folder, study, part, writes
         file = folder / RECORDS
         self.records: list[Record] = []
         for record in read_records([file]) if file.exists() else []:
@@ -175,8 +195,8 @@ class RunLog:
                     "different `output_dir`."
                 )
             self.records.append(replace(record, **study.labels(run)))  # the question or the axis may have changed
-        # Without an incomplete last line.
-        write_atomically(file, "".join(to_json(asdict(record)) + "\n" for record in self.records))
+        if writes:  # removes an incomplete last line
+            write_atomically(file, "".join(to_json(asdict(record)) + "\n" for record in self.records))
 
     def left(self) -> list[Run]:
         """Returns the remaining runs. Does not include runs that an extended grid may add later."""
@@ -197,12 +217,17 @@ class RunLog:
 
     def add(self, run: Run, result: dict):
         record = Record(**{**result, **self.study.labels(run)})
-        with open(self.folder / RECORDS, "a", encoding="utf-8") as file:
-            file.write(to_json(asdict(record)) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        shutil.rmtree(self.folder / UNFINISHED / run.key, ignore_errors=True)
+        if self.writes:
+            with open(self.folder / RECORDS, "a", encoding="utf-8") as file:
+                file.write(to_json(asdict(record)) + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+            shutil.rmtree(self.folder / UNFINISHED / run.key, ignore_errors=True)
         self.records.append(record)
+
+    def show_progress(self, bar: tqdm):
+        bar.total = len(self.records) + len(self.left())
+        bar.update(len(self.records) - bar.n)
 
 
 @contextmanager

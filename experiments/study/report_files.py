@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from experiments.head_size.tasks import TASKS
 from fixedbert.support.errors import error_context, require_package
 from fixedbert.support.figures import PAGE, new_figure
 from fixedbert.support.files import new_directory, write_atomically
@@ -77,8 +78,8 @@ def draw_metrics(report: Report, file: Path):
         caption = "one marker per seed, lines through averages; series are offset horizontally"
         if any(shape.not_converged for shape in report.shapes):
             caption += "; hollow: not converged"
-        if any(predictions(shapes, report.axis) != (None, None) for shapes in report.series.values()):
-            caption += "; dotted: predicted; dashed: goal"
+        if any(shape["objective"] in TASKS for shape in report.shapes):
+            caption += "; dotted and dashed: predicted; black: guessing and, dashed, the goal"
         figure.suptitle(title(report, caption))
 
 
@@ -92,12 +93,11 @@ def plot_metric(panel: Axes, report: Report, metric: str, field: str):
         panel.plot([], [], f"-{marker}", color=color, label=series)
         for shape, place in zip(known, places, strict=True):
             plot_seeds(panel, shape, metric, place, color, marker)
-        for predicted in predictions(shapes, field):
-            if predicted is not None:
-                panel.axvline(predicted, color=color, linestyle=":")
-    goal = task_results(report.shapes).get("goal")
-    if goal is not None and metric in ("relative_error", "recalled"):
-        panel.axhline(METRICS[metric].factor * goal, color="black", linewidth=1, linestyle="--")
+        plot_theory(panel, known, metric, field, color)
+    task = task_results(report.shapes)
+    for name, style in (("null", "-"), ("goal", "--")):
+        if task.get(name) is not None and metric in ("relative_error", "recalled"):
+            panel.axhline(METRICS[metric].factor * task[name], color="black", linewidth=1, linestyle=style)
     if METRICS[metric].logarithmic:
         panel.set_yscale("log")
     if field == COUNTED:
@@ -107,6 +107,17 @@ def plot_metric(panel: Axes, report: Report, metric: str, field: str):
         panel.xaxis.set_major_formatter("{x:g}")
     panel.set(xlabel=AXES[field], ylabel=fill(METRICS[metric].label, 30))
     panel.grid()
+
+
+def plot_theory(panel: Axes, shapes: list[ShapeResult], metric: str, field: str, color: str):
+    """Draws predicted thresholds as dotted lines, and predicted values of the metric as a dashed line."""
+    for predicted in predictions(shapes, field) if shapes else ():
+        if predicted is not None:
+            panel.axvline(predicted, color=color, linestyle=":")
+    recorded = {"error": "floor", "memorised": "predicted"}.get(metric)
+    if recorded:
+        values = [np.mean([record.results.get(recorded) or np.nan for record in shape.records]) for shape in shapes]
+        panel.plot([shape[field] for shape in shapes], values, "--", color=color, linewidth=1)
 
 
 def plot_seeds(panel: Axes, shape: ShapeResult, metric: str, place: float, color: str, marker: str):

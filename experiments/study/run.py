@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 
 import torch
+from accelerate import PartialState
 from transformers.trainer import TRAINER_STATE_NAME
 
 from experiments.head_size.tasks import TASKS, train_synthetic
@@ -16,7 +17,7 @@ from fixedbert.counts import forward_flops
 from fixedbert.fine_tuning.sweep import sweep
 from fixedbert.pretraining import pretrain as pretraining
 from fixedbert.publishing.model_card import hardware_name, versions
-from fixedbert.support.errors import Divergence
+from fixedbert.support.errors import Divergence, InputError
 
 from .metrics import METRICS
 from .records import COUNTED, SHAPE
@@ -148,6 +149,11 @@ def fine_tune(run: Run, task: str, trained: Path, folder: Path, sources: DataSou
     output = folder / task
     if not output.exists():
         settings = {"model_name_or_path": str(trained), "seed": run.seed, **run.fine_tuning[task], **flow_settings()}
+        rows, devices = settings.pop("train_batch_size", None), PartialState().num_processes
+        if rows is not None:
+            if rows % devices:
+                raise InputError(f"fine_tuning: a batch of {rows} rows cannot be divided among {devices} processes.")
+            settings["per_device_train_batch_size"] = rows // devices
         sweep(FINE_TUNED[task], **settings, **sources.fine_tuning_data(task), output_dir=str(output))
     return json.loads((output / "all_results.json").read_text(encoding="utf-8"))
 

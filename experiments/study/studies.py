@@ -146,7 +146,8 @@ class Study:
         for task, arguments in self.fine_tuning.items():
             self.check_one_of("fine_tuning", task, FINE_TUNED)
             with error_context(f"study {self.name}, fine_tuning: {task}"):
-                check_types(arguments, *FINE_TUNED[task].arguments)
+                given = {name: value for name, value in arguments.items() if name != "train_batch_size"}
+                check_types(given, *FINE_TUNED[task].arguments)
             self.check("max_seq_length" in arguments, f"fine_tuning: {task}: max_seq_length is missing")
         for name in self.series:
             self.check_series(name)

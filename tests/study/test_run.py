@@ -11,6 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from helpers import ROOT, fork_server
 from helpers.accelerate_launch import finished
 from helpers.tiny_studies import SMALL, fields_of, table, write
 
@@ -187,6 +188,17 @@ def test_shares_and_workers(tmp_path):
 
 
 @pytest.mark.slow
+def test_distributed_run(text, vocabulary, tmp_path):
+    """Guards: two processes of a launcher train a run together and write one record."""
+    file = write(tmp_path, series={"fixed": {"num_attention_heads": 5, "attention_head_size": 6}})
+    data = ("--train_file", text, "--tokenizer_name", vocabulary, "--output_dir", str(tmp_path / "out"))
+    fork_server.Pair(ROOT / "fixedbert/__main__.py", ["study", file, *data], tmp_path / "printed").finished()
+    (line,) = comparable(tmp_path / "out")
+    assert 0.95 * 30 * 4 * 16 < line["tokens"] <= 30 * 4 * 16  # as in a single process
+    assert (tmp_path / "out" / "report.md").exists()
+
+
+@pytest.mark.slow
 def test_two_stages_and_fine_tuning(text, vocabulary, download, questions, tmp_path):
     """Guards: stages continue from each other with different examples, and fine-tuning follows."""
     (tmp_path / "squad").mkdir()
@@ -202,7 +214,7 @@ def test_two_stages_and_fine_tuning(text, vocabulary, download, questions, tmp_p
         file = tmp_path / "squad" / name
         file.write_text(json.dumps({"version": "1.1", "data": [{"title": "words", "paragraphs": paragraphs}]}))
     first = {**SMALL["pretraining"], "max_steps": 10}
-    tune = {"max_steps": 3, "per_device_train_batch_size": 4, "max_seq_length": 32, "bf16": False}
+    tune = {"max_steps": 3, "train_batch_size": 4, "max_seq_length": 32, "bf16": False}
     made = table(
         objective="mlm",
         pretraining=[first, {**first, "max_steps": 5, "max_seq_length": 24}],

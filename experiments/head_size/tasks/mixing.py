@@ -15,6 +15,8 @@ full column rank and all examples have the same pattern. Values see the numbers.
 (output - target)^2. For one head with pattern P', its expectation is sum_i (w P'_ij - P_ij)^2.
 """
 
+import math
+
 import torch
 from torch import Tensor, nn
 from transformers import get_cosine_schedule_with_warmup
@@ -125,8 +127,8 @@ def train_mixing(
 
     Returns:
         `loss` and `error`, which are both the error on new examples, and `examples`, the number of training examples.
-        For a single head on a positive pattern also `floor`, the lowest known error, and `threshold`, the predicted
-        head size.
+        For a single head also `floor`, the lowest known error, and `threshold`, the necessary size. On permutations
+        only `order`, the order of magnitude that suffices.
 
     Raises:
         Divergence: If the loss becomes NaN or infinite.
@@ -146,6 +148,8 @@ def train_mixing(
         x = torch.randn(EVALUATION_EXAMPLES, length, generator=generator)
         error = (model(x) - x @ target).square().mean().item()
     results: dict[str, float | None] = {"loss": error, "error": error, "examples": steps * rows}
-    if task != "sparse" and config.num_attention_heads == 1:
+    if task == "sparse":
+        results["order"] = math.log2(length)
+    elif config.num_attention_heads == 1:
         results |= {"floor": floor(P, config.head_dim), "threshold": least_head_size(P)}
     return results
