@@ -20,7 +20,8 @@ from .examples import SAMPLE_SEED, make_features, report_bad_rows, sample_rows, 
 from .label_columns import LabelFormat
 from .labels import REGRESSION, SINGLE
 
-KNOWN_TEXT_COLUMNS = (("text",), ("sentence1", "sentence2"))  # recognized without `text_column_names`
+# Text columns that are recognized without `text_column_names`.
+KNOWN_TEXT_COLUMNS = {columns for task in TASKS.values() for columns in (task.texts, task.file_texts)} | {("text",)}
 
 
 @dataclass
@@ -64,7 +65,7 @@ class Columns:
 class ReadingOptions:
     """Options for reading the splits of a dataset."""
 
-    text_columns: tuple[str, ...] | None = None  # one or two; by default, KNOWN_TEXT_COLUMNS are recognized
+    text_columns: tuple[str, ...] | None = None  # one or two; by default, names used by GLUE are recognized
     expected_columns: tuple[str, ...] = ()  # text columns on which the model was trained; used if they exist
     label_columns: tuple[str, ...] = ("label",)  # ignored in the test split
     id_columns: tuple[str, ...] = ()  # identify the rows of the test split
@@ -97,13 +98,14 @@ class RowSource:
 
     def text_columns(self, expected: tuple[str, ...] = ()) -> tuple[str, ...]:
         """
-        Returns the `expected` columns, on which a model was trained, if they exist, or else KNOWN_TEXT_COLUMNS.
+        Returns the `expected` columns, on which a model was trained, if they exist, or else those known from GLUE.
 
-        Raises InputError if none or several of them exist.
+        Raises InputError if the columns are unknown or ambiguous.
         """
         if expected and {*expected} <= {*self.columns}:
             return expected
         known = [names for names in KNOWN_TEXT_COLUMNS if {*names} <= {*self.columns}]
+        known = [names for names in known if not any({*names} < {*others} for others in known)]
         if len(known) != 1:
             columns = ", ".join(self.columns)
             raise InputError(f"must be set for {self.name}; available columns: {columns}.", "text_column_names")

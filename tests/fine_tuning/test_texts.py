@@ -188,20 +188,20 @@ def test_other_datasets_on_the_hub(monkeypatch):
         ("a.csv", 'sentence1,sentence2,label\n"one, two",three,yes\nfour,five,no\n'),
         (
             "a.jsonl",
-            '{"label": "yes", "sentence1": "one, two", "sentence2": "three"}\n\n'
-            '{"sentence1": "four", "sentence2": "five", "label": "no"}\n',
+            '{"label": "yes", "premise": "one, two", "hypothesis": "three"}\n\n'
+            '{"premise": "four", "hypothesis": "five", "label": "no"}\n',
         ),
         (
             "a.parquet",
             [
-                {"label": "yes", "sentence1": "one, two", "sentence2": "three", "title": "x"},
-                {"label": "no", "sentence1": "four", "sentence2": "five", "title": "y"},
+                {"label": "yes", "question": "one, two", "sentence": "three", "title": "x"},
+                {"label": "no", "question": "four", "sentence": "five", "title": "y"},
             ],
         ),
     ],
 )
 def test_own_files(tmp_path, name, content):
-    """Rows in all file formats give the same text pairs and sorted labels."""
+    """Rows in all file formats, with the column names that GLUE uses, give the same text pairs and sorted labels."""
     file = own_file(tmp_path, content, name)
     data = load_files({"train": file, "validation": file})
     assert data.labels == ["no", "yes"]
