@@ -42,7 +42,7 @@ BUDGETS = {
     "fixedbert/model": 1394,
     "fixedbert/conversion": 1212,
     "fixedbert/data": 2155,
-    "fixedbert/fine_tuning": 2907,
+    "fixedbert/fine_tuning": 2909,
     "fixedbert/pretraining": 829,
     "fixedbert/training": 1213,
     "fixedbert/shrinking": 2207,
@@ -55,7 +55,7 @@ BUDGETS = {
     "soak": 526,
     "tests": 14953,
 }
-INSTALLED_BUDGET = 15565  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
+INSTALLED_BUDGET = 15567  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
 
 
 def module_of(file: Path) -> str:
