@@ -19,7 +19,7 @@ from transformers import (
 from transformers.models.auto.auto_factory import _BaseAutoModelClass
 from transformers.utils import ModelOutput
 
-from ..data.tokenizers import load_tokenizer
+from ..data.tokenizers import load_tokenizer, tokenizer_state
 from ..support.errors import InputError
 from ..training.arguments import CommonArguments, ModelArguments
 from ..training.loading import check_length, load_config, load_model
@@ -30,8 +30,6 @@ from .target_scaling import scale, unscale
 
 Batch = dict[str, Tensor]
 TEMPERATURE = 2.0  # for distillation without labels
-# A text pair that tokenizers with the same vocabulary encode differently if their other settings differ.
-PROBE = ("A naïve Test [MASK]", "Öl: 1.5")
 
 
 @dataclass(frozen=True)
@@ -136,15 +134,14 @@ def load_teacher(
         config = load_config(arguments)
         check_length(max_seq_length, config)
         own = load_tokenizer(name, model_args.do_lower_case, **arguments.hub_options())
-        encoded, expected = tokenizer(*PROBE), own(*PROBE)
-        if own.get_vocab() != tokenizer.get_vocab() or any(encoded.get(key) != expected[key] for key in expected):
+        if tokenizer_state(own) != tokenizer_state(tokenizer):
             raise InputError(f"{name}: teacher and student need the same tokenizer.")
         model = load_model(auto_class, arguments, config, tokenizer, train=False)
         labels = match_labels(name, config, student) if auto_class is AutoModelForSequenceClassification else None
     except InputError as error:
         raise InputError(f"`teacher_model`: {error}") from error
     enable_unpadding(model)
-    return Teacher(model.eval(), tuple(expected), labels, student)
+    return Teacher(model.eval(), tuple(own.model_input_names), labels, student)
 
 
 def match_labels(name: str, teacher: PreTrainedConfig, student: PreTrainedConfig) -> list[int]:

@@ -10,9 +10,9 @@ from accelerate import PartialState
 from datasets.fingerprint import Hasher
 
 from ..support.errors import InputError
+from .labels import MAX_CHARACTERS, shorten
 
 FORMAT = 7  # part of the cache key; increase it when the same rows produce different features
-MAX_LISTED, MAX_CHARACTERS = 20, 300  # maximum number of skipped rows in a message, and of characters for each
 SAMPLE_SEED = 42  # for `max_*_samples` and `validation_split_percentage`, unless `data_seed` is set
 
 
@@ -27,8 +27,7 @@ def report_bad_rows(name: str, problems: Mapping[str, str], skip: bool):
         more = f" (and {len(listed) - 1:,} more invalid rows)" if len(listed) > 1 else ""
         raise InputError(f"{name}, {listed[0]}{more}. Correct the data, or set `skip_bad_rows` to skip invalid rows.")
     if listed:
-        more = "; ..." if len(listed) > MAX_LISTED else ""
-        PartialState().print(f"{name}: skipped {len(listed):,} rows ({'; '.join(listed[:MAX_LISTED])}{more})")
+        PartialState().print(f"{name}: skipped {len(listed):,} rows ({shorten(listed, '; ')})")
 
 
 def make_features(

@@ -8,7 +8,7 @@ from transformers import PreTrainedConfig
 
 from ..support.errors import InputError
 
-MAX_LISTED, MAX_CHARACTERS = 20, 100  # maximum number of labels in a message, and of characters for each
+MAX_LISTED, MAX_CHARACTERS = 20, 300  # maximum number of labels or rows in a message, and of characters for each
 # The values of `problem_type`, as in transformers: one label, any number of labels, or scores for each text.
 SINGLE, MULTI, REGRESSION = "single_label_classification", "multi_label_classification", "regression"
 
@@ -132,8 +132,8 @@ def match_names(names: list[str], known: list[str]) -> list[int] | None:
     return None
 
 
-def shorten(names: Iterable[str]) -> str:
+def shorten(names: Iterable[str], separator: str = ", ") -> str:
     """Joins names for a message, which lists the first ones and the number of remaining names."""
     names = [name[:MAX_CHARACTERS] for name in names]
     more = [f"and {len(names) - MAX_LISTED:,} more"] if len(names) > MAX_LISTED else []
-    return ", ".join([*names[:MAX_LISTED], *more])
+    return separator.join([*names[:MAX_LISTED], *more])

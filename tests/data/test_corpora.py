@@ -134,9 +134,3 @@ def test_hub_datasets(tmp_path):
         documents(tmp_path, on_hub=True, text_column="body")
     with pytest.raises(InputError, match="nobody/nothing: could not load the dataset"):
         documents("nobody/nothing", on_hub=True)
-
-
-def test_description():
-    """The description contains the source, configuration and boundary."""
-    corpus = Corpus("a/b", True, "en", document_boundary="column", document_column="id")
-    assert corpus.description() == "a/b (en): a document ends at a change in the document column 'id'"

@@ -9,7 +9,7 @@ from accelerate.data_loader import prepare_data_loader, skip_first_batches
 from helpers.tiny_stores import make_store
 
 from fixedbert.data.collator import PretrainingCollator
-from fixedbert.data.examples import EpochSampler, PackedExamples, shuffled, split_documents
+from fixedbert.data.examples import EpochSampler, PackedExamples, shuffled
 from fixedbert.data.masking import mask_tokens
 from fixedbert.data.segment_pairs import PairExamples
 
@@ -38,12 +38,6 @@ def test_examples_depend_only_on_seed_epoch_and_index(make):
     assert not np.array_equal(before, one[len(one) + 3]["input_ids"])  # the same index in epoch 1
     assert np.array_equal(before, one[3]["input_ids"])
     assert not np.array_equal(before, make(seed=6)[3]["input_ids"])
-
-
-def test_subsets(make):
-    """A subset contains no duplicates. It is the dataset itself if it would contain all examples."""
-    examples = make(length=20)
-    assert len({*examples.subset(7).indices}) == 7 and examples.subset(10**6) is examples.subset(None) is examples
 
 
 @pytest.mark.parametrize("make", ["pairs", "mlm"], indirect=True)
@@ -169,21 +163,6 @@ def test_packed_rows_never_mask_special_tokens(many, tokenizer):
             assert (original[~target] == example["input_ids"][~target]).all() and original[0] == cls
 
 
-@pytest.mark.parametrize("make", ["mlm", "clm", "separate"], indirect=True)
-def test_packing_uses_every_token_once_per_epoch(make, many):
-    """Packed rows neither lose nor repeat tokens, and each epoch packs them differently."""
-    examples = make()
-    expected = sorted(token for number in range(300) for token in many.tokens(number).tolist() if token > 4)
-    firsts = []
-    for epoch in (0, 1):
-        rows = [examples[epoch * len(examples) + index] for index in range(len(examples))]
-        tokens = [t for row in rows for t in np.where(row["labels"] != -100, row["labels"], row["input_ids"]).tolist()]
-        assert sorted(token for token in tokens if token > 4) == expected
-        assert {len(row["input_ids"]) for row in rows[:-1]} <= {42, 43}
-        firsts.append(tokens[:50])
-    assert firsts[0] != firsts[1]
-
-
 def test_order_of_an_epoch_is_a_permutation():
     """The order of an epoch contains each index once, looks random, and differs between seeds."""
     for size in (1, 2, 3, 13, 1000, 65_537):
@@ -192,13 +171,6 @@ def test_order_of_an_epoch_is_a_permutation():
     for x, y in ((one, np.arange(100_000)), (one[1:], one[:-1]), (one, other)):
         assert abs(np.corrcoef(x, y)[0, 1]) < 0.02
     assert abs((one[1:] - one[:-1] == 1).mean()) < 0.001
-
-
-def test_held_out_documents(many):
-    """Training and held-out documents are disjoint, complete, and in the requested proportion."""
-    train, held_out = split_documents(many, 0.1)
-    assert len(held_out) == 30 and not set(train) & set(held_out)
-    assert sorted([*train, *held_out]) == list(range(300))
 
 
 def test_collator_pads_and_masks():

@@ -1,12 +1,8 @@
 """The built-in sample texts and tasks."""
 
-import json
-from collections import Counter, defaultdict
-from pathlib import Path
-
 import pytest
 
-from fixedbert.data.sample import SUBJECTS, documents, nouns_in, questions, sentence_pairs, stories, write_tasks
+from fixedbert.data.sample import SUBJECTS, documents, nouns_in, questions, sentence_pairs, write_tasks
 from fixedbert.fine_tuning.squad_questions import load_squad
 from fixedbert.fine_tuning.texts import load_files
 
@@ -14,24 +10,14 @@ NOUNS = {noun: subject for subject, (nouns, _) in SUBJECTS.items() for noun in n
 PREDICATES = {predicate: subject for subject, (_, predicates) in SUBJECTS.items() for predicate in predicates}
 
 
-def test_documents(monkeypatch):
-    """The documentation of Python provides enough text, contains no empty documents, and is the same in each call."""
+def test_documents():
+    """The documentation of Python provides enough text, and contains no empty documents."""
     texts = documents()
     assert len(texts) > 250 and sum(map(len, texts)) > 1_000_000 and all(texts)
-    monkeypatch.setattr("sysconfig.get_path", lambda _: Path(json.__file__).parent)
-    assert documents() == documents()
 
 
 def find_nouns(text: str) -> list[str]:
     return [word for word in text.lower().rstrip(".?").replace(".", " ").split() if word in NOUNS]
-
-
-def test_stories_have_one_subject_and_contain_all_nouns():
-    """Each story is about one subject, and the stories contain all nouns."""
-    texts = stories(500, seed=3)
-    assert texts == stories(500, seed=3) != stories(500, seed=4)
-    assert all(len({NOUNS[noun] for noun in find_nouns(text)}) == 1 for text in texts)
-    assert {noun for text in texts for noun in find_nouns(text)} == set(NOUNS)
 
 
 @pytest.mark.parametrize("rows", [sentence_pairs, questions], ids=lambda rows: rows.__name__)
@@ -41,20 +27,6 @@ def test_nouns_in_the_evaluation_are_not_trained_on(rows):
     train, dev = ({word for word in NOUNS if f"the {word}" in text} for text in texts)
     assert not train & dev and (len(train), len(dev)) == (4 * 14, 4 * 6)
     assert dev == {noun for subject in SUBJECTS for noun in nouns_in(subject, "dev")}
-
-
-def test_pairs_need_both_sentences():
-    """The label of a pair cannot be predicted from only one of its sentences."""
-    rows = sentence_pairs(30_000, "train")
-    assert rows == sentence_pairs(30_000, "train") != sentence_pairs(30_000, "dev")
-    assert set(Counter(row["label"] for row in rows).values()) == {15_000}
-    for sentence in ("sentence1", "sentence2"):
-        labels = defaultdict(Counter)
-        for row in rows:
-            labels[row[sentence]][row["label"]] += 1
-        # For each row, predict the majority label among the other rows with the same sentence.
-        right = sum(labels[row[sentence]][row["label"]] - 1 > labels[row[sentence]].total() / 2 for row in rows)
-        assert right / len(rows) < 0.56, sentence
 
 
 def test_labels_of_pairs():

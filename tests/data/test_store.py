@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from accelerate import PartialState
 from helpers import fork_server
 from helpers.tiny_stores import make_store
 from transformers import BertTokenizer
@@ -91,27 +90,6 @@ def test_processes_and_shards_do_not_change_the_store(tmp_path, tokenizer, monke
     assert [[s + " " for s in sentences] for sentences in sentences_of(documents, tokenizer)] == expected
 
 
-def test_preparation_continues_after_an_error(tmp_path, tokenizer, monkeypatch):
-    """After an error in a corpus, the store is incomplete, and the next preparation writes only the missing shards."""
-    monkeypatch.setattr(store_module, "SHARD_DOCUMENTS", 2)
-    file = tmp_path / "a.jsonl"
-    corpus = rows(file, *(f"file {n}" for n in "abcdefg"))
-    content, changed = file.read_text(), os.stat(file)
-    file.write_text(content[:-19] + "x" * 18 + "\n")  # same size and time
-    os.utime(file, ns=(changed.st_atime_ns, changed.st_mtime_ns))
-    with pytest.raises(InputError, match=r"a\.jsonl, line 7: not valid JSON"):
-        prepare_store([corpus], tokenizer, store_dir=tmp_path / "store")
-    (directory,) = (path for path in (tmp_path / "store").glob("store-*") if path.is_dir())
-    assert len(list(directory.glob("shard-*.arrow"))) == 3 and not (directory / "store.json").exists()
-    with pytest.raises(InputError, match="incomplete or corrupted"):
-        Documents(directory)
-    file.write_text(content)
-    os.utime(file, ns=(changed.st_atime_ns, changed.st_mtime_ns))
-    times = {path: path.stat().st_mtime_ns for path in directory.glob("shard-*.arrow")}
-    assert len(prepare_store([corpus], tokenizer, store_dir=tmp_path / "store")) == 7
-    assert all(path.stat().st_mtime_ns == before for path, before in times.items())
-
-
 PREPARE = """
 import sys
 from transformers import BertTokenizer
@@ -139,8 +117,12 @@ def test_killed_preparation_resumes(tmp_path, vocabulary, tokenizer, monkeypatch
     done = len(list(directory.glob("shard-*.arrow")))
     time.sleep(0.5)
     assert not (directory / "store.json").exists() and len(list(directory.glob("shard-*.arrow"))) == done
+    with pytest.raises(InputError, match="incomplete or corrupted"):
+        Documents(directory)
+    times = {path: path.stat().st_mtime_ns for path in directory.glob("shard-*.arrow")}
     documents = prepare_store([corpus], tokenizer, store_dir=tmp_path / "store")
     assert len(documents) == 500 and not list(directory.glob("*.partial"))
+    assert all(path.stat().st_mtime_ns == before for path, before in times.items())
 
 
 @pytest.mark.parametrize("name", ["shard-000000.arrow", "documents.npy", "store.json"])
@@ -153,19 +135,6 @@ def test_corrupted_files(tmp_path, name):
         (documents.directory / name).write_bytes(corrupted)
         with pytest.raises(InputError, match=f"incomplete or corrupted .{name}.*remove it"):
             Documents(documents.directory)
-
-
-@pytest.mark.parametrize("first", [True, False])
-def test_one_process_verifies_the_store(tmp_path, tokenizer, monkeypatch, first):
-    """Only one process per machine verifies the checksums."""
-    corpus = Corpus(str(tmp_path / "a.txt"))
-    (tmp_path / "a.txt").write_text("One file.")
-    prepare_store([corpus], tokenizer, store_dir=tmp_path / "store")
-    verified = []
-    monkeypatch.setattr("fixedbert.data.store.has_valid_checksum", lambda file: verified.append(file.name) or True)
-    monkeypatch.setattr(PartialState, "is_local_main_process", first)
-    assert len(prepare_store([corpus], tokenizer, store_dir=tmp_path / "store")) == 1
-    assert verified == ["store.json", "documents.npy", "shard-000000.arrow"] * first
 
 
 def test_store_depends_on_content(tmp_path, tokenizer, monkeypatch):

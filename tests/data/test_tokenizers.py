@@ -108,12 +108,6 @@ def test_lowercasing_with_a_cased_vocabulary(tmp_path, config):
         load_tokenizer(save_vocabulary(tmp_path, config))
 
 
-def test_vocabularies_without_case(tmp_path):
-    """A vocabulary in a script without letter case passes the check."""
-    (tmp_path / "vocab.txt").write_text("\n".join([*SPECIAL, "林", "3", "##5"]))
-    assert load_tokenizer(str(tmp_path / "vocab.txt")).tokenize("林35") == ["林", "3", "##5"]
-
-
 def test_tokens_without_an_embedding(tmp_path, vocabulary):
     """A token id without an embedding raises InputError, even if the token ids are not contiguous."""
     tokenizer = load_tokenizer(vocabulary)

@@ -255,11 +255,6 @@ def test_answers_are_predicted_without_labels(model, questions, tmp_path, capsys
     assert not any(name.startswith("predict_") for name in found)
 
 
-def test_default_evaluation_steps(tmp_path):
-    """By default, evaluation happens every 500 steps, not at every log entry."""
-    assert FineTuningArguments(output_dir=str(tmp_path), use_cpu=True, eval_strategy="steps").eval_steps == 500
-
-
 def test_early_stopping_keeps_the_best(model, download, tmp_path):
     """Training stops after two evaluations without a better metric, and loads the best checkpoint."""
     steps = ("--max_steps", "9", "--learning_rate", "0", "--eval_strategy", "steps", "--eval_steps", "1")

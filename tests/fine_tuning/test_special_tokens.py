@@ -1,7 +1,5 @@
 """Tests that special tokens in texts, such as "[SEP]", are tokenized as ordinary text."""
 
-import json
-
 import datasets
 import numpy as np
 import pytest
@@ -11,11 +9,10 @@ from transformers import BertTokenizer, PreTrainedTokenizerFast
 
 from fixedbert.data.sequences import read_sequences
 from fixedbert.data.store import tokenize_sentences
-from fixedbert.data.tokenizers import encode, tokenizer_for_texts, tokenizer_state
+from fixedbert.data.tokenizers import encode, tokenizer_state
 from fixedbert.fine_tuning.squad_questions import FEATURES
 from fixedbert.fine_tuning.squad_windows import squad_windows
 from fixedbert.fine_tuning.texts import text_features
-from fixedbert.support.checksums import stable_hash
 
 
 def byte_level_tokenizer():
@@ -90,15 +87,6 @@ def test_additional_special_tokens_stay_intact(vocabulary, tmp_path, family):
     assert tokenizer_state(tokenizer) != state
     assert tokenizer.convert_tokens_to_ids("[E2]") in encode(tokenizer, "one [E2]")["input_ids"]
     assert own <= set(encode(tokenizer, text)["input_ids"])
-
-
-def test_stores_of_tokenizers_without_additional_tokens(vocabulary):
-    """A tokenizer without additional special tokens is used itself, and its state for stores is that of its files."""
-    tokenizer = BertTokenizer(vocab=vocabulary)
-    assert tokenizer_for_texts(tokenizer, len(tokenizer)) is tokenizer
-    state = json.loads(tokenizer.backend_tokenizer.to_str())
-    parts = [state[part] for part in ("normalizer", "pre_tokenizer", "model", "added_tokens")]
-    assert tokenizer_state(tokenizer) == stable_hash(parts, "[SEP]")
 
 
 def test_fill_mask_keeps_its_mask(vocabulary):
