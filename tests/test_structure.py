@@ -42,7 +42,7 @@ BUDGETS = {
     "fixedbert/model": 1394,
     "fixedbert/conversion": 1212,
     "fixedbert/data": 2155,
-    "fixedbert/fine_tuning": 2909,
+    "fixedbert/fine_tuning": 2905,
     "fixedbert/pretraining": 829,
     "fixedbert/training": 1213,
     "fixedbert/shrinking": 2207,
@@ -53,9 +53,9 @@ BUDGETS = {
     "experiments": 3679,
     "benchmarks": 2065,
     "soak": 526,
-    "tests": 14953,
+    "tests": 14837,
 }
-INSTALLED_BUDGET = 15567  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
+INSTALLED_BUDGET = 15563  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
 
 
 def module_of(file: Path) -> str:
