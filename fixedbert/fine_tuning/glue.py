@@ -16,7 +16,7 @@ from ..support.errors import InputError
 from ..support.files import write_atomically
 from ..training.arguments import ModelArguments, option, read_arguments, with_recipe
 from ..training.output import Trained, record_metrics
-from ..training.plots import draw_fine_tuning
+from ..training.plots import draw_glue
 from .examples import SAMPLE_SEED, longest_first, warn_of_overlap
 from .fine_tune import FineTuningTask
 from .glue_metrics import GlueEvaluation
@@ -222,8 +222,7 @@ class TextClassification(FineTuningTask):
             results = trainer.evaluate(rows, metric_key_prefix=prefix)
             results[f"{prefix}_samples"] = len(self.data.splits[split])
             metrics |= {f"{name.replace('eval_mm_', 'eval_')}{suffix}": value for name, value in results.items()}
-            if self.evaluation.class_names and self.evaluation.label_ids.ndim == 1:
-                panels.append((split, self.evaluation.label_ids, self.evaluation.predictions))
+            panels.append((split, self.evaluation.label_ids, self.evaluation.predictions))
         record_metrics(trainer, "eval", metrics | {"eval_dtype": trainer.dtype_name})
         if not trainer.is_world_process_zero():
             return
@@ -235,7 +234,7 @@ class TextClassification(FineTuningTask):
             print(report)
             write_atomically(directory / REPORT, report + "\n")
         title = self.name or "validation file"
-        draw_fine_tuning(trainer.state.log_history, title, directory / "glue.png", panels, names)
+        draw_glue(trainer.state.log_history, title, panels, names, directory / "glue.png")
 
     def predict(self, trainer: FineTuningTrainer):
         for split, rows in self.data.of_kind("test").items():

@@ -13,7 +13,7 @@ from ..support.errors import InputError
 from ..support.files import to_json, write_atomically
 from ..training.arguments import ModelArguments, option, read_arguments, with_recipe
 from ..training.output import Trained, record_metrics
-from ..training.plots import draw_fine_tuning
+from ..training.plots import draw_squad
 from .examples import longest_first, sample_rows, warn_of_overlap
 from .fine_tune import FineTuningTask
 from .squad_metrics import AnswerArguments, SquadEvaluation, f1_gain_without_punctuation, squad_scores, squad_v2_scores
@@ -105,7 +105,8 @@ class QuestionAnswering(FineTuningTask):
                     f"F1 would be {gain:.1f} points higher if punctuation outside ASCII, such as “, were ignored; "
                     "the official SQuAD metric counts it as part of the words"
                 )
-            draw_fine_tuning(trainer.state.log_history, "SQuAD", trainer.args.directory / "squad.png", [], [])
+            file = trainer.args.directory / "squad.png"
+            draw_squad(trainer.state.log_history, evaluation.null_odds, evaluation.answers, evaluation.threshold, file)
 
     def predict(self, trainer: FineTuningTrainer):
         evaluation, windows = self.evaluations["test"], self.features["test"]

@@ -26,7 +26,7 @@ from ..training.output import (
     read_result,
     write_command,
 )
-from ..training.plots import is_metric
+from ..training.plots import draw_sweep, is_metric
 from .fine_tune import FineTuningTask, check_metric, fine_tune
 from .glue_metrics import METRICS
 from .trainer import FineTuningArguments
@@ -194,7 +194,7 @@ def print_row(task: str, metric: str, values: list[float], settings: str = ""):
 
 
 def summarize(directory: Path, runs: list[PlannedRun]):
-    """Prints a table with the results of all runs, and writes results.json to `directory`."""
+    """Prints a table with the results of all runs, and writes results.json and results.png to `directory`."""
     files = {run: directory / run.directory / "all_results.json" for run in runs}
     results = {run: json.loads(file.read_text()) for run, file in files.items() if file.exists()}
     points = dict.fromkeys((run.task, run.settings) for run in results)
@@ -223,6 +223,7 @@ def summarize(directory: Path, runs: list[PlannedRun]):
         **averages,
     }
     write_atomically(directory / "results.json", to_json(content, indent=1) + "\n")
+    draw_sweep(summaries, directory / "results.png")
 
 
 def summary_of(task: str | None, settings: tuple[tuple[str, float], ...], results: dict[PlannedRun, dict]) -> Summary:

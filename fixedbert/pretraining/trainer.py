@@ -29,8 +29,9 @@ class PretrainingTrainer(CommonTrainer):
 
     The loss of a step is the average over all labeled tokens plus the average over all segment pairs. It does not
     depend on how the examples are split into accumulated batches and processes. (An average of batch averages would
-    give more weight to tokens in batches with few labels.) The log also contains the number of non-padding tokens per
-    second.
+    give more weight to tokens in batches with few labels.) The log also contains the accuracy on labeled tokens in a
+    sample of the batches, the throughput in non-padding tokens per second, and the fraction of non-padding tokens
+    (`fill_ratio`).
 
     Args:
         objective: Objective of the pretraining: mlm+nsp, mlm or clm.
@@ -39,6 +40,7 @@ class PretrainingTrainer(CommonTrainer):
         schedule_steps: Number of steps in the learning-rate schedule, if it spans several stages.
     """
 
+    counts = 4  # labeled tokens, correct predictions for them, non-padding tokens, all tokens
     args: PretrainingArguments
     objective: str
 
@@ -80,19 +82,41 @@ class PretrainingTrainer(CommonTrainer):
             loss = token_loss * inputs["labels"].ne(-100).sum() * processes / num_items_in_batch
             if pair_loss is not None:
                 loss = loss + pair_loss / self.current_gradient_accumulation_steps
-            assert isinstance(self.processing_class, PreTrainedTokenizerBase)
-            real = inputs.get("attention_mask", inputs["input_ids"] != self.processing_class.pad_token_id)
-            self.step_tokens.append(real.sum())
+            self.count_tokens(inputs, outputs)
         return (loss, outputs) if return_outputs else loss
 
-    def begin_window(self):
-        super().begin_window()
-        self.window_began, self.window_tokens = time.monotonic(), self.state.num_input_tokens_seen
+    @torch.no_grad()
+    def count_tokens(self, inputs, outputs):
+        """Adds a batch to the counts for the next log. Counts correct predictions only in about 10 batches per log."""
+        labels = inputs["labels"]
+        mask = inputs.get("attention_mask")
+        total = labels.new_full((), labels.numel(), dtype=torch.float)
+        labeled = correct = torch.zeros_like(total)
+        batch = self.state.global_step * self.args.gradient_accumulation_steps + len(self.step_losses)
+        if batch % max(1, self.state.logging_steps // 10) == 0:
+            logits = outputs.prediction_logits if self.objective == "mlm+nsp" else outputs.logits
+            logits, targets = logits_and_targets(logits, labels, self.objective, inputs.get("label_indices"))
+            labeled, correct = targets.ne(-100).sum(), (logits.argmax(-1) == targets).sum()
+        real = total if mask is None else mask.sum()
+        self.window = self.window.to(labels.device)
+        self.window[1:] += torch.stack([labeled, correct, real, total])
+        if mask is None:
+            assert isinstance(self.processing_class, PreTrainedTokenizerBase)
+            real = (inputs["input_ids"] != self.processing_class.pad_token_id).sum()
+        self.step_tokens.append(real)
+
+    def counted(self, counts):
+        labeled, correct, real, total = counts
+        if not (labeled and total):
+            return {}
+        return {
+            f"{self.objective[:3]}_accuracy": correct / labeled,
+            "tokens_per_second": real / (time.monotonic() - self.window_began),
+            "fill_ratio": real / total,
+        }
 
     def log(self, logs, *args, **kwargs):
-        logs["num_input_tokens_seen"] = seen = self.state.num_input_tokens_seen
-        if "loss" in logs:
-            logs["tokens_per_second"] = (seen - self.window_tokens) / (time.monotonic() - self.window_began)
+        logs["num_input_tokens_seen"] = self.state.num_input_tokens_seen
         super().log(logs, *args, **kwargs)
 
     def evaluation_loop(self, *args, metric_key_prefix="eval", **kwargs):
@@ -122,7 +146,7 @@ def separate_losses(outputs: ModelOutput, inputs: dict[str, torch.Tensor]) -> tu
 
 
 def logits_and_targets(
-    logits: torch.Tensor, labels: torch.Tensor, objective: str
+    logits: torch.Tensor, labels: torch.Tensor, objective: str, label_indices: torch.Tensor | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """
     Returns the logits (N, V) and targets (N,) for the N labeled tokens.
@@ -130,10 +154,11 @@ def logits_and_targets(
     Args:
         logits: Tensor (B, L, V), or (N, V) from a model that predicts only labeled tokens.
         labels: Tensor (B, L) with -100 for tokens without a label. A causal LM predicts each label one token earlier.
+        label_indices: Indices of the labeled tokens in the flattened labels. Computed if they are not passed.
     """
     if objective == "clm":
         logits, labels = logits[:, :-1], labels[:, 1:]
-    indices = find_label_indices(labels)
+    indices = find_label_indices(labels) if label_indices is None else label_indices
     return logits.flatten(0, 1)[indices] if logits.dim() == 3 else logits, labels.flatten()[indices]
 
 

@@ -1,4 +1,4 @@
-"""Plots of training runs: pretraining.png, glue.png and squad.png."""
+"""Plots of training runs: pretraining.png, glue.png, squad.png, and results.png for a sweep of fine-tuning runs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 NOT_METRICS = ("loss", "runtime", "samples", "per_second", "epoch", "total", "thresh", "dtype")
-NOT_DRAWN = ("_mse", "_mae", "Ans", "best")  # metrics in other units, and metrics for a part of the questions
+NOT_DRAWN = ("eval_mse", "eval_mae", "Ans", "best")  # metrics in other units, and for a part of the questions
 MAX_COUNTED_CLASSES = 12  # a confusion matrix with more classes shows no numbers
 
 
@@ -26,61 +26,146 @@ def is_metric(name: str) -> bool:
 @skip_without_matplotlib
 def draw_pretraining(log_history: list[dict], task: str, title: str, file: str | Path):
     """
-    Plots losses, held-out accuracies and the learning rate against the number of non-padding tokens seen in training.
+    Plots losses, accuracies and the learning rate against the number of non-padding tokens seen in training.
 
     Args:
         log_history: the log of the run, from `log_history` in Trainer's state.
         task: "mlm" or "clm".
     """
+    losses = {"loss": "training", "eval_loss": "held out"}
+    accuracies = {f"{task}_accuracy": "training, tokens", f"eval_{task}_accuracy": "held out, tokens"}
+    if any("eval_nsp_loss" in entry for entry in log_history):
+        losses |= {f"eval_{task}_loss": "held out, tokens", "eval_nsp_loss": "held out, next sentence"}
+        accuracies["eval_nsp_accuracy"] = "held out, next sentence"
     panels = (
-        ("cross-entropy (nats)", {"loss": "training", "eval_loss": "held out"}),
-        ("accuracy", {f"eval_{task}_accuracy": "tokens", "eval_nsp_accuracy": "next sentence"}),
-        ("learning rate", {"learning_rate": "training"}),
+        ("loss", "cross-entropy (nats)", 1, losses),
+        ("accuracy", "correct predictions (%)", 100, accuracies),
+        ("learning rate", "learning rate (1e-4)", 1e4, {"learning_rate": "training"}),
     )
     with new_figure(13, 4, file) as figure:
         figure.suptitle(title)
-        for panel, (title, curves) in zip(figure.subplots(1, 3), panels, strict=True):
-            draw_curves(panel, log_history, curves, against="num_input_tokens_seen")
-            panel.set(title=title, xlabel="non-padding tokens")
+        for panel, (title, unit, factor, curves) in zip(figure.subplots(1, 3), panels, strict=True):
+            draw_curves(panel, log_history, curves, factor, against="num_input_tokens_seen")
+            panel.set(title=title, ylabel=unit, xlabel="non-padding tokens (millions)")
+            panel.xaxis.set_major_formatter(lambda tokens, _: f"{tokens / 1e6:g}")
 
 
 @skip_without_matplotlib
-def draw_fine_tuning(
+def draw_glue(
     log_history: list[dict],
     title: str,
-    file: str | Path,
     splits: list[tuple[str, np.ndarray, np.ndarray]],
     labels: list[str],
+    file: str | Path,
 ):
     """
-    Plots losses and metrics against training steps, and a confusion matrix for each split.
+    Plots losses and metrics against training steps, and predictions against labels in one panel per split.
 
     Args:
-        splits: for each split, its name, the classes and the predicted classes of its N examples, both (N,).
-        labels: names of the classes.
+        splits: for each split, its name, the labels and the predictions for its N examples, each (N,), or (N, C) for C
+            labels per text or C targets.
+        labels: names of the classes or targets, or an empty list for a regression with a single target.
     """
     with new_figure(4.4 * (2 + len(splits)), 4, file) as figure:
         figure.suptitle(title)
         loss, metrics, *panels = figure.subplots(1, 2 + len(splits))
-        names = [name for name in dict.fromkeys(name for entry in log_history for name in entry) if is_metric(name)]
-        drawn = {name: name.removeprefix("eval_") for name in names if not any(part in name for part in NOT_DRAWN)}
-        draw_curves(loss, log_history, {"loss": "training", "eval_loss": "validation"})
-        draw_curves(metrics, log_history, drawn)
-        loss.set(title="loss", xlabel="step")
-        metrics.set(title="validation", xlabel="step")
+        draw_log(log_history, loss, metrics)
         for panel, (split, expected, predicted) in zip(panels, splits, strict=True):
-            draw_confusion_matrix(panel, expected, predicted, labels)
+            if labels and expected.ndim == 1:
+                draw_confusion_matrix(panel, expected, predicted, labels)
+            elif predicted.dtype.kind == "i":
+                correct = 2 * (expected * predicted).sum(axis=0)
+                panel.barh(labels, correct / np.maximum((expected + predicted).sum(axis=0), 1))
+                panel.set(xlabel="F1", xlim=(0, 1), ylabel="label")
+            else:
+                targets, outputs = np.atleast_2d(expected.T), np.atleast_2d(predicted.T)
+                for name, target, output in zip(labels or [""], targets, outputs, strict=True):
+                    mean, std = (target.mean(), target.std() or 1) if labels else (0, 1)  # targets can differ in scale
+                    panel.plot((target - mean) / std, (output - mean) / std, ".", markersize=3, alpha=0.4, label=name)
+                if labels:
+                    panel.legend()
+                unit = " (standard deviations)" if labels else ""
+                panel.set(xlabel=f"score{unit}", ylabel=f"predicted score{unit}")
             panel.set_title(f"{split.replace('_', ' ')}, {len(expected):,} examples")
 
 
-def draw_curves(panel: Axes, log_history: list[dict], curves: dict[str, str], against: str = "step"):
-    """Draws the values in the log that `curves` maps to labels, with markers for evaluations and single points."""
+@skip_without_matplotlib
+def draw_squad(
+    log_history: list[dict],
+    null_odds: dict[str, float],
+    answers: dict[str, list[str]],
+    threshold: float,
+    file: str | Path,
+):
+    """
+    Plots losses and metrics against training steps, and for SQuAD 2.0 a histogram of the null odds.
+
+    Args:
+        null_odds: maps question ids to the score for "no answer" minus the best answer's score. Empty for SQuAD 1.1.
+        answers: maps question ids to lists of correct answers. An unanswerable question has an empty list.
+        threshold: a question whose null odds exceed this value is predicted to be unanswerable.
+    """
+    count = 3 if null_odds else 2
+    with new_figure(4.4 * count, 4, file) as figure:
+        loss, metrics, *panels = figure.subplots(1, count)
+        draw_log(log_history, loss, metrics, scale=1)
+        for panel in panels:
+            odds = np.array(list(null_odds.values()))
+            answerable = np.array([bool(answers[question]) for question in null_odds])
+            low, high = np.percentile(odds, (0.5, 99.5))
+            bins = np.linspace(low, high, 60).tolist()
+            for mask, label in ((answerable, "answerable"), (~answerable, "unanswerable")):
+                panel.hist(odds[mask], bins, alpha=0.6, label=f"{label} ({mask.sum():,})")
+            panel.axvline(threshold, color="black", linestyle="--", label=f"threshold {threshold:.2f}")
+            panel.set(title="no answer above the threshold", xlabel="null odds", ylabel="questions")
+            panel.legend()
+
+
+@skip_without_matplotlib
+def draw_sweep(summaries: list, file: str | Path):
+    """Plots the main metric of each run in a sweep as a dot, and the medians over seeds as lines."""
+    with new_figure(max(5, len(summaries) + 2), 4.6, file) as figure:
+        axes = figure.subplots()
+        for x, summary in enumerate(summaries):
+            axes.plot([x] * len(summary.values), summary.values, "o", color="C0", alpha=0.6)
+            axes.hlines(np.median(summary.values), x - 0.3, x + 0.3, color="black")
+        names = ["\n".join([s.task, s.metric, *map("{:g}".format, s.settings.values())]) for s in summaries]
+        axes.set_xticks(range(len(summaries)), names, rotation=90 if len(summaries) > 12 else 0, fontsize="small")
+        axes.set(title="dots: seeds; lines: medians", xlabel="task and settings", ylabel="main metric")
+        axes.grid(axis="y")
+
+
+def draw_log(log_history: list[dict], loss: Axes, metrics: Axes, scale: float = 100):
+    """
+    Draws losses in the panel `loss`, and metrics times `scale` in the panel `metrics`, against training steps.
+
+    The metrics of a single evaluation are bars.
+    """
+    draw_curves(loss, log_history, {"loss": "training", "eval_loss": "validation"})
+    loss.set(title="loss", xlabel="step", ylabel="loss")
+    names = [name for name in dict.fromkeys(name for entry in log_history for name in entry) if is_metric(name)]
+    drawn = {name: name.removeprefix("eval_") for name in names if not any(part in name for part in NOT_DRAWN)}
+    values = {name: [entry[name] for entry in log_history if entry.get(name) is not None] for name in drawn}
+    metrics.set(title="validation")
+    if all(len(one) == 1 for one in values.values()):
+        metrics.barh([*drawn.values()], [scale * values[name][0] for name in drawn])
+        metrics.set(xlabel="metric (%)", xlim=(min(0, metrics.get_xlim()[0]), 102))
+        metrics.invert_yaxis()  # the first metric is at the top
+    else:
+        draw_curves(metrics, log_history, drawn, scale)
+        metrics.set(xlabel="step", ylabel="metric (%)", ylim=(None, 102))
+
+
+def draw_curves(
+    panel: Axes, log_history: list[dict], curves: dict[str, str], factor: float = 1, against: str = "step"
+):
+    """Draws the logged values that `curves` maps to labels, times `factor`, with markers for evaluations."""
     for name, label in curves.items():
         entries = [entry for entry in log_history if entry.get(name) is not None and against in entry]
-        line = "o-" if name.startswith("eval_") or len(entries) == 1 else "-"
-        if entries:
-            panel.plot([entry[against] for entry in entries], [entry[name] for entry in entries], line, label=label)
-            panel.legend()
+        x, y = [entry[against] for entry in entries], [factor * entry[name] for entry in entries]
+        panel.plot(x, y, "o-" if name.startswith("eval_") or len(entries) == 1 else "-", label=label)
+    panel.set(xlim=(0, None), ylim=(min(0, panel.get_ylim()[0]), None))  # a correlation can be negative
+    panel.legend()
 
 
 def draw_confusion_matrix(panel: Axes, expected: np.ndarray, predicted: np.ndarray, labels: list[str]):

@@ -1,14 +1,16 @@
 """Trainer for pretraining and fine-tuning that skips non-finite steps and resumes runs bit-exactly."""
 
 import sys
+import time
 from contextlib import ExitStack
 from dataclasses import fields
+from datetime import timedelta
 
 import numpy as np
 import torch
 from torch.distributed.tensor import DTensor
 from torch.utils.data import DataLoader, Dataset, Sampler
-from transformers import PreTrainedModel, PrinterCallback, ProgressCallback, Trainer, TrainerCallback
+from transformers import PreTrainedModel, ProgressCallback, Trainer, TrainerCallback
 from transformers.utils import logging
 
 from ..model.modeling_fixed_head_bert import FixedHeadBertPreTrainedModel
@@ -21,6 +23,8 @@ from .speed import use_fast_dropout
 
 logger = logging.get_logger(__name__)
 
+PRINT_INTERVAL = 10  # seconds between lines in a log file
+
 
 class CommonTrainer(Trainer):
     """
@@ -30,6 +34,7 @@ class CommonTrainer(Trainer):
     an uninterrupted run and ends with the same weights.
     """
 
+    counts = 0  # number of sums that a subclass logs in addition to the loss
     args: CommonArguments
     model: PreTrainedModel
 
@@ -44,7 +49,7 @@ class CommonTrainer(Trainer):
         self.reset_losses()
         self.add_callback(Resumption(self))
         if not sys.stdout.isatty() and self.pop_callback(ProgressCallback):
-            self.add_callback(PrinterCallback)
+            self.add_callback(ProgressLines(self))
 
     def create_accelerator_and_postprocess(self):
         # Every parameter of a FixedHeadBert gets a gradient, so DDP can skip its search for unused parameters.
@@ -63,7 +68,9 @@ class CommonTrainer(Trainer):
 
     def begin_window(self):
         """Resets the sums for the next log entry."""
-        self.window_loss, self.window_steps = torch.zeros(()), 0  # over the applied steps since the last log entry
+        self.window = torch.zeros(1 + self.counts)  # the sum of the losses, followed by the subclass's sums
+        self.window_steps = 0  # applied steps
+        self.window_began = time.monotonic()
 
     def loader(self, dataset: Dataset, batch_size: int, sampler: Sampler, **options) -> DataLoader:
         """Returns a data loader that assigns batches to processes. `options` override the `dataloader_*` arguments."""
@@ -137,7 +144,8 @@ class CommonTrainer(Trainer):
         self.state.num_input_tokens_seen += tokens_seen
         if not (nonfinite_loss or nonfinite_norm):
             self.nonfinite_steps = 0
-            self.window_loss = self.window_loss.to(losses.device) + losses.sum()
+            self.window = self.window.to(losses.device)
+            self.window[0] += losses.sum()
             self.window_steps += 1
             return True
         step, scaler = self.state.global_step + 1, self.accelerator.scaler
@@ -208,17 +216,21 @@ class CommonTrainer(Trainer):
         if "loss" in logs and not self.window_steps:
             return
         if "loss" in logs or "train_loss" in logs:
-            loss = self.accelerator.reduce(self.window_loss.to(self.args.device), "mean").item()
-            self.total_loss += loss
+            loss, *counts = self.accelerator.reduce(self.window.to(self.args.device), "sum").tolist()
+            self.total_loss += loss / self.args.world_size
             self.total_steps += self.window_steps
             if "loss" in logs:
-                logs["loss"] = loss / self.window_steps
+                logs |= {"loss": loss / self.args.world_size / self.window_steps, **self.counted(counts)}
             elif self.total_steps:
                 logs["train_loss"] = self.total_loss / self.total_steps
             else:
                 del logs["train_loss"]
             self.begin_window()
         super().log(logs, *args, **kwargs)
+
+    def counted(self, counts: list[float]) -> dict[str, float]:
+        """Returns a subclass's metrics. `counts` are its sums over all processes since the last log entry."""
+        return {}
 
 
 def output_bias_aliases(model: PreTrainedModel) -> list[tuple[torch.nn.Module, str]]:
@@ -251,3 +263,31 @@ class Resumption(TrainerCallback):
     def on_epoch_end(self, args, state, control, **kwargs):
         if self.is_done:
             control.should_log = control.should_evaluate = control.should_save = False
+
+
+class ProgressLines(TrainerCallback):
+    """Callback that prints loss, speed and remaining time, or metrics. Replaces progress bars in log files."""
+
+    def __init__(self, trainer: CommonTrainer):
+        self.trainer = trainer
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        self.first_step, self.began = state.global_step, time.monotonic()
+        self.printed = self.began
+
+    def on_step_end(self, args, state, control, **kwargs):
+        steps = self.trainer.window_steps
+        if time.monotonic() - self.printed > PRINT_INTERVAL and steps and not control.should_log:
+            self.on_log(args, state, control, {"loss": self.trainer.window[0].item() / steps})
+
+    def on_log(self, args, state, control, logs=None, **kwargs):
+        if not state.is_world_process_zero:
+            return
+        self.printed = time.monotonic()
+        if "loss" in logs:
+            speed = (state.global_step - self.first_step) / (self.printed - self.began)
+            left = timedelta(seconds=round((state.max_steps - state.global_step) / speed))
+            progress = f"step {state.global_step:,} of {state.max_steps:,}, loss {logs['loss']:.4g}"
+            print(f"{progress}, {speed:.3g} steps/s, {left} left", flush=True)
+        elif values := [f"{name} {value:.4g}" for name, value in logs.items() if isinstance(value, int | float)]:
+            print(", ".join(values), flush=True)

@@ -48,6 +48,7 @@ def test_all_tasks_in_one_command(model, download, tmp_path, capsys):
     table = capsys.readouterr().out
     for line in (r"stsb +pearson", r"stsb +spearmanr", r"mnli +accuracy_mm", r"average +-?0\.\d{4}"):
         assert re.search(line, table)
+    assert (output / "results.png").read_bytes()[:4] == b"\x89PNG"
 
 
 def test_sweeps_resume(model, download, tmp_path, capsys):

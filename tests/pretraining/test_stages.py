@@ -52,7 +52,7 @@ disable_tqdm: true
     return str(file)
 
 
-AVERAGES = ("loss", "train_loss")  # since the last log, which resuming resets
+AVERAGES = ("loss", "train_loss", "fill_ratio", "mlm_accuracy")  # since the last log, which resuming resets
 
 
 class StopAt(TrainerCallback):

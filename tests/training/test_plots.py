@@ -6,27 +6,47 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from fixedbert.training.plots import draw_fine_tuning, draw_pretraining
+from fixedbert.training.plots import draw_glue, draw_pretraining
 
-LOG = [{"loss": 0.7, "step": 1}, {"eval_loss": 0.6, "eval_matthews_correlation": -0.1, "eval_mse": 9.0, "step": 2}]
+FINE_TUNING = [{"loss": 0.7, "step": 1}, {"eval_loss": 0.6, "eval_matthews_correlation": -0.1, "step": 2}]
 LABELS, PREDICTIONS = np.array([0, 0, 0, 1]), np.array([0, 1, 1, 1])
 
 
-@pytest.mark.parametrize("log, marker", [(LOG, "o"), ([*LOG, {"loss": 0.5, "step": 3}], "None")])
-def test_fine_tuning(tmp_path, monkeypatch, log, marker):
-    """The plot shows losses and metrics, with single points as markers, and a confusion matrix."""
-    panels = []
-    save = Figure.savefig
-    monkeypatch.setattr(Figure, "savefig", lambda figure, file: (panels.extend(figure.axes), save(figure, file)))
-    draw_fine_tuning(log, "rte", tmp_path / "a.png", [("validation", LABELS, PREDICTIONS)], ["yes", "no"])
-    legends = [[text.get_text() for text in panel.get_legend().get_texts()] for panel in panels[:2]]
-    assert legends == [["training", "validation"], ["matthews_correlation"]]
-    assert panels[0].lines[0].get_marker() == marker and panels[2].get_title() == "validation, 4 examples"
-    assert np.allclose(panels[2].images[0].get_array(), [[1 / 3, 2 / 3], [0, 1]])  # a row for each true label
+@pytest.fixture
+def panels(monkeypatch):
+    """A list to which the axes of each saved figure are added."""
+    saved = []
+    original = Figure.savefig
+    monkeypatch.setattr(Figure, "savefig", lambda figure, file: (saved.extend(figure.axes), original(figure, file)))
+    return saved
+
+
+def legends(panels) -> list[list[str]]:
+    texts = [panel.get_legend().get_texts() if panel.get_legend() else [] for panel in panels]
+    return [[text.get_text() for text in one] for one in texts]
+
+
+@pytest.mark.parametrize("labels", [["yes", "no"], []])
+def test_glue(tmp_path, panels, labels):
+    """The GLUE plot shows losses and metrics, and a confusion matrix for classes or a scatter plot for scores."""
+    draw_glue([*FINE_TUNING, *FINE_TUNING], "rte", [("validation", LABELS, PREDICTIONS)], labels, tmp_path / "a.png")
+    assert legends(panels)[:2] == [["training", "validation"], ["matthews_correlation"]]
+    assert panels[1].get_ylim()[0] < 0 and panels[2].get_title() == "validation, 4 examples"
+    if labels:  # each row contains the fractions for one true label
+        assert np.allclose(panels[2].images[0].get_array(), [[1 / 3, 2 / 3], [0, 1]])
+
+
+def test_single_log_entry(panels, tmp_path):
+    """Metrics from a single evaluation are bars, and a single loss is a visible point."""
+    draw_glue(
+        [*FINE_TUNING[:1], FINE_TUNING[1] | {"eval_accuracy": 0.5}], "rte", [], ["yes", "no"], tmp_path / "a.png"
+    )
+    assert [bar.get_width() for bar in panels[1].patches] == [-10, 50]
+    assert [line.get_marker() for line in panels[0].lines] == ["o", "o"]
 
 
 def test_runs_do_not_need_matplotlib(tmp_path, monkeypatch, caplog):
     """Without matplotlib, a run only logs a warning."""
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    draw_pretraining(LOG, "mlm", "title", tmp_path / "a.png")
+    draw_pretraining(FINE_TUNING, "mlm", "title", tmp_path / "a.png")
     assert not list(tmp_path.iterdir()) and "matplotlib is not installed" in caplog.text
