@@ -1,6 +1,5 @@
 """`fixedbert inspect`: measures the attention heads of one or two checkpoints on real text."""
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -12,7 +11,7 @@ from tqdm.auto import tqdm
 from transformers import AutoModel, PreTrainedModel, PreTrainedTokenizerBase
 
 from ..conversion.checkpoints import model_directory, read_config
-from ..conversion.families import FAMILIES, max_tokens
+from ..conversion.families import max_tokens
 from ..conversion.weights import load_body, report_float32
 from ..data.corpora import Corpus, CorpusReader
 from ..data.sentences import ends_sentence, split_document
@@ -26,7 +25,6 @@ from .results import Example, Inspection, json_fields
 
 EXAMPLES = 3  # number of sentences whose attention the page shows
 EXAMPLE_TOKENS = 7, 32  # minimum and maximum length of an example, including [CLS] and [SEP]
-EXAMPLE_WEIGHTS = 1_000_000  # maximum number of weights per model, one byte each, to keep a page below 5 MB
 EXAMPLE_TEXT = 100, 20_000  # lines and characters at the start of the text in which to look for examples
 
 
@@ -118,15 +116,13 @@ def inspect_checkpoint(
     with tqdm(total=rounds * sum(recorder.counts), desc="ablating heads", unit="head") as progress:
         importance = recorder.importance(first, progress)
         examples = [record_example(sentence, checkpoint, progress) for sentence in sentences]
-    config = recorder.model.config
     inspection = Inspection(
         model=checkpoint.name,
         layers=recorder.layers,
         heads=recorder.heads,
         head_counts=recorder.counts,
         head_sizes=recorder.sizes,
-        can_grow=config.model_type in FAMILIES and not getattr(config, "qk_norm", False),
-        width=config.hidden_size,
+        width=recorder.model.config.hidden_size,
         max_seq_length=length,
         sequences=recorder.sequences,
         importance_sequences=len(first),
@@ -184,8 +180,7 @@ def load_checkpoint(name: str, length: int, **hub_options) -> Checkpoint:
     tokenizer = load_tokenizer(name, **hub_options)
     check_vocab_size(tokenizer, config.vocab_size, name)
     if getattr(config, "is_decoder", False) or not hasattr(getattr(model, "encoder", None), "layer"):
-        remedy = "; first convert it with `fixedbert convert`" if config.model_type == "distilbert" else ""
-        raise InputError(f"{name}: only bidirectional BERT-like encoders can be inspected{remedy}.")
+        raise InputError(f"{name}: only encoders like BERT can be inspected; convert a DistilBERT first.")
     longest = max_tokens(config)
     if not 3 <= length <= longest:
         raise InputError(f"{length}: must be between 3 and {longest} for {name}.", "max_seq_length")
@@ -193,10 +188,4 @@ def load_checkpoint(name: str, length: int, **hub_options) -> Checkpoint:
         recorder = Recorder(model.float().eval())
     except (AttributeError, ValueError) as error:
         raise InputError(f"{name}: its attention cannot be recorded: {error_reason(error)}.") from error
-    return Checkpoint(name, recorder, tokenizer, example_length(sum(recorder.counts), length))
-
-
-def example_length(heads: int, length: int) -> int:
-    """Returns the maximum number of tokens per example. It is lower if the model has many `heads` in total."""
-    fitting = math.isqrt(EXAMPLE_WEIGHTS // (EXAMPLES * heads))
-    return min(length, EXAMPLE_TOKENS[1], max(fitting, EXAMPLE_TOKENS[0]))
+    return Checkpoint(name, recorder, tokenizer, min(length, EXAMPLE_TOKENS[1]))

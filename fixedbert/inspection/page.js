@@ -229,12 +229,13 @@ function largestOf(tokens, weights, query) {
 }
 
 function showNearest(panel, checkpoint, layer, head, side) {
-  const nearest = checkpoint.nearest[layer][head];
+  const cosines = checkpoint.similarities[layer][head].map((cosine, other) => (other === head ? -Infinity : cosine));
+  const nearest = cosines.indexOf(Math.max(...cosines));
   const place = panel.querySelector(".nearest");
-  if (nearest === null) return place.replaceChildren("This is the only head in its layer.");
+  if (cosines.length === 1) return place.replaceChildren("This is the only head in its layer.");
   const button = element("button", { type: "button" }, `head ${nearest}`);
   button.addEventListener("click", () => choose(side, layer, nearest));
-  place.replaceChildren(button, ` (mean cosine similarity ${text(checkpoint.similarities[layer][head][nearest])})`);
+  place.replaceChildren(button, ` (mean cosine similarity ${text(cosines[nearest])})`);
 }
 
 function showSingularValues(panel, checkpoint, layer, head) {

@@ -19,7 +19,6 @@ def inspection_html(inspections: list[Inspection]) -> str:
     """Returns the HTML page that shows one inspection, or two inspections side by side."""
     names = names_of(inspections)
     about = [f"{name}: {inspection.summary}." for name, inspection in zip(names, inspections, strict=True)]
-    about.append(inspections[0].uniform)
     return Template(page_file("page.html")).substitute(
         title=escape(f"Heads of {' and '.join(names)}"),
         style=page_file("page.css"),
@@ -53,7 +52,6 @@ def page_data(inspections: list[Inspection]) -> dict[str, object]:
             {
                 **{name: rounded(value) for name, value in json_fields(inspection).items()},
                 "name": name,
-                "nearest": inspection.nearest,
                 "examples": [example_data(example) for example in inspection.examples],
             }
             for name, inspection in zip(names_of(inspections), inspections, strict=True)
@@ -96,4 +94,4 @@ def draw_maps(inspection: Inspection, file: Path):
         condition.set(xlabel="1: all directions equal", ylabel="layer", xscale="log", xlim=(1, None), yticks=layers)
         condition.invert_yaxis()
         condition.set_title("condition number of the concatenated heads", fontsize="small")
-        figure.suptitle(fill(f"{Path(inspection.model).name}: {inspection.summary}. {inspection.uniform}", 90))
+        figure.suptitle(fill(f"{Path(inspection.model).name}: {inspection.summary}", 90))

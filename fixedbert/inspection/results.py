@@ -70,7 +70,6 @@ class Inspection:
     per layer.
 
     Attributes:
-        can_grow: True if `fixedbert convert` can enlarge this model's heads.
         importance_sequences: Number of `sequences` that were used for `importance`.
         compared: Inspection of the second checkpoint, or None.
     """
@@ -80,7 +79,6 @@ class Inspection:
     heads: int  # the largest number of heads in a layer
     head_counts: list[int]  # for each layer
     head_sizes: list[int]
-    can_grow: bool
     width: int
     max_seq_length: int
     sequences: int
@@ -114,32 +112,11 @@ class Inspection:
         )
 
     @property
-    def uniform(self) -> str:
-        """States the entropy and distance that uniform attention would have, for comparison."""
-        n = self.max_seq_length
-        return (
-            f"Uniform attention would have an entropy of {math.log(n):.2f} nats and a distance of "
-            f"{(n * n - 1) / 3 / n:.1f} tokens."
-        )
-
-    @property
     def saturated_layers(self) -> list[int]:
         """Indices of layers whose heads have a high utilization, but are too small to express every pattern."""
         used = self.utilization.nanmean(dim=1)
         sufficient = self.max_seq_length - 1
         return [i for i, size in enumerate(self.head_sizes) if used[i] >= SATURATED and size < sufficient]
-
-    @property
-    def nearest(self) -> list[list[int | None]]:
-        """For each layer and head, the index of the most similar head in the layer, or None if it is the only head."""
-        return [nearest_heads(cosines) for cosines in self.similarities]
-
-
-def nearest_heads(cosines: Tensor) -> list[int | None]:
-    """Returns, for each head, the index of the other head with the largest value in `cosines` (heads, heads)."""
-    if len(cosines) < 2:
-        return [None] * len(cosines)
-    return cosines.clone().fill_diagonal_(-math.inf).argmax(dim=1).tolist()
 
 
 def limits(name: str, inspections: list[Inspection]) -> tuple[float, float]:
@@ -203,8 +180,6 @@ def suggestion(inspection: Inspection) -> str:
         )
     layers = ", ".join(map(str, saturated))
     finding = f"The average utilization is at least {fraction} in layers {layers}."
-    if not inspection.can_grow:
-        return finding
     larger = " ".join(str(2 * size if layer in saturated else size) for layer, size in enumerate(sizes))
     command = f"fixedbert convert {inspection.model} --output_dir OUTPUT --attention_head_size {larger}"
     return f"{finding} To enlarge only their heads, run `{command}`. Only training can show whether this helps."
