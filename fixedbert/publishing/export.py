@@ -33,7 +33,6 @@ from ..support.files import new_directory
 from .model_card import checkpoint_card
 from .openvino_graphs import (
     CALIBRATION_ROWS,
-    MIN_CALIBRATION_ROWS,
     OPENVINO,
     OPENVINO_INT8,
     OpenVinoModel,
@@ -52,8 +51,6 @@ OUTPUTS = {
     "ForPreTraining": ("prediction_logits", "seq_relationship_logits"),
     "ForQuestionAnswering": ("start_logits", "end_logits"),
 }
-# Task heads for which optimum-intel has a class.
-OPTIMUM = ("ForMaskedLM", "ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering")
 EMBEDDING = "sentence_embedding"  # name of the additional output of sentence-transformers models
 # Texts on which the graph and the model are compared. Their lengths differ, and their number is odd.
 TEXTS = ["The cat sat on the mat.", "A transformer computes weighted means of its values.", "Yes!"]
@@ -166,14 +163,7 @@ def loading_instructions(
     precision = "f32" if runtime == "openvino" and not int8 else None
     names = [EMBEDDING] if graph.pooling else graph.names
     code = loading_code(f"{name}/{file}", names, longest, settings, precision, graph.head == "ForMultipleChoice")
-    code = f"```python\n{code}```\n"
-    if graph.pooling:
-        options = f'backend="{runtime}", model_kwargs={{"file_name": "{Path(file).name}"}}'
-        return f'{code}\nOr `SentenceTransformer("{name}", {options})`.'
-    if runtime == "openvino" and graph.head in OPTIMUM:
-        options = f'subfolder="openvino", file_name="{Path(file).name}"'
-        return f'{code}\nOr, with optimum-intel, `OVModel{graph.head}.from_pretrained("{name}", {options})`.'
-    return code
+    return f"```python\n{code}```\n"
 
 
 def loading_code(
@@ -247,8 +237,6 @@ def calibration_batches(
     data = CalibrationData(train_file=[str(file)], text_column_names=columns)
     loaded = LoadedModel.load(source, **hub_options)
     rows = data.rows(loaded, CALIBRATION_ROWS)
-    if len(rows) < MIN_CALIBRATION_ROWS:
-        raise InputError(f"{file}: has {len(rows)} rows; provide at least {MIN_CALIBRATION_ROWS}.", "calibration_file")
     return [dict(loaded.tokenizer.pad([row], return_tensors="pt")) for row in rows]
 
 

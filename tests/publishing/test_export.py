@@ -128,7 +128,6 @@ def test_files_for_optimum_and_servers(sentences):
     assert json.loads((graph / "1_Pooling/config.json").read_text()) == MEAN
     assert str(ROOT).encode() not in (graph / "onnx/model.onnx").read_bytes(), "a local path"
     card = (graph / "README.md").read_text()
-    assert 'backend="onnx", model_kwargs={"file_name": "model.onnx"}' in card
     assert "- onnx\n" in card and "custom_code" not in card
 
 
@@ -214,8 +213,6 @@ def test_openvino(tmp_path, monkeypatch):
     files = sorted(path.relative_to(tmp_path / "graph").as_posix() for path in (tmp_path / "graph").rglob("*.xml"))
     assert files == ["openvino/openvino_model.xml", "openvino/openvino_model_qint8_quantized.xml"]
     assert not (tmp_path / "graph" / "onnx").exists()
-    optimum = """OVModelForSequenceClassification.from_pretrained("graph", subfolder="openvino", file_name="""
-    assert optimum in (tmp_path / "graph" / "README.md").read_text()
     variables = run_snippet(tmp_path / "graph" / "README.md", monkeypatch, tmp_path)
     batch = {name: torch.from_numpy(x) for name, x in variables["batch"].items() if name != "token_type_ids"}
     expected = model(**batch).logits
@@ -230,7 +227,10 @@ def test_openvino(tmp_path, monkeypatch):
     [
         ({"runtime": "tensorrt"}, "runtime` 'tensorrt': must be one of onnx, openvino"),
         ({"runtime": "openvino", "int8": True}, "`calibration_file` required with `runtime` openvino and `int8`"),
-        ({"runtime": "openvino", "int8": True, "calibration_file": "rows.txt"}, "rows.txt: has 2 rows; provide"),
+        (
+            {"runtime": "openvino", "int8": True, "calibration_file": "rows.txt"},
+            "at least 32 calibration rows",
+        ),
     ],
 )
 def test_invalid_export_options(tmp_path, monkeypatch, options, message):
