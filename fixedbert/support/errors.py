@@ -27,16 +27,9 @@ class InputError(ValueError):
 
 
 class Divergence(InputError):
-    """
-    Raised when a loss, gradient, weight or output is NaN or infinite.
+    """Raised when a loss, gradient, weight or output is NaN or infinite."""
 
-    Args:
-        examples: number of training examples seen before the divergence, for synthetic tasks.
-    """
-
-    def __init__(self, message: str, examples: int = 0):
-        super().__init__(message)
-        self.examples = examples
+    examples = 0  # number of training examples seen before the divergence, for synthetic tasks
 
 
 class Stopped(SystemExit):

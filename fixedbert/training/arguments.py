@@ -9,7 +9,6 @@ import os
 import re
 import sys
 from argparse import Namespace
-from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
@@ -200,10 +199,7 @@ def read_arguments(argv: list[str] | None, *types: type, prog: str | None = None
     has_recipe = bool(argv) and not argv[0].startswith("-") and Path(argv[0]).suffix in (".yaml", ".yml", ".json")
     recipe = argv.pop(0) if has_recipe else None
     unset = Namespace(**{member.name: None for cls in types for member in fields(cls)})
-    parsed, unknown = ArgumentParser(types, prog).parse_known_args(argv, unset)
-    if unknown:
-        raise InputError(f"{unknown[0].partition('=')[0]}: no such argument{suggestion(unknown[0], vars(parsed))}")
-    return with_recipe(recipe, vars(parsed))
+    return with_recipe(recipe, vars(ArgumentParser(types, prog).parse_args(argv, unset)))
 
 
 def with_recipe(recipe: str | Path | None, given: dict[str, Any]) -> dict[str, Any]:
@@ -260,7 +256,7 @@ def check_types(given: dict[str, Any], *types: type) -> dict[str, Any]:
     given = {name: value for name, value in given.items() if value is not None}
     for name in given:
         if name not in hints:
-            raise InputError(f"`{name}`: no such argument{suggestion(name, hints)}")
+            raise InputError(f"`{name}`: no such argument; similar names: {get_close_matches(name, hints)}.")
     return {name: to_type(name, value, hints[name]) for name, value in given.items()}
 
 
@@ -279,12 +275,6 @@ def to_type(name: str, value: Any, hint: Any) -> Any:
             return candidate
     expected = hint.__name__ if isinstance(hint, type) else re.sub(r"(\w+\.)+", "", str(hint)).removesuffix(" | None")
     raise InputError(f"{value!r} has the wrong type; expected {expected}.", name)
-
-
-def suggestion(name: str, known: Iterable[str]) -> str:
-    """Returns the end of an error message about an unknown argument. Suggests a known name if one is similar."""
-    matches = get_close_matches(name.partition("=")[0].lstrip("-").replace("-", "_"), known, 1, cutoff=0.75)
-    return f"; did you mean `{matches[0]}`?" if matches else "."
 
 
 class ArgumentParser(HfArgumentParser):

@@ -37,8 +37,8 @@ from .arguments import CommonArguments
 COMMAND_FILE, DATA_FILE = "command.json", "data.json"
 # Arguments with these prefixes may differ when a run resumes, because they do not affect the training steps.
 UNCHECKED_PREFIXES = (
-    *("output_dir", "resume_from_checkpoint", "take_over_output_dir", "store_dir", "cache_dir", "token", "hub_"),
-    *("logging_", "save_", "eval_", "per_device_eval_", "do_eval", "do_predict", "max_eval_", "max_predict_", "push_"),
+    *("output_dir", "store_dir", "cache_dir", "hub_", "push_", "logging_", "save_"),
+    *("eval_", "per_device_eval_", "do_eval", "do_predict", "max_eval_", "max_predict_"),
     *("num_train_epochs", "max_steps", "dataloader_", "preprocessing_", "report_to", "run_name", "disable_tqdm"),
 )
 
@@ -53,7 +53,7 @@ def already_complete(output_dir: str | Path | None, given: dict[str, Any]) -> bo
     final = output_path(output_dir)
     file = final / COMMAND_FILE
     is_local = not given.get("push_to_hub")  # otherwise, the upload can have failed
-    if is_local and file.is_file() and comparable(read_json_object(file)) == comparable(without_secrets(given)):
+    if is_local and file.is_file() and read_json_object(file) == command_of(given):
         PartialState().print(
             f"{final}: already complete; to run the command again, for example after the data changed, remove this "
             "directory"
@@ -63,9 +63,9 @@ def already_complete(output_dir: str | Path | None, given: dict[str, Any]) -> bo
     return False
 
 
-def comparable(given: dict[str, Any]) -> dict[str, Any]:
-    """Returns the arguments of a command as in its JSON file, without those that only concern resuming."""
-    left_out = ("resume_from_checkpoint", "take_over_output_dir")
+def command_of(given: dict[str, Any]) -> dict[str, Any]:
+    """Returns the arguments as in command.json, without access tokens and arguments that only concern resuming."""
+    left_out = ("token", "hub_token", "resume_from_checkpoint", "take_over_output_dir")
     return {name: value for name, value in json.loads(to_json(given, default=str)).items() if name not in left_out}
 
 
@@ -115,19 +115,14 @@ def output_directory(training_args: CommonArguments, given: dict[str, Any]) -> I
         training_args.output_dir = str(final)
 
 
-def without_secrets(given: dict[str, Any]) -> dict[str, Any]:
-    """Returns the arguments without access tokens."""
-    return {name: value for name, value in given.items() if name not in ("token", "hub_token")}
-
-
 def write_command(partial: Path, given: dict[str, Any]):
-    """Writes the arguments, except access tokens, to command.json. The file is also a recipe for repeating the run."""
-    write_atomically(partial / COMMAND_FILE, to_json(without_secrets(given), indent=1, default=str) + "\n")
+    """Writes the arguments to command.json. The file is also a recipe for repeating the run."""
+    write_atomically(partial / COMMAND_FILE, to_json(command_of(given), indent=1) + "\n")
 
 
 def check_same_command(partial: Path, given: dict[str, Any]):
     """Raises InputError if `given` and the unfinished run in `partial` differ in arguments that affect training."""
-    earlier, now = read_json_object(partial / COMMAND_FILE), json.loads(to_json(given, default=str))
+    earlier, now = read_json_object(partial / COMMAND_FILE), command_of(given)
     names = [name for name in earlier | now if not name.startswith(UNCHECKED_PREFIXES)]
     if changed := [name for name in names if earlier.get(name) != now.get(name)]:
         raise InputError(

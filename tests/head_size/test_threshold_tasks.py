@@ -256,7 +256,9 @@ def test_divergence_counts_examples(monkeypatch):
 
     def fit(config, context, queries, labels, *settings):
         if len(queries) > 16:
-            raise Divergence("step 3", 3 * len(queries))
+            error = Divergence("step 3")
+            error.examples = 3 * len(queries)
+            raise error
         return 5, True, 5
 
     monkeypatch.setattr("experiments.head_size.tasks.memorise.fit", fit)

@@ -192,11 +192,11 @@ def test_values_have_the_type_of_their_field(tmp_path):
             read_arguments(["--config_overrides", overrides], ModelArguments)
 
 
-def test_misspelled_arguments_are_rejected_with_a_suggestion():
-    """Misspelled flags and keyword arguments are rejected with a suggestion, and abbreviations are not accepted."""
-    with pytest.raises(InputError, match="^--config-nam: no such argument; did you mean `config_name`"):
+def test_misspelled_arguments_are_rejected():
+    """Misspelled and abbreviated flags, and misspelled keyword arguments, are rejected."""
+    with pytest.raises(InputError, match="^unrecognized arguments: --config-nam=tiny; see --help"):
         read_arguments(["--config-nam=tiny"], ModelArguments)
-    with pytest.raises(InputError, match="^`max_step`: no such argument; did you mean `max_steps`"):
+    with pytest.raises(InputError, match="^`max_step`: no such argument; similar names: .*'max_steps'"):
         make_arguments({"max_step": 1}, ModelArguments, PretrainingArguments)
     with pytest.raises(InputError, match="--learning_rate.*'fast'"):
         read_arguments(["--learning_rate", "fast"], TrainingArguments)

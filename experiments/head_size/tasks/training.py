@@ -82,9 +82,9 @@ def descend(loss: Tensor, optimizer: torch.optim.Optimizer, step: int, rows: int
     weights = [weight for group in optimizer.param_groups for weight in group["params"]]
     norm = nn.utils.get_total_norm([weight.grad for weight in weights if weight.grad is not None])
     if not (loss.isfinite() and norm.isfinite()):
-        raise Divergence(
-            f"step {step}: the loss or the gradient norm is NaN or infinite; lower the learning rate.", step * rows
-        )
+        error = Divergence(f"step {step}: the loss or the gradient norm is NaN or infinite; lower the learning rate.")
+        error.examples = step * rows
+        raise error
     optimizer.step()
 
 
