@@ -171,21 +171,6 @@ def test_fine_tuning_learns(vocabulary, tmp_path):
     assert results(tmp_path / "again")["eval_accuracy"] == 1.0
 
 
-@pytest.mark.parametrize(
-    "more, message",
-    [
-        (["--config_overrides", "attention_head_size=0"], "^tiny: invalid configuration .attention_head_size must be"),
-        (["--max_seq_length", "129"], "^`max_seq_length` 129: must"),
-        (["--do_train", "false", "--do_eval", "false"], "^nothing to do: set `do_train`"),
-    ],
-)
-def test_invalid_input(corpus, tmp_path, more, message):
-    """Invalid arguments, corpora and models are rejected and leave no output."""
-    with pytest.raises(InputError, match=message):
-        run_pretraining.main(pretraining(corpus, tmp_path / "output", *more))
-    assert not list(tmp_path.iterdir())
-
-
 def test_script_reports_bad_input_in_one_line(tasks, tmp_path):
     """A script ends with status 1 and names the invalid flag, without a traceback."""
     arguments = [*glue_of(tmp_path / "nowhere", tasks, tmp_path / "output"), "--learning_rat", "1"]

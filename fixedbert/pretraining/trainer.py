@@ -88,21 +88,16 @@ class PretrainingTrainer(CommonTrainer):
     @torch.no_grad()
     def count_tokens(self, inputs, outputs):
         """Adds a batch to the counts for the next log. Counts correct predictions only in about 10 batches per log."""
+        assert isinstance(self.processing_class, PreTrainedTokenizerBase)
         labels = inputs["labels"]
-        mask = inputs.get("attention_mask")
-        total = labels.new_full((), labels.numel(), dtype=torch.float)
-        labeled = correct = torch.zeros_like(total)
+        real = inputs.get("attention_mask", inputs["input_ids"] != self.processing_class.pad_token_id).sum()
+        labeled = correct = torch.zeros_like(real)
         batch = self.state.global_step * self.args.gradient_accumulation_steps + len(self.step_losses)
         if batch % max(1, self.state.logging_steps // 10) == 0:
             logits = outputs.prediction_logits if self.objective == "mlm+nsp" else outputs.logits
             logits, targets = logits_and_targets(logits, labels, self.objective, inputs.get("label_indices"))
             labeled, correct = targets.ne(-100).sum(), (logits.argmax(-1) == targets).sum()
-        real = total if mask is None else mask.sum()
-        self.window = self.window.to(labels.device)
-        self.window[1:] += torch.stack([labeled, correct, real, total])
-        if mask is None:
-            assert isinstance(self.processing_class, PreTrainedTokenizerBase)
-            real = (inputs["input_ids"] != self.processing_class.pad_token_id).sum()
+        self.window[1:] += torch.stack([labeled, correct, real, torch.full_like(real, labels.numel())])
         self.step_tokens.append(real)
 
     def counted(self, counts):

@@ -68,7 +68,7 @@ class CommonTrainer(Trainer):
 
     def begin_window(self):
         """Resets the sums for the next log entry."""
-        self.window = torch.zeros(1 + self.counts)  # the sum of the losses, followed by the subclass's sums
+        self.window = torch.zeros(1 + self.counts, device=self.args.device)  # summed losses, and a subclass's sums
         self.window_steps = 0  # applied steps
         self.window_began = time.monotonic()
 
@@ -144,7 +144,6 @@ class CommonTrainer(Trainer):
         self.state.num_input_tokens_seen += tokens_seen
         if not (nonfinite_loss or nonfinite_norm):
             self.nonfinite_steps = 0
-            self.window = self.window.to(losses.device)
             self.window[0] += losses.sum()
             self.window_steps += 1
             return True
@@ -216,7 +215,7 @@ class CommonTrainer(Trainer):
         if "loss" in logs and not self.window_steps:
             return
         if "loss" in logs or "train_loss" in logs:
-            loss, *counts = self.accelerator.reduce(self.window.to(self.args.device), "sum").tolist()
+            loss, *counts = self.accelerator.reduce(self.window, "sum").tolist()
             self.total_loss += loss / self.args.world_size
             self.total_steps += self.window_steps
             if "loss" in logs:

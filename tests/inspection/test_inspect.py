@@ -186,21 +186,6 @@ def test_two_models_at_once():
     assert gone() is None
 
 
-def test_layers_with_different_numbers_of_heads():
-    """Missing heads are NaN in every measure if layers have different numbers of heads."""
-    model = model_of("Model", **UNEQUAL, initializer_range=0.2).double().eval()
-    found = measure(model)
-    for name, values in found.items():
-        if name != "condition_number":
-            assert torch.equal(values.isnan().sum(dim=1), torch.tensor([3, 0, 2])), name
-            assert values[0, :2].isfinite().all() and values[2, :3].isfinite().all()
-    model.set_attn_implementation("eager")
-    patterns = model(ids(), output_attentions=True).attentions[2]  # (B, 3, n, n)
-    entropy = torch.special.entr(patterns).sum(-1).mean(dim=(0, 2))
-    assert torch.allclose(found["entropy"][2, :3], entropy, rtol=1e-6)
-    assert torch.equal(Recorder(model).importance(ids(), Progress()).isnan(), found["entropy"].isnan())
-
-
 def test_condition_number_of_the_heads_output():
     """The condition number is the ratio of the extreme singular values, averaged geometrically over sequences."""
     model = model_of("Model").double().eval()
