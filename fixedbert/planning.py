@@ -88,7 +88,7 @@ def plan(max_seq_length: int = 128, params: str | float | None = None, flops: st
         flops: Maximum training FLOPs per token.
 
     Raises:
-        InputError: If no budget is set, or no shape fits. The message then describes the nearest shape.
+        InputError: If no budget is set, or no shape fits.
     """
     if not 8 <= max_seq_length <= 512:
         raise InputError(f"{max_seq_length}: must be between 8 and 512.", "max_seq_length")
@@ -109,9 +109,7 @@ def plan(max_seq_length: int = 128, params: str | float | None = None, flops: st
         if MINIMUM_FRACTION <= one.used_fraction(limits) <= 1:
             fitting.setdefault((one.shape.d, one.shape.L), one)
     if not fitting:
-        nearest = min(candidates, key=lambda one: abs(math.log(one.used_fraction(limits))))
-        times = f"{nearest.used_fraction(limits):.3g} times the budget"
-        raise InputError(f"no shape fits; the nearest is {nearest.shape}, with {times}.")
+        raise InputError(f"no shape uses {MINIMUM_FRACTION:.0%} to 100% of the budget.")
     known = (planned(shape, name) for name, shape in KNOWN.items() if shape.positions >= max_seq_length)
     within = tuple(one for one in known if one.used_fraction(limits) <= KNOWN_FRACTION)
     return Plan(max_seq_length, budgets, tuple(fitting.values())[:SHOWN], within)

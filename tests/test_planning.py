@@ -43,12 +43,12 @@ def test_bounds_of_the_papers(monkeypatch):
     "arguments, message",
     [
         ([], "no budget: set `params` or `flops`"),
-        (["--params", "1k"], "no shape fits; the nearest is 2 layers of width 64"),
+        (["--params", "1k"], "no shape uses 85% to 100% of the budget"),
         (["--params", "many"], "many: must be a positive number such as 110M"),
         (["--params", "110M", "--max_seq_length", "513"], "between 8 and 512"),
     ],
 )
 def test_invalid_budgets(arguments, message):
-    """Invalid budgets are errors. If no shape fits, the error describes the nearest shape."""
+    """Invalid budgets are errors, and so are those that no shape fits."""
     with pytest.raises(InputError, match=message):
         main(["plan", *arguments])

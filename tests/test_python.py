@@ -2,7 +2,6 @@
 
 import os
 import re
-import signal
 import subprocess
 import sys
 import threading
@@ -13,7 +12,7 @@ import torch
 from helpers import ROOT
 from helpers.tiny_checkpoints import SHAPE, save
 from helpers.tiny_models import model_of
-from transformers import AutoModelForSequenceClassification, AutoTokenizer, TrainerCallback
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 import fixedbert
 from fixedbert.model import modeling_fixed_head_bert
@@ -94,23 +93,6 @@ def test_models_in_memory(classifier, tmp_path):
     assert len(repr(result).splitlines()) == 1 and str(result).startswith("FixedHeadBertForSequenceClassification: ")
     again = AutoModelForSequenceClassification.from_pretrained(tmp_path / "small")
     assert again.config.intermediate_size == 13 and again.config.attention_head_size == 13
-
-
-def test_interrupted_training(tmp_path):
-    """Ctrl-C raises KeyboardInterrupt after saving a checkpoint, and restores the signal handlers."""
-    (tmp_path / "text.txt").write_text("\n".join(f"{text}. {text}." for text in TEXTS * 13) + "\n")
-    handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
-
-    class Interrupted(TrainerCallback):
-        def on_step_end(self, args, state, control, **kwargs):
-            if state.global_step == 3:
-                os.kill(os.getpid(), signal.SIGINT)
-
-    arguments = PRETRAINING | {"train_file": str(tmp_path / "text.txt"), "max_steps": 7}
-    with pytest.raises(KeyboardInterrupt):
-        fixedbert.pretrain(**arguments, output_dir=tmp_path / "model", callbacks=[Interrupted()])
-    assert [path.name for path in (tmp_path / "model.partial").glob("checkpoint-*")] == ["checkpoint-3"]
-    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == handlers
 
 
 def test_training_in_a_thread(tmp_path):

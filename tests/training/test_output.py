@@ -164,7 +164,9 @@ def test_sigterm_at_any_time(model, download, tmp_path, monkeypatch, capsys, mom
 
 
 def test_interrupted_run_saves_a_checkpoint(model, download, tmp_path, monkeypatch, capsys):
-    """The first Ctrl-C saves a checkpoint after the current step. A second Ctrl-C exits immediately."""
+    """
+    The first Ctrl-C saves a checkpoint after the current step, a second exits immediately. Training restores handlers.
+    """
     original, calls = FineTuningTrainer.training_step, []
 
     def interrupted(self, *args, **kwargs):
@@ -179,8 +181,10 @@ def test_interrupted_run_saves_a_checkpoint(model, download, tmp_path, monkeypat
         status, printed = ended(command, capsys)
         assert status == 130 and len(calls) == steps
         assert f"run the same command to resume from {tmp_path}/out.partial/checkpoint-2\n\ninterrupted\n" in printed
+    handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     run_glue(command)
     assert len(calls) == 5
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == handlers
 
 
 @pytest.mark.parametrize("name", ["_save", "_save_rng_state", "log_metrics"])
