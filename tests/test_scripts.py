@@ -141,7 +141,6 @@ def test_lines_that_are_sentences(vocabulary, tmp_path):
     "name, content, message",
     [
         ("a.csv", "text,label\none,x\n\ufefftext,label\ntwo,y\n", "a.csv, line 3: repeats the header"),
-        ("a.tsv", 'text\tlabel\na "mark\t"x"\ntwo\t"y"\n', "label '\"x\"' is enclosed in quotation marks"),
         ("a.json", '[{"text": "one", "label": 1},\n{"text": 2, "label": 2}]', "row 1: 'text' must be text, not int"),
     ],
 )
