@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import torch
 from accelerate import PartialState
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.models.auto.auto_factory import _BaseAutoModelClass
@@ -107,8 +108,19 @@ def load_model(
     if arguments.resize_embeddings:
         size = max(config.vocab_size, max(tokenizer.get_vocab().values()) + 1)
         PartialState().print(f"{name}: added {size - config.vocab_size:,} embeddings for new tokens")
-        model.resize_token_embeddings(size)
+        resize(model, size)
     return model
+
+
+def resize(model: PreTrainedModel, size: int):
+    """Changes the vocabulary size of a model in place. New rows are close to the average of the old ones."""
+    output = model.get_output_embeddings()
+    heads = [part for part in model.modules() if output is not None and getattr(part, "decoder", None) is output]
+    # Untied models have a second, unused output bias, which transformers either ties or leaves too short.
+    separate = [head for head in heads if getattr(head, "bias", output.bias) is not output.bias]
+    model.resize_token_embeddings(size)
+    for head in separate:
+        head.bias = torch.nn.Parameter(model.get_output_embeddings().bias.detach().clone())
 
 
 def reinitialize_head(model: PreTrainedModel) -> PreTrainedModel:

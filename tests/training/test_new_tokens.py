@@ -8,6 +8,7 @@ import torch
 from helpers import ROOT, fork_server
 from helpers.outputs import StopAfter, same_weights, weights_in
 from helpers.script_arguments import glue_of, pretraining
+from helpers.tiny_models import bert_of, model_of
 from transformers import AutoTokenizer
 
 import run_glue
@@ -15,6 +16,24 @@ import run_pretraining
 from fixedbert.conversion.checkpoints import load_bert
 from fixedbert.support.errors import InputError
 from fixedbert.training.interruption import train
+from fixedbert.training.loading import resize
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("family", ["FixedHeadBert", "Bert", "Roberta"])
+def test_other_outputs_stay_the_same(family, tied, tmp_path):
+    """New rows do not change the other outputs, and a saved model is complete."""
+    options = {"vocab_size": 50, "tie_word_embeddings": tied}
+    model = (
+        model_of("ForMaskedLM", **options) if family == "FixedHeadBert" else bert_of("ForMaskedLM", family, **options)
+    )
+    ids = torch.arange(5, 16)[None]
+    with torch.no_grad():
+        before = model.eval()(ids).logits
+        resize(model, 57)
+        after = model(ids).logits
+        model.save_pretrained(tmp_path)
+        assert torch.equal(after[..., :50], before) and torch.equal(load_bert(tmp_path)(ids).logits, after)
 
 
 @pytest.fixture
