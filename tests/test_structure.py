@@ -38,24 +38,24 @@ LAYER_OF = {name: number for number, names in enumerate(LAYERS) for name in name
 # Maximum number of lines of Python in each directory or file.
 BUDGETS = {
     "fixedbert_cli.py": 254,
-    "fixedbert": 460,  # files at the top of the package, without subpackages
+    "fixedbert": 448,  # files at the top of the package, without subpackages
     "fixedbert/model": 1394,
     "fixedbert/conversion": 1212,
     "fixedbert/data": 2155,
-    "fixedbert/fine_tuning": 2905,
-    "fixedbert/pretraining": 829,
-    "fixedbert/training": 1213,
+    "fixedbert/fine_tuning": 2906,
+    "fixedbert/pretraining": 849,
+    "fixedbert/training": 1334,
     "fixedbert/shrinking": 2207,
     "fixedbert/comparison": 896,
-    "fixedbert/inspection": 719,
-    "fixedbert/publishing": 880,
-    "fixedbert/support": 439,
+    "fixedbert/inspection": 681,
+    "fixedbert/publishing": 848,
+    "fixedbert/support": 432,
     "experiments": 3679,
     "benchmarks": 2065,
     "soak": 526,
-    "tests": 14837,
+    "tests": 14576,
 }
-INSTALLED_BUDGET = 15563  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
+INSTALLED_BUDGET = 15616  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
 
 
 def module_of(file: Path) -> str:
