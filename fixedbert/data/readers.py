@@ -166,12 +166,8 @@ def read_json(file: DataFile) -> Iterator[FileRow]:
         return
     for number, line in enumerate(chain([first], lines), 1):
         if line.strip():
-            yield FileRow(number, json_object(line, file.location(number)))
-
-
-def json_object(text: str, location: str) -> dict:
-    """Parses a JSON object. Raises InputError if the text is invalid JSON or not an object."""
-    return check_object(parse_json(text, location), location)
+            location = file.location(number)
+            yield FileRow(number, check_object(parse_json(line, location), location))
 
 
 def check_object(row: object, location: str) -> dict:
@@ -181,6 +177,7 @@ def check_object(row: object, location: str) -> dict:
 
 
 def parse_json(text: str, location: str) -> Any:
+    """Parses JSON. Raises InputError with the location if it is invalid, or if a name occurs twice in an object."""
     try:
         return json.loads(text, object_pairs_hook=parse_object)
     except (ValueError, RecursionError) as error:

@@ -264,11 +264,7 @@ def content_hash(file: Path, cache: Path) -> str:
 def fill_store(directory: Path, readers: list[CorpusReader], write: ShardWriter, num_proc: int, settings: dict):
     """Writes the missing shards, then documents.npy and store.json."""
     shards = write_shards(directory, readers, write, num_proc)
-    counts: Counter[str] = Counter()
-    for shard in range(shards):
-        with pyarrow.memory_map(str(directory / shard_name(shard))) as source:
-            counts.update(json.loads(pyarrow.ipc.open_file(source).schema.metadata[b"counts"]))
-    documents = select_documents(directory, shards)
+    documents, counts = select_documents(directory, shards)
     corpora = [reader.corpus for reader in readers]
     if not len(documents):
         raise InputError(f"{', '.join(corpus.source for corpus in corpora)}: the corpus contains no text.")
@@ -352,12 +348,10 @@ def write_shard(
         "tokens": sum(len(ids) for ids, _ in tokens),
         "unknown_tokens": sum(int(np.count_nonzero(ids == tokenizer.unk_token_id)) for ids, _ in tokens),
     }
-    save_shard(Path(directory) / name, tokens, map(text_hash, sentences), corpora, counts)
-
-
-def text_hash(sentences: list[str]) -> int:
-    """Returns a 64-bit hash. For 6.4 million texts (English Wikipedia) the probability of a collision is 1e-6."""
-    return int.from_bytes(hashlib.blake2b("\n".join(sentences).encode(), digest_size=8).digest(), "little")
+    # 64 bits: for 6.4 million texts (English Wikipedia), the probability of a collision is 1e-6.
+    digests = (hashlib.blake2b("\n".join(text).encode(), digest_size=8).digest() for text in sentences)
+    hashes = [int.from_bytes(digest, "little") for digest in digests]
+    save_shard(Path(directory) / name, tokens, hashes, corpora, counts)
 
 
 def tokenize_sentences(documents: list[list[str]], tokenizer: PreTrainedTokenizerBase) -> list[Arrays]:
@@ -415,12 +409,17 @@ def save_shard(path: Path, tokens: list[Arrays], hashes: Iterable[int], corpora:
             writer.write_table(table)
 
 
-def select_documents(directory: Path, shards: int) -> np.ndarray:
-    """Returns the metadata of the documents that are neither empty nor duplicates, (documents,) of dtype DOCUMENT."""
-    parts, hashes, row = [], [], 0
+def select_documents(directory: Path, shards: int) -> tuple[np.ndarray, Counter[str]]:
+    """
+    Returns the metadata of the documents that are neither empty nor duplicates, (documents,) of dtype DOCUMENT, and
+    the sums of the counts in all shards.
+    """
+    counts: Counter[str] = Counter()
+    parts, hashes, row = [np.empty(0, DOCUMENT)], [np.empty(0, np.uint64)], 0
     for shard in range(shards):
         with pyarrow.memory_map(str(directory / shard_name(shard))) as source:
             table = pyarrow.ipc.open_file(source).read_all()
+            counts.update(json.loads(table.schema.metadata[b"counts"]))
             part = np.empty(len(table), DOCUMENT)
             part["row"] = np.arange(row, row + len(table))
             part["tokens"] = np.diff(as_arrays(table.column("input_ids").chunk(0))[1])
@@ -430,7 +429,5 @@ def select_documents(directory: Path, shards: int) -> np.ndarray:
             has_text = part["tokens"] > 0
             parts.append(part[has_text])
             hashes.append(table.column("text_hash").to_numpy()[has_text])
-    if not parts:
-        return np.empty(0, DOCUMENT)
     _, first = np.unique(np.concatenate(hashes), return_index=True)
-    return np.concatenate(parts)[np.sort(first)]
+    return np.concatenate(parts)[np.sort(first)], counts

@@ -6,7 +6,7 @@ from pathlib import Path
 import datasets
 from transformers import PreTrainedTokenizerBase
 
-from ..data.readers import REDOWNLOAD, DataFile, json_object, text_problem
+from ..data.readers import REDOWNLOAD, DataFile, parse_json, text_problem
 from ..data.tokenizers import encode
 from ..support.errors import InputError
 from ..support.files import reading
@@ -70,7 +70,7 @@ def questions_in(path: Path) -> Iterator[dict]:
     if path.suffix != ".json":
         yield from (row.values for row in DataFile(path).rows())
         return
-    for article in json_object("".join(DataFile(path).lines()), str(path))["data"]:
+    for article in parse_json("".join(DataFile(path).lines()), str(path))["data"]:
         if "paragraphs" not in article:
             yield article
             continue

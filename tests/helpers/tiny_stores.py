@@ -27,7 +27,7 @@ def make_store(
             directory / shard_name(number), tokens[part], range(start, start + len(tokens[part])), corpora[part], {}
         )
     with write_with_checksum(directory / "documents.npy") as path, open(path, "wb") as file:
-        np.save(file, select_documents(directory, len(starts)))
+        np.save(file, select_documents(directory, len(starts))[0])
     with write_with_checksum(directory / "store.json") as path:
         path.write_text(json.dumps({"shards": len(starts)}))
     return Documents(directory)
