@@ -41,7 +41,7 @@ BUDGETS = {
     "fixedbert": 448,  # files at the top of the package, without subpackages
     "fixedbert/model": 1394,
     "fixedbert/conversion": 1212,
-    "fixedbert/data": 2155,
+    "fixedbert/data": 2149,
     "fixedbert/fine_tuning": 2906,
     "fixedbert/pretraining": 849,
     "fixedbert/training": 1334,
@@ -53,9 +53,9 @@ BUDGETS = {
     "experiments": 3679,
     "benchmarks": 2065,
     "soak": 526,
-    "tests": 14576,
+    "tests": 14561,
 }
-INSTALLED_BUDGET = 15616  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
+INSTALLED_BUDGET = 15610  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
 
 
 def module_of(file: Path) -> str:
