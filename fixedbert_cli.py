@@ -98,6 +98,7 @@ def shrink_arguments(parser: ArgumentParser):
         "--dtype",
         help="dtype of the weights, such as bfloat16; default: the fastest on this machine for a target time",
     )
+    add("--latency_table", help="file with measured latencies; created if it does not exist")
     add(
         "--distil_steps",
         type=int,
@@ -123,6 +124,7 @@ def compare_arguments(parser: ArgumentParser):
         help="texts, words or questions (.csv, .tsv, .jsonl, .json, .parquet, .txt)",
     )
     add("--label_column_name", help="label column, or columns separated by commas; default: label, if it exists")
+    add("--id_column_name", help="columns that identify the rows in the file with different predictions")
     add("--runtime", nargs="+", help="ways to run the models, such as torch-unpadded-bf16; default: all that work")
     add("--output_dir", help="new directory for the measurements and the rows with different predictions")
     add_row_arguments(parser, max_samples=1000)
@@ -189,7 +191,7 @@ def run_command(name: str, **options: Any):
 
     result = getattr(fixedbert, name)(**options)
     if name != "convert":  # `convert` prints its own summary and returns a model
-        print(*result if isinstance(result, list) else [result], sep="\n\n")
+        print(result)
 
 
 # Each task module has a `main` function that parses its own arguments. The run_*.py scripts call the same functions.

@@ -39,6 +39,7 @@ def compare(  # noqa: PLR0913  the options of the command
     validation_file: str | Path,
     text_column_names: str | None = None,
     label_column_name: str | None = None,
+    id_column_name: str | None = None,
     skip_bad_rows: bool = False,
     max_seq_length: int | None = None,
     max_samples: int = 1000,
@@ -64,6 +65,7 @@ def compare(  # noqa: PLR0913  the options of the command
             column with the words, "tokens" by default.
         label_column_name: name of the label column, or names of several label columns separated by commas. By
             default, this is "label" (for words "ner_tags" or "labels") if the file has such a column.
+        id_column_name: names of columns that identify the rows, for the file with different predictions.
         skip_bad_rows: skip and print invalid rows.
         max_seq_length: maximum tokens per row. The default is the lowest limit of all models and tokenizers, at most
             512. Fine-tuning sets the limit of the tokenizer to the length used for training.
@@ -86,7 +88,7 @@ def compare(  # noqa: PLR0913  the options of the command
     for candidate in candidates:
         candidate.name = candidate.source if names[candidate.name] > 1 else candidate.name  # instead of a duplicate
     length = row_length(max_seq_length, [(model.config, model.tokenizer) for model in candidates])
-    columns = Columns(split_names(text_column_names), split_names(label_column_name))
+    columns = Columns(*map(split_names, (text_column_names, label_column_name, id_column_name)))
     rows = ROWS.get(candidates[0].head, TextRows)(Path(validation_file), candidates, columns, skip_bad_rows, length)
     available = len(rows.data)
     rows.data = rows.data.select(random.Random(0).sample(range(available), min(available, max_samples)))
@@ -108,7 +110,7 @@ def compare(  # noqa: PLR0913  the options of the command
         models=compared,
         item=rows.item,
         notes=notes,
-        advice=advice(compared, candidates[0].source, str(validation_file), len(rows.data)) if is_single else "",
+        advice=advice(compared, candidates[0], str(validation_file), length) if is_single else "",
         folder=str(output_dir or ""),
     )
     if output_dir is None:

@@ -3,14 +3,35 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from ..publishing.export import EMBEDDING, OUTPUTS, loading_code
 from ..shrinking.predictions import Fidelity
-from .runtimes import TORCH
+from .candidates import Candidate
+from .runtimes import GRAPHS, TORCH
 
 RANDOM, SORTED, SINGLE = "random", "sorted", "single"  # batches in random order or sorted by length, and single rows
 SINGLE_ROWS = 64  # number of rows that are timed one at a time
 MIN_ROWS = 32  # for advice
 SAME, NEARLY_SAME = 1.0, 0.995  # fractions of identical predictions for which the fastest runtime is named
 ROUNDING = 1e-4  # numbers and embeddings count as identical if their similarity is above 1 - ROUNDING
+TORCH_CODE = """import fixedbert
+import torch
+from transformers import {model_class}, AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained("{source}")
+model = {model_class}.from_pretrained("{source}"{options}).eval()
+texts = ["A text.", "A second text."]
+batch = tokenizer(texts, padding=True, truncation=True, max_length={longest}, return_tensors="pt")
+with torch.inference_mode():
+    outputs = model(**batch)
+"""
+SENTENCE_CODE = """import fixedbert
+import torch
+from sentence_transformers import SentenceTransformer
+
+model = SentenceTransformer("{source}", device="cpu"{options})
+model.max_seq_length = {longest}
+embeddings = model.encode(["A text.", "A second text."])
+"""
 CHANGED = "changed.csv"
 
 
@@ -91,9 +112,9 @@ def aligned(lines: list[list[str]]) -> list[str]:
     ]
 
 
-def advice(models: list[ComparedModel], source: str, file: str, rows: int) -> str:
-    """Returns the fastest runtimes with the same and nearly the same predictions, and commands that write models."""
-    if rows < MIN_ROWS:
+def advice(models: list[ComparedModel], first: Candidate, file: str, longest: int) -> str:
+    """Returns the fastest runtimes with the same and nearly the same predictions, and Python code that runs them."""
+    if len(first.features) < MIN_ROWS:
         return f"There are too few rows for advice; provide at least {MIN_ROWS}."
     lines, winners = [], []
     for fraction in (SAME, NEARLY_SAME):
@@ -104,18 +125,29 @@ def advice(models: list[ComparedModel], source: str, file: str, rows: int) -> st
             best.append(f"{model.runtime} ({model.speedup[order]:.2f} times as fast) for {name}")
             winners.append(model.runtime)
         lines.append(f"Fastest with at least {fraction:.1%} identical predictions: {', '.join(best)}.")
-    lines += ["These commands write the models. Their README.md shows the Python code.", ""]
-    lines += [f"{runtime}: {command_for(runtime, source, file)}" for runtime in dict.fromkeys(winners)]
+    for runtime in dict.fromkeys(winners):
+        lines += ["", f"{runtime}:", instructions(runtime, first, file, longest)]
     return "\n".join(lines)
 
 
-def command_for(runtime: str, source: str, file: str) -> str:
-    """Returns the command that writes a model for the runtime. `file` contains calibration rows."""
-    if runtime in TORCH:
-        dtype = str(TORCH[runtime].dtype).removeprefix("torch.")
-        unpad_inputs = " --unpad_inputs" * TORCH[runtime].unpad_inputs
-        return f"fixedbert convert {source} --output_dir fast{unpad_inputs} --dtype {dtype}"
-    options = " --runtime openvino" * runtime.startswith("openvino") + " --int8" * runtime.endswith("int8")
-    options += f" --calibration_file {file}" * (runtime == "openvino-int8")
-    precision = ' (set INFERENCE_PRECISION_HINT to "bf16")' * runtime.endswith("bf16")
-    return f"fixedbert export {source} --output_dir fast{options}{precision}"
+def instructions(runtime: str, model: Candidate, file: str, longest: int) -> str:
+    """Returns the command that writes a model for the runtime, if one is necessary, and Python code that runs it."""
+    if runtime in GRAPHS:
+        is_onnx, int8 = runtime.startswith("onnx"), " --int8" * runtime.endswith("int8")
+        options = int8 if is_onnx else f" --runtime openvino{int8}" + f" --calibration_file {file}" * bool(int8)
+        command = f"fixedbert export {model.source} --output_dir fast{options}"
+        names = OUTPUTS.get(f"For{model.head}", ("logits",)) if model.head else [EMBEDDING]
+        precision = {"openvino": "f32", "openvino-bf16": "bf16"}.get(runtime)
+        code = loading_code(f"fast/{GRAPHS[runtime].file}", names, longest, model.settings, precision)
+        return f"$ {command}\n{code}"
+    is_unpadded, dtype = TORCH[runtime]
+    name = str(dtype).removeprefix("torch.")
+    command = f"$ fixedbert convert {model.source} --output_dir fast --unpad_inputs --dtype {name}\n"
+    source, options = ("fast", "") if is_unpadded else (model.source, f", dtype={dtype}")
+    if model.head:
+        model_class = f"AutoModelFor{model.head}"
+        code = TORCH_CODE.format(model_class=model_class, source=source, options=options, longest=longest)
+    else:
+        options = options and f', model_kwargs={{"dtype": {dtype}}}'
+        code = SENTENCE_CODE.format(source=source, options=options, longest=longest)
+    return (command if is_unpadded else "") + code

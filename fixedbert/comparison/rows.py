@@ -23,7 +23,7 @@ from ..fine_tuning.squad_metrics import (
     squad_scores,
     squad_v2_scores,
 )
-from ..fine_tuning.squad_questions import load_squad, questions_that_fit
+from ..fine_tuning.squad_questions import load_squad, questions_in, questions_that_fit
 from ..fine_tuning.squad_windows import squad_windows
 from ..fine_tuning.target_scaling import unscale
 from ..fine_tuning.texts import Columns, RowSource, load_files
@@ -51,15 +51,23 @@ class Rows(ABC):
     The rows of a file, with or without labels. The constructors read the file.
 
     Attributes:
-        data: a dataset. `row` is the position in the file, from 0.
+        data: a dataset with the column `row`, the position in the file, from 0.
         config: configuration of the first model, with its label names.
         item: the unit that has a prediction.
     """
 
     item = "row"
 
-    def __init__(self, data: datasets.Dataset, models: list[Candidate]):
-        self.data, self.config = data, models[0].config
+    def __init__(self, data: datasets.Dataset, models: list[Candidate], file: Path, id_columns: tuple[str, ...]):
+        if id_columns:
+            Columns((), ids=id_columns).check(str(file), RowSource.from_file(file).columns)
+        self.data, self.config, self.file, self.id_columns = data, models[0].config, file, id_columns
+
+    def keys(self) -> Cells:
+        """Returns the columns that identify the rows in the file."""
+        rows = self.data["row"][:]
+        values = [row.values for row in RowSource.from_file(self.file).rows] if self.id_columns else []
+        return [("row", rows), *((name, [values[row].get(name) for row in rows]) for name in self.id_columns)]
 
     @abstractmethod
     def features(self, model: Candidate, length: int) -> tuple[list[Features], int]:
@@ -71,7 +79,7 @@ class Rows(ABC):
 
     @abstractmethod
     def cells(self, models: list[Candidate]) -> Cells:
-        """Returns columns with the position in the file or the id, the text and the label of each item."""
+        """Returns columns with the position in the file, ids, text and label of each item."""
 
 
 class TextRows(Rows):
@@ -83,7 +91,7 @@ class TextRows(Rows):
         self.label_ids: dict[str, int] | None = None  # for each label name, or None without labels
         if file_format(file) == ".txt":
             data = [{"row": position, "sentence1": text} for position, text in lines_of(file)]
-            return super().__init__(datasets.Dataset.from_list(data), models)
+            return super().__init__(datasets.Dataset.from_list(data), models, file, columns.ids)
         has_labels = bool(columns.labels) or "label" in RowSource.from_file(file).columns
         split = "validation" if is_classifier and has_labels else "test"
         expected = [tuple(getattr(model.config, "text_column_names", None) or ()) for model in models]
@@ -102,7 +110,7 @@ class TextRows(Rows):
             self.label_ids, _ = align_labels(loaded.labels, config, False, loaded.problem_type)
         if not is_classifier:  # each text of a pair is a row
             rows = datasets.Dataset.from_list([{"sentence1": text} for texts in texts_of(rows) for text in texts])
-        super().__init__(rows, models)
+        super().__init__(rows, models, file, columns.ids)
 
     def features(self, model, length):
         columns = (
@@ -136,7 +144,7 @@ class TextRows(Rows):
         labels = self.data["label"][:] if self.label_ids is not None else [""] * len(self.data)
         labels = [", ".join(label) if isinstance(label, list) else label for label in labels]
         texts = zip(self.text_columns, zip(*texts_of(self.data), strict=True), strict=True)
-        return [("row", self.data["row"][:]), *texts, ("label", labels)]
+        return [*self.keys(), *texts, ("label", labels)]
 
 
 class WordRows(Rows):
@@ -152,7 +160,7 @@ class WordRows(Rows):
     def __init__(self, file: Path, models: list[Candidate], columns: Columns, skip_bad_rows: bool, length: int):
         names = (",".join(columns.texts) or words.WORDS, ",".join(columns.labels) or None)
         rows = words.align_word_labels(words.load_words(str(file), *names, skip_bad_rows), models[0].config, str(file))
-        super().__init__(rows, models)
+        super().__init__(rows, models, file, columns.ids)
 
     def features(self, model, length):
         words.check_splits_words(model.tokenizer)
@@ -186,11 +194,9 @@ class WordRows(Rows):
 
     def cells(self, models):
         counts, read = [len(row) for row in self.data["words"]], self.read_by_all(models)
-        columns = [
-            ("row", np.repeat(self.data["row"][:], counts)),
-            ("word", np.concatenate([np.arange(count) for count in counts])),
-            ("text", np.concatenate(self.data["words"][:])),
-        ]
+        columns = [(name, np.repeat(np.array(values), counts)) for name, values in self.keys()]
+        columns += [("word", np.concatenate([np.arange(count) for count in counts]))]
+        columns += [("text", np.concatenate(self.data["words"][:]))]
         if "labels" in self.data.column_names:
             names = np.array([*default_names(self.config), ""])
             columns += [("label", names[np.concatenate(self.data["labels"][:])])]
@@ -207,12 +213,15 @@ class QuestionRows(Rows):
     item = "question"
 
     def __init__(self, file: Path, models: list[Candidate], columns: Columns, skip_bad_rows: bool, length: int):
-        if columns.texts or columns.labels:
+        if columns.texts or columns.labels or columns.ids:
             raise InputError(f"{file}: questions have the columns of SQuAD; specify no column names.")
         rows = load_squad(str(file), version_2_with_negative=True, answered=False, skip_bad_rows=skip_bad_rows)
         for model in models:
             rows = questions_that_fit(rows, str(file), model.tokenizer, length, stride_for(length), skip_bad_rows)
-        super().__init__(rows, models)
+        positions: dict[str, int] = {}
+        for position, question in enumerate(questions_in(file)):
+            positions.setdefault(str(question["id"]), position)
+        super().__init__(rows.add_column("row", [positions[name] for name in rows["id"]]), models, file, ())
         has_answers = [bool(answers["text"]) for answers in rows["answers"]]
         self.labeled, self.version_2 = any(has_answers), any(has_answers) and not all(has_answers)
 
@@ -244,7 +253,7 @@ class QuestionRows(Rows):
 
     def cells(self, models):
         answers = [" | ".join(dict.fromkeys(answers["text"])) for answers in self.data["answers"]]
-        return [("id", self.data["id"][:]), ("question", self.data["question"][:]), ("answers", answers)]
+        return [*self.keys(), ("id", self.data["id"][:]), ("question", self.data["question"][:]), ("answers", answers)]
 
 
 def stride_for(length: int) -> int:

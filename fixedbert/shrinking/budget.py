@@ -50,21 +50,32 @@ class Prices:
         original: the price of all layers before pruning.
         rest: the price of everything else.
         unit: for example "seconds".
+        machine: the machine on which latencies were measured, or "" for this machine.
     """
 
     layers: list[LayerPrices]
     original: float
     rest: float
     unit: str
+    machine: str = ""
 
     @classmethod
-    def of_model(cls, layers: list[LayerPrices], shapes: list[LayerSize], total: float, unit: str) -> "Prices":
+    def of_model(cls, layers: list[LayerPrices], shapes: list[LayerSize], total: float, *details: str) -> "Prices":
         """Returns the prices for a model that costs `total` and has layers of these shapes."""
-        original = sum(
-            prices.of_heads(shape.heads) + prices.of_neurons(shape.neurons)
-            for prices, shape in zip(layers, shapes, strict=True)
-        )
-        return cls(layers, original, max(0.0, total - original), unit)
+        original = price_of(shapes, layers)
+        return cls(layers, original, max(0.0, total - original), *details)
+
+    def speedup(self, shapes: list[LayerSize]) -> float:
+        """Returns the price of the original divided by the price of a model with layers of these shapes."""
+        return (self.original + self.rest) / (price_of(shapes, self.layers) + self.rest)
+
+
+def price_of(shapes: list[LayerSize], layers: list[LayerPrices]) -> float:
+    """Returns the total price of layers of these shapes."""
+    return sum(
+        prices.of_heads(shape.heads) + prices.of_neurons(shape.neurons)
+        for prices, shape in zip(layers, shapes, strict=True)
+    )
 
 
 class Option(NamedTuple):

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
+from pathlib import Path
 
 import torch
 from transformers import PreTrainedModel
@@ -92,6 +93,7 @@ class ShrinkContext:
     seed: int = 0
     dtype: torch.dtype = torch.float32
     do_lower_case: bool | None = None
+    latency_file: Path | None = None
     serving: Serving = Serving()
 
     @classmethod

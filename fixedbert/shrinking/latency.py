@@ -5,6 +5,7 @@ import operator
 import platform
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -16,11 +17,60 @@ from ..conversion.growing import Heads, set_heads
 from ..model.modeling_fixed_head_bert import FixedHeadBertLayer, FixedHeadBertPreTrainedModel
 from ..model.unpadding_fixed_head_bert import SHORT_TEXT, PackedBatch, SequenceLengths
 from ..publishing.model_card import hardware_name
+from ..support.errors import InputError
+from ..support.files import read_json_object, reading
 from .budget import LayerPrices, LayerSize, Prices, head_choices, neuron_choices
 from .predictions import encode, reads_first_token
 
 CPUINFO = Path("/proc/cpuinfo")  # contains the name of the processor on Linux
 ROUNDS = 5  # number of measurements per latency, of which the median is used
+
+
+@dataclass(frozen=True)
+class LatencyTable:
+    """
+    Measured latencies of sublayers, in seconds per batch. A sublayer includes its residual connection and LayerNorm.
+
+    Args:
+        machine: the machine on which the latencies were measured, as returned by `machine_name`.
+        conditions: the shape of the model, and how it ran.
+        times: whether it is the last layer, the sizes of a sublayer (those in `Heads`, or the number of neurons), and
+            its latency.
+        encoder: latency of the base model.
+    """
+
+    machine: str
+    conditions: str
+    times: list[tuple[bool, tuple[int, ...], float]]
+    encoder: float
+
+    def prices(self, shapes: list[LayerSize]) -> Prices:
+        """Returns the prices for layers of these shapes. If a larger sublayer was faster, its time counts."""
+
+        def prices_in(is_last: bool) -> LayerPrices:
+            measured = {tuple(sizes): seconds for last, sizes, seconds in self.times if last == is_last}
+
+            def price(*sizes: int) -> float:
+                larger = (
+                    other for other in measured if len(other) == len(sizes) and all(map(operator.ge, other, sizes))
+                )
+                return min(map(measured.__getitem__, larger))
+
+            return LayerPrices(lambda heads: price(*heads), price)
+
+        last = prices_in(any(is_last for is_last, *_ in self.times))
+        machine = "" if self.machine == machine_name() else self.machine
+        layers = [prices_in(False)] * (len(shapes) - 1) + [last]
+        return Prices.of_model(layers, shapes, self.encoder, "seconds", machine)
+
+    @classmethod
+    def read(cls, file: Path, conditions: str) -> "LatencyTable":
+        """Reads a table. Raises InputError unless it was measured under these conditions."""
+        with reading(file, "remove the file to measure again"):
+            table = cls(**read_json_object(file))
+        if table.conditions != conditions:
+            raise InputError(f"{file}: measured for {table.conditions}, but needed for {conditions}.", "latency_table")
+        return table
 
 
 def machine_name() -> str:
@@ -38,47 +88,35 @@ def processor_name() -> str:
 
 @torch.inference_mode()
 def measure_latencies(
-    model: FixedHeadBertPreTrainedModel, shapes: list[LayerSize], masks: list[torch.Tensor]
-) -> Prices:
+    model: FixedHeadBertPreTrainedModel, shapes: list[LayerSize], masks: list[torch.Tensor], conditions: str
+) -> LatencyTable:
     """
-    Measures the seconds per batch of each sublayer to which layers of these shapes can be pruned, with random weights.
-    A sublayer includes its residual connection and LayerNorm.
+    Measures, with random weights, the latency of each sublayer to which layers of these shapes can be pruned.
 
     Args:
         model: the model as it is served. Its dtype and `unpad_inputs` apply to the sublayers, too.
         masks: attention masks (B, L) of the batches.
+        conditions: see `LatencyTable`.
     """
     heads = dict.fromkeys(choice for shape in shapes for choice in head_choices(shape.heads))
     neurons = dict.fromkeys(choice for shape in shapes for choice in neuron_choices(shape.neurons))
-    runs: dict[tuple[bool, Heads | int], list[Callable]] = {}  # the key's first item is True for the last layer
-    is_short = has_short_last_layer(model, masks)
-    for is_last in {False, is_short}:
+    runs: dict[tuple[bool, tuple[int, ...]], list[Callable]] = {}  # the key's first item is True for the last layer
+    for is_last in {False, has_short_last_layer(model, masks)}:
         inputs = [sublayer_inputs(model, mask, is_last) for mask in masks]
         for choice in heads:
             attention = layer_with(model, choice).attention
             runs[is_last, choice] = [partial(attention, x, **options) for x, options in inputs]
         for count in neurons:
             feed_forward = layer_with(model, Heads(1, 1, 1), count).feed_forward_chunk
-            runs[is_last, count] = [partial(feed_forward, x) for x, _ in inputs]
+            runs[is_last, (count,)] = [partial(feed_forward, x) for x, _ in inputs]
     rounds = {key: [0.0] * ROUNDS for key in runs}
     for index in tqdm(range(ROUNDS), "measuring latencies", unit="round"):
         for key, calls in runs.items():
             calls[0]()  # warm-up
             rounds[key][index] = sum(timed(call, model.device) for call in calls)
-    seconds = {key: median(times) / len(masks) for key, times in rounds.items()}
-
-    def prices_in(is_last: bool) -> LayerPrices:
-        """Returns the measured times. If a larger sublayer was faster, its time counts."""
-        of_heads = {
-            choice: min(seconds[is_last, other] for other in heads if all(map(operator.ge, other, choice)))
-            for choice in heads
-        }
-        of_neurons = {count: min(seconds[is_last, other] for other in neurons if other >= count) for count in neurons}
-        return LayerPrices(of_heads.__getitem__, of_neurons.__getitem__)
-
-    layers = [prices_in(False)] * (len(shapes) - 1) + [prices_in(is_short)]
-    encoder = sum(median_time(partial(encode(model), 5 * mask, mask), model.device) for mask in masks) / len(masks)
-    return Prices.of_model(layers, shapes, encoder, "seconds")
+    times = [(*key, median(seconds) / len(masks)) for key, seconds in rounds.items()]
+    encoder = sum(median_time(partial(encode(model), 5 * mask, mask), model.device) for mask in masks)
+    return LatencyTable(machine_name(), conditions, times, encoder / len(masks))
 
 
 def has_short_last_layer(model: FixedHeadBertPreTrainedModel, masks: list[torch.Tensor]) -> bool:

@@ -1,15 +1,17 @@
-"""The result of shrinking, as a terminal report, a JSON file and a section of the model card."""
+"""The result of shrinking, as a terminal report, a JSON file, a section of the model card, and a plot."""
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from ..conversion.growing import Heads
 from ..publishing.model_card import markdown_table
+from ..support.figures import new_figure, skip_without_matplotlib
 from ..support.files import read_json_object, to_json
 from .budget import LayerSize
 from .predictions import Fidelity
 
-RESULTS = "shrinking.json"
+RESULTS, PLOT = "shrinking.json", "shrinking.png"
+FAMILY, FAMILY_PLOT = "models.txt", "models.png"  # for several targets
 TOLERANCE = 0.95  # minimum fraction of the target speedup, because measured times vary by about 5%
 
 
@@ -28,6 +30,7 @@ class ShrinkResult:
         speedup, target_speedup: measured and requested speedup. The latter is None if the target was not a speedup.
         machine: the machine on which the times were measured.
         serving: how both models were served, for example "without padding, in bfloat16".
+        table_speedup, table_machine: speedup according to the latency table of a different machine, and that machine.
         distil_steps: number of distillation steps.
         distilled: fidelity after distillation, or None if distillation did not improve it.
         folder: directory of the new model.
@@ -46,6 +49,8 @@ class ShrinkResult:
     target_speedup: float | None = None
     machine: str = ""
     serving: str = ""
+    table_speedup: float | None = None
+    table_machine: str = ""
     distil_steps: int = 0
     distilled: Fidelity | None = None
     folder: str = ""
@@ -73,7 +78,12 @@ class ShrinkResult:
 
     @property
     def speed(self) -> str:
-        """A phrase with the measured speedup, which says if it is below the target."""
+        """A phrase with the speedup, taken from the latency table if the table was measured on a different machine."""
+        if self.table_machine:
+            return (
+                f"{self.table_speedup:.2f} times as fast as the original on {self.table_machine}, according to its "
+                f"latency table ({self.speedup:.2f} times as fast on {self.machine})"
+            )
         missed = self.target_speedup is not None and self.speedup < TOLERANCE * self.target_speedup
         target = f", below the target of {self.target_speedup:g}" if missed else ""
         return f"{self.speedup:.2f} times as fast as the original{target}"
@@ -117,7 +127,23 @@ Pruned from `{short_name(self.model)}` on {self.rows:,} unlabeled rows with {sel
 {self.summary}{distilled} Times were measured on {self.machine}, {self.serving}.
 
 {markdown_table(rows, ("layer", "heads before", "after", "neurons before", "after"))}
+
+![Remaining heads and neurons per layer](shrinking.png)
 """
+
+
+@dataclass(frozen=True)
+class ShrinkFamily:
+    """The models for several targets, which were pruned with the same statistics."""
+
+    results: list[ShrinkResult]
+
+    def __str__(self) -> str:
+        lines = [f"{short_name(self.results[0].model)}, {self.results[0].serving}, on {self.results[0].machine}"]
+        for result in self.results:
+            sizes = f"{1e3 * result.seconds[1]:.1f} ms per batch, {result.parameters[1] / 1e6:,.3g} M parameters"
+            lines.append(f"  {Path(result.folder).name}: {sizes}, {result.speed}; {result.fidelity}")
+        return "\n".join(lines)
 
 
 def short_name(model: str) -> str:
@@ -125,6 +151,41 @@ def short_name(model: str) -> str:
     return Path(model).name if Path(model).is_absolute() else model
 
 
+@skip_without_matplotlib
+def plot(result: ShrinkResult, file: Path):
+    """Plots the remaining percentages of heads and neurons in each layer, and of parameters, operations and time."""
+    with new_figure(9, 3.6, file) as figure:
+        layers, model = figure.subplots(1, 2, width_ratios=(2, 1))
+        indices, pairs = range(len(result.after)), list(zip(result.before, result.after, strict=True))
+        heads = [percent(*(shape.heads.num_heads * sum(shape.heads[1:]) for shape in pair)) for pair in pairs]
+        neurons = [percent(before.neurons, after.neurons) for before, after in pairs]
+        layers.bar([index - 0.2 for index in indices], heads, 0.4, label="head dimensions")
+        layers.bar([index + 0.2 for index in indices], neurons, 0.4, label="neurons")
+        layers.set(xlabel="layer", ylabel="remaining (%)", ylim=(0, 105), xticks=list(indices))
+        layers.legend()
+        amounts = {"parameters": result.parameters, "operations": result.operations, "time": result.seconds}
+        bars = model.bar([*amounts], [percent(*amount) for amount in amounts.values()], color="C2")
+        model.bar_label(bars, fmt="%.0f")
+        model.set(ylabel="remaining (%)", ylim=(0, 105))
+        figure.suptitle(f"{result.table_speedup or result.speedup:.2f} times as fast; predictions: {result.fidelity}")
+
+
 def percent(before: float, after: float) -> float:
-    """Returns `after` as a percentage of `before`."""
-    return 100 * after / before
+    """Returns `after` as a percentage of `before`, or 0 if both are 0."""
+    return 100 * after / before if before else 0.0
+
+
+@skip_without_matplotlib
+def plot_family(results: list[ShrinkResult], file: Path):
+    """Plots how close the predictions of each model are to those of the original, against its measured speedup."""
+    with new_figure(6, 3.6, file) as figure:
+        axes = figure.subplots()
+        speeds = [1.0, *(result.speedup for result in results)]
+        similarities = [1.0, *((result.distilled or result.fidelity).similarity for result in results)]
+        axes.plot(speeds, [100 * similarity for similarity in similarities], "o-")
+        is_agreement = results[0].fidelity.agreement is not None
+        axes.set(
+            xlabel=f"speed relative to the original ({results[0].serving})",
+            ylabel="identical predictions (%)" if is_agreement else "similarity of the predictions (%)",
+            title=f"{short_name(results[0].model)}: predictions on {results[0].fidelity.rows:,} held-out rows",
+        )

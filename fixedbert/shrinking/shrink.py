@@ -28,7 +28,7 @@ from ..fine_tuning.distillation import DistillationTrainer, distillation_argumen
 from ..model.modeling_fixed_head_bert import FixedHeadBertPreTrainedModel
 from ..publishing.model_card import checkpoint_card
 from ..support.errors import InputError
-from ..support.files import new_directory, output_path
+from ..support.files import new_directory, output_path, to_json, write_atomically
 from ..training.arguments import CommonArguments
 from ..training.interruption import train
 from ..training.output import check_same_data, output_directory
@@ -36,9 +36,9 @@ from .budget import LayerPrices, LayerSize, Option, Prices, head_choices, neuron
 from .calibration import CalibrationData, mean_tokens
 from .context import ShrinkContext, Target
 from .fisher_information import collect_statistics, layers_of
-from .latency import machine_name, measure_latencies, median_time
+from .latency import LatencyTable, has_short_last_layer, machine_name, measure_latencies, median_time
 from .layers import LayerPruner, refit
-from .report import ShrinkResult
+from .report import FAMILY, FAMILY_PLOT, PLOT, ShrinkFamily, ShrinkResult, plot, plot_family
 from .serving import Serving, fastest_serving
 
 PRUNED = "pruned"  # subdirectory that contains the pruned model during distillation
@@ -65,6 +65,7 @@ def shrink(  # noqa: PLR0913  the options of the command
     train_file: str | Path | list[str] | list[Path] | None = None,
     text_column_names: str | None = None,
     skip_bad_rows: bool = False,
+    latency_table: str | Path | None = None,
     max_seq_length: int | None = None,
     max_samples: int = 1500,
     batch_size: int = 32,
@@ -76,7 +77,7 @@ def shrink(  # noqa: PLR0913  the options of the command
     revision: str = "main",
     cache_dir: str | None = None,
     token: str | None = None,
-) -> ShrinkResult | list[ShrinkResult]:
+) -> ShrinkResult | ShrinkFamily:
     """
     Prunes the heads, head sizes and neurons of a model to a target speed or size, and writes the new model.
 
@@ -85,9 +86,9 @@ def shrink(  # noqa: PLR0913  the options of the command
 
     Args:
         model: a model, or the directory or Hub id of any model that `fixedbert.convert` supports.
-        output_dir: a new directory for the model, its tokenizer and model card, and shrinking.json.
+        output_dir: a new directory for the model, its tokenizer and model card, shrinking.json and shrinking.png.
         speedup: target speed relative to the original, measured on this machine. With several targets, `output_dir`
-            contains a directory for each of them, such as 1.5x, and a list of results is returned.
+            contains a directory for each of them, such as 1.5x.
         milliseconds: target time per batch of random rows.
         params: maximum number of parameters.
         flops: maximum number of FLOPs for a row of average length.
@@ -101,6 +102,7 @@ def shrink(  # noqa: PLR0913  the options of the command
         text_column_names: names of the text columns, such as "premise,hypothesis". For token classification, the
             column with lists of words, "tokens" by default.
         skip_bad_rows: skip and print invalid rows.
+        latency_table: a file with measured latencies. If it does not exist, latencies are measured and written to it.
         max_seq_length, max_samples, batch_size: maximum tokens per row, maximum number of rows, and rows per batch.
         distil_steps: number of distillation steps after pruning. 600 steps take about ten minutes on two cores.
         learning_rate: learning rate for the distillation, 5e-5 by default.
@@ -142,6 +144,8 @@ def shrink(  # noqa: PLR0913  the options of the command
         batch_size=batch_size,
         seed=seed,
     )
+    if latency_table is not None and not target.is_time:
+        raise InputError("requires `speedup` or `milliseconds`.", "latency_table")
     if learning_rate is not None and distil_steps is None:
         raise InputError("requires `distil_steps`.", "learning_rate")
     if distil_steps is not None and len(targets) > 1:
@@ -154,6 +158,7 @@ def shrink(  # noqa: PLR0913  the options of the command
     with model_directory(model, tokenizer) as source:
         context = ShrinkContext.load(source, data, target, (distil_steps or 0) * batch_size, **options)
         context.do_lower_case = do_lower_case
+        context.latency_file = None if latency_table is None else Path(latency_table)
         choose_serving(context, unpad_inputs, None if dtype is None else getattr(torch, dtype))
         if len(targets) > 1:
             return shrink_family(context, targets, output_dir)
@@ -185,7 +190,7 @@ def statistics_for(context: ShrinkContext) -> tuple[Prices | None, list[LayerPru
     return prices, layer_pruners(context, context.fixed_shapes)
 
 
-def shrink_family(context: ShrinkContext, targets: list[Target], output_dir: str | Path) -> list[ShrinkResult]:
+def shrink_family(context: ShrinkContext, targets: list[Target], output_dir: str | Path) -> ShrinkFamily:
     """Prunes the original to several targets with the same statistics, and writes a directory for each of them."""
     with new_directory(output_dir) as directory:
         prices, pruners = statistics_for(context)
@@ -197,7 +202,10 @@ def shrink_family(context: ShrinkContext, targets: list[Target], output_dir: str
             context.serving.model(pruned).save_pretrained(directory / name)
             write_accompanying_files(directory / name, name, context, pruned, result)
             results.append(replace(result, folder=f"{output_dir}/{name}"))
-    return results
+        family = ShrinkFamily(results)
+        (directory / FAMILY).write_text(str(family) + "\n")
+        plot_family(results, directory / FAMILY_PLOT)
+    return family
 
 
 def prune(
@@ -226,6 +234,8 @@ def prune(
         target_speedup=context.target.speedup,
         machine=machine_name(),
         serving=str(context.serving),
+        table_speedup=prices.speedup(chosen) if prices and prices.machine else None,
+        table_machine=prices.machine if prices else "",
     )
     return pruned, result
 
@@ -288,13 +298,27 @@ def layer_pruners(context: ShrinkContext, fixed_shapes: list[LayerSize] | None) 
     ]
 
 
+def latency_table(context: ShrinkContext) -> LatencyTable:
+    """Reads the latency table from its file. If the file does not exist, measures the latencies and writes it."""
+    served, masks = context.serving.model(context.original), [batch["attention_mask"] for batch in context.batches]
+    layers = ", ".join(f"{shape.heads} and {shape.neurons} neurons" for shape in dict.fromkeys(context.shapes))
+    conditions = f"width {served.config.hidden_size}, layers with {layers}, {context.serving}"
+    conditions += ", only first tokens in the last layer" * has_short_last_layer(served, masks)
+    file = context.latency_file
+    if file is not None and file.exists():
+        return LatencyTable.read(file, conditions)
+    table = measure_latencies(served, context.shapes, masks, conditions)
+    if file is not None:
+        write_atomically(file, to_json(asdict(table), indent=1) + "\n")
+    return table
+
+
 def prices_for(context: ShrinkContext) -> Prices:
     """Returns the prices of all sublayers in the unit of the target: seconds, parameters or FLOPs."""
     original, shapes = context.original, context.shapes
     width, length = original.config.hidden_size, round(mean_tokens(context.calibration))
     if context.target.is_time:
-        masks = [batch["attention_mask"] for batch in context.batches]
-        return measure_latencies(context.serving.model(original), shapes, masks)
+        return latency_table(context).prices(shapes)
 
     def parameters(heads: Heads) -> float:
         return heads.num_heads * ((2 * heads.size + heads.value_size) * (width + 1) + heads.value_size * width)
@@ -314,7 +338,7 @@ def choose_shapes(
 ) -> tuple[list[LayerSize], FixedHeadBertPreTrainedModel]:
     """
     Chooses the shapes for all layers within the budget. If the target is a time that the entire model does not meet,
-    corrects the budget and chooses again.
+    corrects the budget and chooses again, unless the times are those of a different machine.
 
     Returns:
         The shapes, and the pruned model before the refit.
@@ -334,7 +358,7 @@ def choose_shapes(
         solution = solve_knapsack(options, budget - rest)
         shapes = [LayerSize(one.choice, n.choice) for one, n in zip(solution[::2], solution[1::2], strict=True)]
         pruned = prune_layers(context.original, pruners, shapes)
-        if not context.target.is_time:
+        if not context.target.is_time or prices.machine:
             return shapes, pruned
         _, _, speedup = context.measure_speedup(pruned)
         reached = speedup * wanted / (prices.original + rest)  # measured / target speed
@@ -366,8 +390,11 @@ def budget_for(context: ShrinkContext, prices: Prices, least: float) -> float:
     """
     target, needed, speedup = context.target, prices.original + prices.rest, context.target.speedup
     if target.milliseconds is not None:
-        seconds = median_time(context.forward_passes(context.original), context.original.device)
-        speedup = 1000 * seconds / len(context.batches) / target.milliseconds
+        seconds = needed
+        if not prices.machine:  # this machine can now be faster or slower than during the measurement
+            seconds = median_time(context.forward_passes(context.original), context.original.device)
+            seconds /= len(context.batches)
+        speedup = 1000 * seconds / target.milliseconds
     wanted = needed / speedup if speedup else target.params or target.flops or 0
     if not least + prices.rest <= wanted < needed:
         raise InputError(
@@ -397,9 +424,10 @@ def prune_layers(
 def write_accompanying_files(
     directory: Path, name: str, context: ShrinkContext, model: FixedHeadBertPreTrainedModel, result: ShrinkResult
 ):
-    """Writes the tokenizer, the pooling configuration, the results and the model card."""
+    """Writes the tokenizer, the pooling configuration, the results, the plot and the model card."""
     _, metadata = copy_auxiliary_files(context.source, context.loaded.directory, directory, context.do_lower_case)
     result.write(directory)
+    plot(result, directory / PLOT)
     architecture, count = type(model).__name__, model.num_parameters()
     card = checkpoint_card(model.config, architecture, name, result.provenance(), count=count, **metadata)
     card.save(directory / CARD)

@@ -13,12 +13,12 @@ import pytest
 import torch
 from helpers.tiny_checkpoints import SHAPE, TEXTS, save
 from helpers.tiny_models import UNEQUAL, model_of
-from transformers import AutoModel, AutoModelForSequenceClassification, AutoTokenizer
+from transformers import AutoModel, AutoTokenizer
 
 import fixedbert
 from fixedbert.comparison import candidates, runtimes
-from fixedbert.comparison.candidates import Candidate
-from fixedbert.comparison.report import command_for
+from fixedbert.comparison.candidates import Candidate, load_model
+from fixedbert.comparison.report import instructions
 from fixedbert.publishing.export import export
 from fixedbert.support.errors import InputError
 from fixedbert_cli import main
@@ -214,13 +214,19 @@ def test_several_labels_per_text(tmp_path):
     """The scores, agreement and changed rows of a multi-label model refer to sets of labels."""
     sources, *logits = save_pair(tmp_path, **LABELS, problem_type="multi_label_classification")
     labels = [["odd", "good"], [], ["bad"], ["odd", "bad", "good"]]
-    lines = [{"text": text, "label": names} for text, names in zip(TEXTS, labels, strict=True)]
-    lines.insert(2, {"text": "", "label": []})
+    lines = [
+        {"n": f"x{row}", "text": text, "label": names}
+        for row, (text, names) in enumerate(zip(TEXTS, labels, strict=True))
+    ]
+    lines.insert(2, {"n": "bad row", "text": "", "label": []})
     (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, lines)))
     flags = np.array([[name in names for name in NAMES] for names in labels])
+    with pytest.raises(InputError, match="rows.jsonl has no column 'm' .`id_column_name`.*n, text, label"):
+        compare(sources, tmp_path / "rows.jsonl", skip_bad_rows=True, id_column_name="n,m")
     with pytest.raises(InputError, match="rows.jsonl, line 3: 'text' is empty.*skip_bad_rows"):
         compare(sources, tmp_path / "rows.jsonl")
-    result = compare(sources, tmp_path / "rows.jsonl", skip_bad_rows=True, output_dir=tmp_path / "out")
+    options = {"id_column_name": "n", "skip_bad_rows": True, "output_dir": tmp_path / "out"}
+    result = compare(sources, tmp_path / "rows.jsonl", **options)
     sets = []
     for values, model in zip(logits, result.models, strict=True):
         predicted = values >= 0
@@ -236,6 +242,7 @@ def test_several_labels_per_text(tmp_path):
     expected = [
         (
             str(position),
+            f"x{row}",
             TEXTS[row],
             ", ".join(labels[row]),
             sets[0][row],
@@ -245,7 +252,7 @@ def test_several_labels_per_text(tmp_path):
         if not same[row]
     ]
     changed = changed_rows(tmp_path / "out")
-    columns = ("row", "text", "label", "one")
+    columns = ("row", "n", "text", "label", "one")
     assert [(*map(line.get, columns), float(line["one probability"])) for line in changed] == expected
 
 
@@ -332,7 +339,7 @@ def test_lines_and_truncated_rows(tmp_path):
 
 @pytest.mark.slow
 def test_all_runtimes(models, tmp_path, monkeypatch):
-    """A single model is compared in all runtimes, and the printed commands write models for them."""
+    """A single model is compared in all runtimes, and the printed command and code run the fastest of them."""
     for package in ("openvino", "nncf"):
         pytest.importorskip(package)
     directory, probabilities, *_ = models
@@ -349,20 +356,24 @@ def test_all_runtimes(models, tmp_path, monkeypatch):
     assert 1e-9 < bf16.fidelity.divergence < 1e-2 and bf16.megabytes == result.models[0].megabytes / 2
     assert "Fastest with at least 100.0% identical predictions: " in result.advice
     monkeypatch.chdir(tmp_path)
+    expected = None
     for runtime in runtimes.RUNTIMES:
-        command, _, note = command_for(runtime, str(directory / "one"), "rows.csv").partition(" (")
-        assert bool(note) == (runtime == "openvino-bf16")
-        main(command.split()[1:])
-        assert (
-            f"fast/{runtimes.GRAPHS[runtime].file}"
-            if runtime in runtimes.GRAPHS
-            else "from_pretrained" in (tmp_path / "fast/README.md").read_text()
-        )
-        if runtime in runtimes.TORCH:
-            model = AutoModelForSequenceClassification.from_pretrained("fast")
-            unpad_inputs, dtype = runtimes.TORCH[runtime]
-            assert model.dtype == dtype and model.config.unpad_inputs == unpad_inputs
-        shutil.rmtree(tmp_path / "fast")
+        model = load_model(str(directory / "one"))[1][0]
+        text = instructions(runtime, model, "rows.csv", 17)
+        commands = [line[2:].split() for line in text.splitlines() if line.startswith("$ ")]
+        for _, *arguments in commands:
+            main(arguments)
+        variables: dict = {}
+        exec("\n".join(line for line in text.splitlines() if not line.startswith("$ ")), variables)
+        outputs = variables["outputs"]
+        logits = torch.as_tensor(outputs[0] if isinstance(outputs, list) else outputs.logits).float()
+        expected = logits if expected is None else expected
+        assert torch.cosine_similarity(logits.flatten(), expected.flatten(), dim=0) > 0.9, runtime
+        if "int8" not in runtime:
+            tolerance = 0.1 if "bf16" in runtime else 1e-5
+            assert torch.allclose(logits, expected, atol=tolerance), runtime
+        if commands:
+            shutil.rmtree(tmp_path / "fast")
 
 
 def test_fastest_runtime_of_each_model(models, tmp_path, monkeypatch):

@@ -84,8 +84,8 @@ def test_questions_are_compared(models, model, questions, tmp_path, version_2):
         changed = [*csv.DictReader(written)]
     assert changed and "questions with different predictions: " in str(result)
     for line in changed:
-        (row,) = (row for row in rows if row["id"] == line["id"])
-        assert line["question"] == row["question"]
+        row = rows[int(line["row"])]
+        assert (line["id"], line["question"]) == (row["id"], row["question"])
         for name, predictions, best in zip(names, expected, n_best, strict=True):
             assert line[name] == predictions[row["id"]]
             entry = next(x for x in best[row["id"]] if x["text"] == line[name])

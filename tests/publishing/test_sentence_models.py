@@ -11,6 +11,7 @@ from helpers.tiny_models import model_of
 from fixedbert import convert
 from fixedbert.comparison.candidates import load_model
 from fixedbert.comparison.compare import compare
+from fixedbert.comparison.report import instructions
 from fixedbert.data.tokenizers import encode
 from fixedbert.publishing.export import export
 from fixedbert.publishing.sentence_models import TextSettings, read_text_settings
@@ -52,6 +53,7 @@ def test_settings_apply_as_in_sentence_transformers(directory, tmp_path, capsys,
     (tmp_path / "rows.txt").write_text("\n".join(texts))
     result = compare([directory, tmp_path / "graph"], tmp_path / "rows.txt", runtime=["torch"])
     assert result.models[1].fidelity.divergence < 1e-6
+    assert '("Who: " + text).lower() for text in' in instructions("onnxruntime", candidate, "rows.txt", 13)
     variables = run_snippet(tmp_path / "graph" / "README.md", monkeypatch, tmp_path)
     encoded = reference.encode(["the cat sat " * 1000, "A second text."])
     assert torch.allclose(torch.from_numpy(variables["outputs"][0]), torch.from_numpy(encoded), rtol=0, atol=1e-5)

@@ -55,7 +55,7 @@ def test_superfluous_heads_and_neurons_are_removed(small, large, rows, tmp_path)
     with torch.no_grad():
         assert torch.allclose(pruned(**inputs).logits, small(**inputs).logits, atol=1e-4)
     written = json.loads((tmp_path / "out" / "shrinking.json").read_text())
-    assert written["rows"] == result.rows == 167
+    assert written["rows"] == result.rows == 167 and (tmp_path / "out" / "shrinking.png").exists()
     card = (tmp_path / "out" / "README.md").read_text()
     assert "| 0 | 7 heads of size 8 | 5 heads of size 6 | 48 | 37 |" in card and str(tmp_path) not in card
     assert "100.0% agree with the original" in str(result)
@@ -219,6 +219,7 @@ def test_harmful_distillation_is_discarded(large, rows, context, tmp_path, capsy
     ("options", "message"),
     [
         ({}, "specify one target"),
+        ({"params": 2e4, "latency_table": "a.json"}, "`latency_table` requires `speedup`"),
         ({"params": 2e4, "max_samples": 10}, r"the calibration rows contain \d+ tokens, but 56 neurons need"),
         ({"num_attention_heads": [7, 8, 7]}, "layer 1 with 7 heads of size 8 and 48 neurons cannot shrink to 8 heads"),
         ({"params": 1000}, "the target is 1000 parameters, but the original needs .* smallest possible model"),
@@ -247,10 +248,10 @@ def test_several_targets(large, rows, tmp_path, monkeypatch):
     options = {"speedup": [1.2, 1.5], "dtype": "bfloat16", "unpad_inputs": True}
     collect = Mock(wraps=shrinking.collect_statistics)
     monkeypatch.setattr(shrinking, "collect_statistics", collect)
-    results = shrink(large, tmp_path / "out", **options, **rows)
-    assert [Path(result.folder).name for result in results] == ["1.2x", "1.5x"] and collect.call_count == 1
-    assert results[0].parameters[1] >= results[1].parameters[1]
-    assert {path.name for path in (tmp_path / "out").iterdir()} == {"1.2x", "1.5x"}
+    family = shrink(large, tmp_path / "out", **options, **rows)
+    assert [Path(result.folder).name for result in family.results] == ["1.2x", "1.5x"] and collect.call_count == 1
+    assert family.results[0].parameters[1] >= family.results[1].parameters[1]
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"1.2x", "1.5x", "models.txt", "models.png"}
     model = AutoModelForSequenceClassification.from_pretrained(tmp_path / "out" / "1.5x")
     assert model.dtype == torch.bfloat16 and model.base_model.unpad_inputs
     assert "without padding, in bfloat16" in (tmp_path / "out" / "1.5x" / "README.md").read_text()
