@@ -94,7 +94,7 @@ def head_singular_values(left: Tensor, right: Tensor) -> Tensor:
 def measure_accuracy(source: str, data: CalibrationData) -> list[dict]:
     """Truncates the scores of all heads to 1/4, 1/2 and 3/4 of their size. Returns the accuracies on the dev set."""
     context = ShrinkContext.load(source, data, Target(speedup=2.0))
-    pruners = layer_pruners(context, None)
+    pruners = layer_pruners(context)
     batches, labels = dev_set(context.loaded, data)
     results, all_predictions = [], []
     for quarters in (4, 3, 2, 1):

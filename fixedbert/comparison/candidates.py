@@ -20,9 +20,9 @@ from ..publishing.openvino_graphs import CALIBRATION_ROWS, convert_to_openvino, 
 from ..publishing.sentence_models import TextSettings, read_text_settings
 from ..shrinking.predictions import LoadedModel, head_name, kind_of_logits
 from ..shrinking.report import short_name
-from ..shrinking.serving import supports_bf16
 from ..support.errors import InputError
 from ..support.files import error_reason, reading
+from ..training.speed import has_bf16
 from .runtimes import (
     GRAPHS,
     QUESTIONS,
@@ -110,7 +110,7 @@ def load_model(source: str, **hub_options) -> tuple[LoadedModel | None, list[Can
 def load_graphs(source: str) -> list[Candidate]:
     """Loads the exported graphs in a directory, except those in bfloat16 if this machine does not support it."""
     files = {name: Path(source) / runtime.file for name, runtime in GRAPHS.items()}
-    names = [name for name, file in files.items() if file.is_file() and ("bf16" not in name or supports_bf16())]
+    names = [name for name, file in files.items() if file.is_file() and ("bf16" not in name or has_bf16(use_cpu=True))]
     if not names:
         return []
     with reading(Path(source) / "config.json", "export the model again"):
@@ -188,7 +188,7 @@ def build_candidates(
 
 def build(reference: Candidate, loaded: LoadedModel, name: str, directory: Path) -> Candidate:
     """Returns a candidate for a runtime that has predicted one row as a check. Exports to `directory` if necessary."""
-    if "bf16" in name and not supports_bf16():
+    if "bf16" in name and not has_bf16(use_cpu=True):
         raise InputError("bfloat16 is slow on this processor")
     if name in TORCH:
         predict, megabytes = torch_runtime(loaded, TORCH[name])

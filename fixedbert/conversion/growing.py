@@ -145,24 +145,36 @@ def larger_config(config: FixedHeadBertConfig, **sizes: int | list[int] | None) 
     Raises:
         InputError: If a model of the new size cannot represent every model with the configuration `config`.
     """
-    if sizes.get("value_head_size") is None and config.value_head_size is None:
-        sizes["value_head_size"] = sizes.get("attention_head_size")
-    counts = per_layer(sizes.get("num_attention_heads"), "num_attention_heads", config.head_counts)
-    head_sizes = per_layer(sizes.get("attention_head_size"), "attention_head_size", config.head_sizes)
-    value_sizes = per_layer(sizes.get("value_head_size"), "value_head_size", config.value_head_sizes)
-    new = [*map(Heads, counts, head_sizes, value_sizes)]
-    for old_heads, new_heads in zip(heads_of(config), new, strict=True):
+    new = resized(config, **sizes)
+    for old_heads, before, (new_heads, after) in zip(heads_of(config), config.neuron_counts, new, strict=True):
         check_heads(config, old_heads, new_heads)
-    neurons = per_layer(sizes.get("intermediate_size"), "intermediate_size", config.neuron_counts)
-    for before, after in zip(config.neuron_counts, neurons, strict=True):
         if after < before:
             raise InputError(
                 f"must be at least {before}, not {after}; use fixedbert shrink to reduce it.", "intermediate_size"
             )
     larger = copy.deepcopy(config)
-    set_heads(larger, new)
-    larger.intermediate_size = int_or_list(neurons)
+    set_heads(larger, [heads for heads, _ in new])
+    larger.intermediate_size = int_or_list([neurons for _, neurons in new])
     return larger
+
+
+def resized(
+    config: FixedHeadBertConfig,
+    attention_head_size: int | list[int] | None = None,
+    value_head_size: int | list[int] | None = None,
+    num_attention_heads: int | list[int] | None = None,
+    intermediate_size: int | list[int] | None = None,
+) -> list[tuple[Heads, int]]:
+    """Returns the heads and the number of neurons of each layer, with the sizes of `config` instead of None."""
+    if value_head_size is None and config.value_head_size is None:
+        value_head_size = attention_head_size
+    heads = map(
+        Heads,
+        per_layer(num_attention_heads, "num_attention_heads", config.head_counts),
+        per_layer(attention_head_size, "attention_head_size", config.head_sizes),
+        per_layer(value_head_size, "value_head_size", config.value_head_sizes),
+    )
+    return list(zip(heads, per_layer(intermediate_size, "intermediate_size", config.neuron_counts), strict=True))
 
 
 def per_layer(value: int | list[int] | None, field: str, default: list[int]) -> list[int]:
@@ -266,8 +278,12 @@ def enlarge_attention(
 
     if name.endswith("value_embedding"):  # (H, V)
         return fill(tensor, (heads, new_value_size), generator=generator)
-    if name.endswith("head_embedding"):
-        return enlarge_head_embedding(tensor, config, (heads, new_size), generator, scale)
+    if name.endswith("head_embedding"):  # (3, H, P), or (2, H, P) if values have a different size
+        padded = fill(tensor, (len(tensor), heads, new_size), generator=generator)
+        if config.head_embedding == "add":  # it is added to queries, which are scaled
+            padded[0, :old_heads, :size] *= scale
+            padded[0, :old_heads, size:] = 0
+        return padded
 
     match = ATTENTION.search(name)
     if match is None or (match[2] and match[3] == "bias"):
@@ -281,29 +297,8 @@ def enlarge_attention(
     if part == "value":
         size, new_size = value_size, new_value_size
     values = tensor.unflatten(0, (old_heads, size))  # weight (H, P, D), bias (H, P)
-    if part == "query":
-        values = values * scale
     padded = fill(values, (heads, new_size, *values.shape[2:]), generator=generator if kind == "weight" else None)
     if part == "query":
-        padded[: len(values), size:] = 0
+        padded[:old_heads, :size] *= scale
+        padded[:old_heads, size:] = 0
     return padded.flatten(0, 1)
-
-
-def enlarge_head_embedding(
-    tensor: torch.Tensor,
-    config: FixedHeadBertConfig,
-    shape: tuple[int, int],
-    generator: torch.Generator | None,
-    scale: float,
-) -> torch.Tensor:
-    """
-    Returns a copy of the head embeddings for queries, keys and values, enlarged from (3, H, P) to (3, *shape).
-
-    If values have a different size than keys, `tensor` contains only the embeddings for queries and keys.
-    """
-    factor = tensor.new_ones(len(tensor), 1, 1)
-    factor[0] = scale if config.head_embedding == "add" else 1  # it is added to queries, which are scaled
-    padded = pad(tensor * factor, (len(tensor), *shape), config.initializer_range, generator)
-    if config.head_embedding == "add":
-        padded[0, : tensor.shape[1], tensor.shape[2] :] = 0
-    return padded

@@ -79,36 +79,18 @@ def expand_shared_projections(
     """Returns a model's parameters after replacing shared projections and head embeddings with one per head."""
     if config.head_embedding is None:
         return tensors
-    embeddings = ("head_embedding", "value_embedding")
-    expanded = {name: tensor for name, tensor in tensors.items() if not name.endswith(embeddings)}
-    for name in expanded:
+    expanded = {name: x for name, x in tensors.items() if not name.endswith(("head_embedding", "value_embedding"))}
+    for name, shared in expanded.items():  # weight (P, D) or bias (P)
         if match := SHARED.fullmatch(name):
             prefix, part, kind = match.groups()
-            head_embeddings = tensors[f"{prefix}head_embedding"]  # (3, H, P), or (2, H, P) plus value_embedding
-            if part == "value" and len(head_embeddings) == 2:
+            embeddings = tensors[f"{prefix}head_embedding"]  # (3, H, P), or (2, H, P) plus value_embedding
+            if part == "value" and len(embeddings) == 2:
                 embedding = tensors[f"{prefix}value_embedding"]
             else:
-                embedding = head_embeddings[EMBEDDED.index(part)]  # (H, P)
-            expanded[name] = apply_head_embedding(tensors[name], embedding, config.head_embedding, kind)
+                embedding = embeddings[EMBEDDED.index(part)]  # (H, P)
+            if config.head_embedding == "mul":
+                heads = shared * (1 + (embedding if kind == "bias" else embedding[..., None]))
+            else:
+                heads = shared + embedding if kind == "bias" else shared.expand(len(embedding), *shared.shape)
+            expanded[name] = heads.flatten(0, 1)
     return expanded
-
-
-def apply_head_embedding(shared: torch.Tensor, embedding: torch.Tensor, mode: str, kind: str) -> torch.Tensor:
-    """
-    Expands a projection that all H heads of size P share to one projection per head.
-
-    Args:
-        shared: Shared weight (P, D) or bias (P).
-        embedding: Head embeddings (H, P).
-        mode: "add" or "mul", from the configuration field `head_embedding`.
-        kind: "weight" or "bias".
-
-    Returns:
-        The weight (H P, D) or bias (H P).
-    """
-    if mode == "add":
-        heads = shared + embedding if kind == "bias" else shared.expand(len(embedding), *shared.shape)
-    else:
-        factor = 1 + embedding
-        heads = shared * (factor if kind == "bias" else factor[..., None])
-    return heads.flatten(0, 1)

@@ -1,8 +1,6 @@
 """Loads weights without running code from the checkpoint, and checks that no weight of the base model is missing."""
 
 import logging
-import os
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import reduce
@@ -22,9 +20,6 @@ from ..support.files import read_json_object
 FILES = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
 FLOATS = {"F16": torch.float16, "BF16": torch.bfloat16, "F32": torch.float32, "F64": torch.float64}
 FLOATS |= {str(dtype): dtype for dtype in FLOATS.values()}
-# transformers replaces PreTrainedModel.tie_weights while it loads a model. Concurrent loads can leave it replaced, and
-# embeddings of models loaded later would not be tied.
-LOADING = threading.RLock()
 OPTIONAL = ("pooler", "decoder")  # parts of a base model that some task heads do not use
 
 
@@ -56,7 +51,7 @@ def load_body(model_class: Any, source: str | Path, config: PreTrainedConfig, **
     if "dtype" not in options:
         options["dtype"] = highest_precision(config, stored)
     options |= {"config": config, "output_loading_info": True, "ignore_mismatched_sizes": True}
-    with LOADING, without_load_report():
+    with without_load_report():
         model, info = model_class.from_pretrained(source, **options)
     empty = {name for name, tensor in stored.items() if 0 in tensor.shape}  # from layers without heads
     buffers = {name.rpartition(".")[2] for name, _ in model.named_buffers()}  # may be in old files
@@ -82,16 +77,16 @@ def report_float32(source: object, model: PreTrainedModel):
 @contextmanager
 def without_load_report() -> Iterator[None]:
     """Context manager that silences transformers' report about missing and unexpected weights."""
-    logger, thread = logging.getLogger(modeling_utils.__name__), threading.get_ident()
-
-    def keep(record: logging.LogRecord) -> bool:
-        return threading.get_ident() != thread
-
-    logger.addFilter(keep)  # with a higher level, transformers would warn about tensor parallelism
+    logger = logging.getLogger(modeling_utils.__name__)
+    logger.addFilter(drop)  # with a higher level, transformers would warn about tensor parallelism
     try:
         yield
     finally:
-        logger.removeFilter(keep)
+        logger.removeFilter(drop)
+
+
+def drop(_record: logging.LogRecord) -> bool:
+    return False
 
 
 def stored_tensors(source: str | Path, **options) -> dict[str, StoredTensor]:
@@ -139,12 +134,10 @@ def check_base_weights(source: str | Path, model: PreTrainedModel, info: dict):
         return (part in parts or name.startswith(prefix)) and part not in OPTIONAL
 
     if missing := sorted(filter(required, info["missing_keys"])):
-        common = os.path.commonprefix(sorted(info["unexpected_keys"])).rpartition(".")[0]
-        has_prefix = common and not any(required(name) for name in model.state_dict().keys() - {*missing})
-        reason = f"its tensor names begin with {common + '.'!r}" if has_prefix else "the file is incomplete"
+        others = f" and contains {shorten(sorted(info['unexpected_keys']))}" if info["unexpected_keys"] else ""
         raise InputError(
-            f"{source}: weights are missing for {shorten(missing)}; {reason}, or config.json belongs to a different "
-            "model."
+            f"{source}: weights are missing for {shorten(missing)}; the file is incomplete{others}, or config.json "
+            "belongs to a different model."
         )
     for name, actual, expected in sorted(info["mismatched_keys"]):
         if required(name):

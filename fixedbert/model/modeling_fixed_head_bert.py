@@ -194,7 +194,10 @@ class FixedHeadBertModel(FixedHeadBertPreTrainedModel, bert.BertModel):
         return self.bert_forward(attention_mask, **inputs)
 
     def bert_forward(self, attention_mask, **inputs) -> ModelOutput:
-        """Runs BERT's forward pass. Creates masks for packed rows, and if attention probabilities are returned."""
+        """
+        Runs BERT's forward pass. Creates masks for packed rows, and if attention probabilities are returned. With
+        `unpad_inputs`, last hidden states at padding are zero.
+        """
         ids_or_embeddings, past_key_values = single_input(inputs), inputs.get("past_key_values")
         if inputs.get("output_attentions") is None:
             inputs["output_attentions"] = self.config.output_attentions
@@ -216,7 +219,12 @@ class FixedHeadBertModel(FixedHeadBertPreTrainedModel, bert.BertModel):
             inputs["use_cache"] = inputs.get("use_cache") if sequence_ids is None else False
         outputs = super().forward(attention_mask=mask, **inputs, return_dict=True)
         padding = padding_mask(attention_mask, ids_or_embeddings)
-        if padding is not None and may_be_true(padding[:, 0]):  # BERT pools the first token even if it is padding
+        if padding is not None and may_be_true(padding if self.unpad_inputs else padding[:, 0]):
+            if self.unpad_inputs:
+                last = outputs.last_hidden_state = outputs.last_hidden_state.masked_fill(padding[..., None], 0)
+                if outputs.hidden_states and outputs.hidden_states[-1] is not None:
+                    outputs.hidden_states = (*outputs.hidden_states[:-1], last)
+            # BERT pools the first token even if it is padding.
             outputs.pooler_output = self.pool(outputs.last_hidden_state, attention_mask)
         return outputs
 

@@ -22,7 +22,7 @@ from torch import nn
 from torch.nn.attention.varlen import varlen_attn
 from torch.nn.functional import pad
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
-from transformers.modeling_outputs import BaseModelOutputWithPoolingAndCrossAttentions, ModelOutput
+from transformers.modeling_outputs import BaseModelOutputWithPoolingAndCrossAttentions
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.utils.import_utils import is_tracing
 
@@ -124,7 +124,7 @@ def fast_forward(model, ids_or_embeddings, attention_mask, output_mask, batch: P
     positions = inputs.get("position_ids")
     sequence_ids = sequence_ids_from(positions, shape) if attention_mask is None and batch is None else None
     if requires_padding(model, ids_or_embeddings, attention_mask, sequence_ids, batch, inputs):
-        return padded_forward(model, attention_mask, inputs)
+        return model.bert_forward(attention_mask, **inputs)
     if model.config.is_decoder:
         output_mask = None  # a causal mask needs a query for each key
     if batch is None:
@@ -132,7 +132,7 @@ def fast_forward(model, ids_or_embeddings, attention_mask, output_mask, batch: P
     elif output_mask is None or batch.is_pooled < pooled:  # the head reads more than the collator expected
         batch = replace(batch, query_indices=None, query_cu_seqlens=None)
     if batch is None:
-        return padded_forward(model, attention_mask, inputs)
+        return model.bert_forward(attention_mask, **inputs)
 
     row = {name: inputs.get(name) for name in ("input_ids", "inputs_embeds", "token_type_ids")}
     row["position_ids"] = model.embeddings.position_ids[:, : shape[1]] if positions is None else positions
@@ -167,18 +167,6 @@ def requires_padding(model, ids_or_embeddings, attention_mask, sequence_ids, bat
         or name not in ALL_MASK_ATTENTION_FUNCTIONS  # for example vLLM's, which tracks sequences itself
         or (model.training and hasattr(model.get_input_embeddings(), "neftune_noise_alpha"))  # scaled by padded length
     )
-
-
-def padded_forward(model, attention_mask, inputs: dict) -> ModelOutput:
-    """Runs BERT's forward pass. With `unpad_inputs`, zeroes last hidden states at padding, like the fast path."""
-    outputs = model.bert_forward(attention_mask, **inputs)
-    padding = padding_mask(attention_mask, outputs.last_hidden_state)
-    if model.unpad_inputs and padding is not None and may_be_true(padding):
-        last = outputs.last_hidden_state = outputs.last_hidden_state.masked_fill(padding[..., None], 0)
-        outputs.pooler_output = model.pool(last, attention_mask)
-        if outputs.hidden_states and outputs.hidden_states[-1] is not None:
-            outputs.hidden_states = (*outputs.hidden_states[:-1], last)
-    return outputs
 
 
 def apply_to_non_padding(head: nn.Module, hidden_states: torch.Tensor, padding: torch.Tensor | None) -> torch.Tensor:

@@ -9,7 +9,7 @@ import torch
 from transformers import PreTrainedModel
 
 from ..conversion.convert import check_equivalence
-from ..conversion.growing import Heads, heads_of, per_layer, to_fixed_head_bert
+from ..conversion.growing import heads_of, resized, to_fixed_head_bert
 from ..counts import forward_flops
 from ..fine_tuning.distillation import Batch
 from ..model.configuration_fixed_head_bert import FixedHeadBertConfig
@@ -58,23 +58,15 @@ class Target:
         Raises:
             InputError: If a layer would grow, or its head size would be 0.
         """
-        old, value_size = heads_of(config), self.value_head_size
-        if value_size is None and config.value_head_size is None:
-            value_size = self.attention_head_size
-        new = zip(
-            per_layer(self.num_attention_heads, "num_attention_heads", [heads.num_heads for heads in old]),
-            per_layer(self.attention_head_size, "attention_head_size", [heads.size for heads in old]),
-            per_layer(value_size, "value_head_size", [heads.value_size for heads in old]),
-            strict=True,
-        )
-        neurons = per_layer(self.intermediate_size, "intermediate_size", config.neuron_counts)
-        shapes = [LayerSize(Heads(*heads), count) for heads, count in zip(new, neurons, strict=True)]
-        for index, shape in enumerate(shapes):
-            before, after = (*old[index], config.neuron_counts[index]), (*shape.heads, shape.neurons)
-            if any(not 0 <= size <= limit for size, limit in zip(after, before, strict=True)) or min(after[1:3]) < 1:
+        sizes = ("attention_head_size", "value_head_size", "num_attention_heads", "intermediate_size")
+        shapes = [LayerSize(*shape) for shape in resized(config, **{name: getattr(self, name) for name in sizes})]
+        old_shapes = map(LayerSize, heads_of(config), config.neuron_counts)
+        for index, (old, new) in enumerate(zip(old_shapes, shapes, strict=True)):
+            pairs = zip((*new.heads, new.neurons), (*old.heads, old.neurons), strict=True)
+            if any(not 0 <= size <= limit for size, limit in pairs) or min(new.heads[1:]) < 1:
                 raise InputError(
-                    f"layer {index} with {old[index]} and {before[-1]} neurons cannot shrink to {shape.heads} and "
-                    f"{after[-1]} neurons."
+                    f"layer {index} with {old.heads} and {old.neurons} neurons cannot shrink to {new.heads} and "
+                    f"{new.neurons} neurons."
                 )
         return shapes
 
@@ -124,11 +116,6 @@ class ShrinkContext:
     @property
     def shapes(self) -> list[LayerSize]:
         return layer_sizes(self.original)
-
-    @property
-    def fixed_shapes(self) -> list[LayerSize] | None:
-        """The target shapes, or None if the target is a time or a size."""
-        return self.target.shapes(self.original.config) if self.target.is_shape else None
 
     def fidelity(self, model: FixedHeadBertPreTrainedModel) -> Fidelity:
         """Returns the fidelity of a model, as it is served, on the held-out rows."""

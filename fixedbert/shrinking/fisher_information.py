@@ -106,13 +106,6 @@ def minus_row_mean(states: Tensor, non_padding: Tensor) -> Tensor:
     return states - (states * weights).sum(dim=1, keepdim=True) / weights.sum(dim=1, keepdim=True)
 
 
-def linear(weight: Tensor, bias: Tensor) -> nn.Linear:
-    """Returns a linear layer with this weight (out, in) and bias (out)."""
-    module = nn.Linear(weight.shape[1], weight.shape[0], device="meta")
-    module.weight, module.bias = nn.Parameter(weight), nn.Parameter(bias)
-    return module
-
-
 def attention_mask_for(model: FixedHeadBertPreTrainedModel, states: Tensor, batch: Batch):
     mask = batch["attention_mask"]
     if model.config.is_decoder:
@@ -191,5 +184,7 @@ def with_reduced_scores(
     W_q, b_q, W_k, b_k = (
         x.flatten(0, 1).to(heads.query.weight) for x in reduced_scores(heads, statistics, size, list(range(number)))
     )
-    smaller.query, smaller.key, smaller.value = linear(W_q, b_q), linear(W_k, b_k), heads.value
+    smaller.query.weight, smaller.query.bias = nn.Parameter(W_q), nn.Parameter(b_q)
+    smaller.key.weight, smaller.key.bias = nn.Parameter(W_k), nn.Parameter(b_k)
+    smaller.value = heads.value
     return smaller

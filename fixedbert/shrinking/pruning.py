@@ -162,7 +162,9 @@ def head_size_errors(left: Tensor, right: Tensor) -> Tensor:
         left, right: second moments L and R for each head, (H, P, P).
     """
     roots = zip(map(square_root, left), map(square_root, right), strict=True)
-    return tail_energies(torch.stack([torch.linalg.svdvals(root_l @ root_r) for root_l, root_r in roots]))
+    energies = torch.stack([torch.linalg.svdvals(root_l @ root_r) for root_l, root_r in roots]).square()  # (H, P)
+    lost = energies.flip(-1).cumsum(-1).flip(-1)
+    return torch.cat([lost, lost.new_zeros(len(lost), 1)], dim=-1)
 
 
 def reduce_head_size(A: Tensor, C: Tensor, L: Tensor, R: Tensor, size: int) -> tuple[Tensor, Tensor]:
@@ -220,12 +222,6 @@ class LeastSquaresRefit:
         ridge = PRIOR * A.diagonal().mean() * torch.eye(len(A), dtype=torch.float64)
         weight = prior + torch.linalg.lstsq(A + ridge, B - A @ prior.T).solution.T
         return weight, mean_y - weight @ mean_a
-
-
-def tail_energies(singular: Tensor) -> Tensor:
-    """Returns a tensor (..., P + 1). Entry k sums the squares of the `singular` values (..., P) after the first k."""
-    lost = singular.double().square().flip(-1).cumsum(-1).flip(-1)
-    return torch.cat([lost, lost.new_zeros(*lost.shape[:-1], 1)], dim=-1)
 
 
 def low_rank_svd(A: Tensor, B: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -171,8 +171,8 @@ def plot(result: ShrinkResult, file: Path):
 
 
 def percent(before: float, after: float) -> float:
-    """Returns `after` as a percentage of `before`, or 0 if both are 0."""
-    return 100 * after / before if before else 0.0
+    """Returns `after` as a percentage of `before`."""
+    return 100 * after / before
 
 
 @skip_without_matplotlib

@@ -2,24 +2,20 @@
 
 import copy
 import random
-import time
 from collections.abc import Callable
-from functools import cache
 from itertools import product
-from statistics import median
 from typing import NamedTuple
 
 import torch
 from torch import nn
-from torch.nn.functional import linear
 
 from ..fine_tuning.distillation import Batch
 from ..model.modeling_fixed_head_bert import FixedHeadBertPreTrainedModel
+from ..training.speed import has_bf16
 from .latency import median_time
 from .predictions import encode
 
 BATCHES = 3  # number of random batches on which models are timed
-SLOW = 2.0  # bfloat16 is not supported if matrix products take this many times as long as in float32
 
 
 class Serving(NamedTuple):
@@ -62,25 +58,10 @@ def fastest_serving(
 ) -> Serving:
     """Returns the fastest way to run the model on these batches, with the given `unpad_inputs` and `dtype`, if any."""
     dtypes = [torch.float32, torch.bfloat16] if dtype is None else [dtype]
-    if dtype is None and model.device.type == "cpu" and not supports_bf16():
+    if dtype is None and model.device.type == "cpu" and not has_bf16(use_cpu=True):
         dtypes = [torch.float32]
     paddings = [True, False] if unpad_inputs is None else [unpad_inputs]
     choices = [Serving(*choice) for choice in product(paddings, dtypes)]
     if len(choices) == 1:
         return choices[0]
     return min(choices, key=lambda choice: median_time(choice.forward_passes(model, batches), model.device))
-
-
-@cache
-def supports_bf16() -> bool:
-    """Returns True if matrix products in bfloat16 are not much slower than in float32. Measures both."""
-    x, weight = torch.randn(512, 384), torch.randn(1536, 384)
-    seconds = {}
-    for dtype in (torch.float32, torch.bfloat16):
-        pair, times = (x.to(dtype), weight.to(dtype)), []
-        for _ in range(5):
-            begin = time.perf_counter()
-            linear(*pair)
-            times.append(time.perf_counter() - begin)
-        seconds[dtype] = median(times)
-    return seconds[torch.bfloat16] < SLOW * seconds[torch.float32]

@@ -165,8 +165,7 @@ def shrink(  # noqa: PLR0913  the options of the command
         if distil_steps is None:
             with new_directory(output_dir) as directory:
                 pruned, result = prune(context, *statistics_for(context))
-                context.serving.model(pruned).save_pretrained(directory)
-                write_accompanying_files(directory, output_path(output_dir).name, context, pruned, result)
+                write_model(directory, output_path(output_dir).name, context, pruned, result)
         else:
             training_args = distillation_arguments(output_dir, distil_steps, learning_rate or LEARNING_RATE, seed)
             arguments = {"model": str(model), "revision": revision} | asdict(data) | asdict(target)
@@ -187,7 +186,7 @@ def choose_serving(context: ShrinkContext, unpad_inputs: bool | None, dtype: tor
 def statistics_for(context: ShrinkContext) -> tuple[Prices | None, list[LayerPruner]]:
     """Returns the prices of all sublayers, or None if the target is their sizes, and a pruner for each layer."""
     prices = None if context.target.is_shape else prices_for(context)
-    return prices, layer_pruners(context, context.fixed_shapes)
+    return prices, layer_pruners(context)
 
 
 def shrink_family(context: ShrinkContext, targets: list[Target], output_dir: str | Path) -> ShrinkFamily:
@@ -199,8 +198,7 @@ def shrink_family(context: ShrinkContext, targets: list[Target], output_dir: str
             name = f"{target.speedup:g}x"
             (directory / name).mkdir()
             pruned, result = prune(replace(context, target=target), prices, pruners)
-            context.serving.model(pruned).save_pretrained(directory / name)
-            write_accompanying_files(directory / name, name, context, pruned, result)
+            write_model(directory / name, name, context, pruned, result)
             results.append(replace(result, folder=f"{output_dir}/{name}"))
         family = ShrinkFamily(results)
         (directory / FAMILY).write_text(str(family) + "\n")
@@ -270,8 +268,7 @@ def prune_and_distil(context: ShrinkContext, training_args: CommonArguments, arg
         else:
             PartialState().print(f"distillation did not help ({distilled}); writing the pruned model instead.")
             student = pruned_model(context, kept)
-        context.serving.model(student).save_pretrained(folder)
-        write_accompanying_files(folder, name, context, student, result)
+        write_model(folder, name, context, student, result)
         for directory in (*folder.glob("checkpoint-*"), kept):  # last, because a killed run resumes from them
             shutil.rmtree(directory)
     return result
@@ -282,12 +279,12 @@ def pruned_model(context: ShrinkContext, directory: Path) -> FixedHeadBertPreTra
     return model.eval().to(context.original.device)
 
 
-def layer_pruners(context: ShrinkContext, fixed_shapes: list[LayerSize] | None) -> list[LayerPruner]:
-    """Returns a pruner for each layer, with statistics for `fixed_shapes`, or for all choices if it is None."""
-    if fixed_shapes is None:
-        sizes = [{choice.size for choice in head_choices(shape.heads)} for shape in context.shapes]
+def layer_pruners(context: ShrinkContext) -> list[LayerPruner]:
+    """Returns a pruner for each layer, with statistics for the target shapes, or for all choices."""
+    if context.target.is_shape:
+        sizes = [{shape.heads.size} for shape in context.target.shapes(context.original.config)]
     else:
-        sizes = [{shape.heads.size} for shape in fixed_shapes]
+        sizes = [{choice.size for choice in head_choices(shape.heads)} for shape in context.shapes]
     with torch.random.fork_rng():
         torch.manual_seed(context.seed)  # predictions are sampled
         statistics = collect_statistics(context.original, context.calibration, sizes, context.loaded.predict)
@@ -352,7 +349,7 @@ def choose_shapes(
         )
     least = sum(min(option.price for option in sublayer) for sublayer in options)
     wanted, rest = budget_for(context, prices, least), prices.rest
-    budget, fast, slow = wanted, (0.0, 0.0), None  # `fast` and `slow`: budget, measured / target time
+    budget = wanted
     tries: list[tuple] = []  # too slow?, distance from the target, index, shapes, model
     for _ in range(TRIES):
         solution = solve_knapsack(options, budget - rest)
@@ -365,20 +362,9 @@ def choose_shapes(
         tries.append((reached < NEAR, abs(reached - 1), len(tries), shapes, pruned))
         if NEAR <= reached <= ENOUGH:
             break
-        if reached < 1:
-            slow = budget, 1 / reached
-        else:
-            fast = budget, 1 / reached
-        budget = interpolate(fast, slow) if slow else budget * reached
-        budget = max(budget, rest + (budget - rest) / 2, rest + least)
+        budget = max(budget * reached, rest + (budget - rest) / 2, rest + least)
     *_, shapes, pruned = min(tries)
     return shapes, pruned
-
-
-def interpolate(fast: tuple[float, float], slow: tuple[float, float]) -> float:
-    """Interpolates two pairs (budget, measured / target time) linearly. Returns the budget for a ratio of 1."""
-    (low, less), (high, more) = fast, slow
-    return low + (high - low) * min(max((1 - less) / (more - less), 0.1), 0.9)
 
 
 def budget_for(context: ShrinkContext, prices: Prices, least: float) -> float:
@@ -421,10 +407,11 @@ def prune_layers(
     return build_model(type(original), config, tensors, original).eval()
 
 
-def write_accompanying_files(
+def write_model(
     directory: Path, name: str, context: ShrinkContext, model: FixedHeadBertPreTrainedModel, result: ShrinkResult
 ):
-    """Writes the tokenizer, the pooling configuration, the results, the plot and the model card."""
+    """Writes the model, its tokenizer and pooling configuration, the results, the plot and the model card."""
+    context.serving.model(model).save_pretrained(directory)
     _, metadata = copy_auxiliary_files(context.source, context.loaded.directory, directory, context.do_lower_case)
     result.write(directory)
     plot(result, directory / PLOT)

@@ -343,7 +343,7 @@ def test_all_runtimes(models, tmp_path, monkeypatch):
     for package in ("openvino", "nncf"):
         pytest.importorskip(package)
     directory, probabilities, *_ = models
-    monkeypatch.setattr(candidates, "supports_bf16", lambda: True)
+    monkeypatch.setattr(candidates, "has_bf16", lambda **_: True)
     rows = [(*pair, NAMES[0]) for pair in PAIRS * 2]
     with (tmp_path / "rows.csv").open("w", newline="") as file:
         csv.writer(file).writerows([("sentence1", "sentence2", "label"), *rows])
@@ -379,7 +379,7 @@ def test_all_runtimes(models, tmp_path, monkeypatch):
 def test_fastest_runtime_of_each_model(models, tmp_path, monkeypatch):
     """Several models run in the fastest runtime that preserves their predictions. The first is also the reference."""
     directory, _, one, two = models
-    monkeypatch.setattr(candidates, "supports_bf16", lambda: True)
+    monkeypatch.setattr(candidates, "has_bf16", lambda **_: True)
     timed = Candidate.timed
 
     def scaled(candidate, rows):
@@ -406,7 +406,7 @@ def test_runtimes_that_cannot_run(models, tmp_path, monkeypatch):
     """Runtimes that are missing, too slow or reject the model are skipped with a note, or an error if requested."""
     directory, *_ = models
     (tmp_path / "rows.txt").write_text("one text\nand two\n" * 20)
-    monkeypatch.setattr(candidates, "supports_bf16", lambda: False)
+    monkeypatch.setattr(candidates, "has_bf16", lambda **_: False)
     monkeypatch.setattr(candidates, "export", Mock(side_effect=ValueError("no such operator\n...")))
     result = fixedbert.compare([directory / "one"], tmp_path / "rows.txt")
     assert [model.runtime for model in result.models] == ["torch", "torch-unpadded"]

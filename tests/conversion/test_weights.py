@@ -1,7 +1,5 @@
 """Tests that every command refuses checkpoints with missing, unexpected or invalid weights in the base model."""
 
-import logging
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -84,7 +82,7 @@ def test_incomplete_base_model(folder, caplog):
     configure(folder, num_hidden_layers=4)
     check_refused(folder, "encoder.layer.3.attention.output.LayerNorm.bias'")
     write(folder, {f"encoder.net.{name}": tensor for name, tensor in tensors.items()})
-    check_refused(folder, "its tensor names begin with 'encoder.net.'")
+    check_refused(folder, "weights are missing for", "and contains 'encoder.net.")
     assert not caplog.records
 
 
@@ -184,13 +182,3 @@ def test_shards_are_checked_like_one_file(folder):
     to_train(folder)
     save_file({"module." + name: tensor for name, tensor in load_file(shards[0]).items()}, shards[0], {"format": "pt"})
     check_refused(folder, "weights are missing for")
-
-
-def test_concurrent_loads_leave_transformers_unchanged(folder):
-    """Loading in several threads restores transformers' log level and its method for tying embeddings."""
-    logger, tie_weights = logging.getLogger("transformers.modeling_utils"), PreTrainedModel.tie_weights
-    level = logger.level
-    with ThreadPoolExecutor(4) as pool:
-        heads = pool.map(lambda _: load_bert(folder, "BertModel").config.num_attention_heads, range(13))
-        assert {*heads} == {4}
-    assert logger.level == level and PreTrainedModel.tie_weights is tie_weights

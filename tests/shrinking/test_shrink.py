@@ -126,7 +126,7 @@ def test_several_processes_are_refused(large, rows, tmp_path, monkeypatch):
 def test_refit_brings_hidden_states_closer(context):
     """The refit brings the hidden states for held-out rows closer to those of the original."""
     shapes = [LayerSize(Heads(3, 4, 4), 13)] * 3
-    pruners = layer_pruners(context, shapes)
+    pruners = layer_pruners(context)
     pruned, refitted = (prune_layers(context.original, pruners, shapes) for _ in range(2))
     has_graph = []
     refitted.bert.encoder.layer[2].intermediate.register_forward_hook(lambda *x: has_graph.append(x[2].requires_grad))
@@ -272,12 +272,12 @@ def test_fastest_serving(context, monkeypatch):
         (False, torch.float32): 3,
         (False, torch.bfloat16): 4,
     }
-    monkeypatch.setattr(serving, "supports_bf16", lambda: True)
+    monkeypatch.setattr(serving, "has_bf16", lambda **_: True)
     monkeypatch.setattr(serving.Serving, "forward_passes", lambda choice, *_: choice)
     monkeypatch.setattr(serving, "median_time", lambda choice, _: times[tuple(choice)])
     assert serving.fastest_serving(model, batches, None, None) == (True, torch.bfloat16)
     assert serving.fastest_serving(model, batches, False, None) == (False, torch.float32)
-    monkeypatch.setattr(serving, "supports_bf16", lambda: False)
+    monkeypatch.setattr(serving, "has_bf16", lambda **_: False)
     assert serving.fastest_serving(model, batches, None, None) == (True, torch.float32)
     assert serving.fastest_serving(model, batches, False, torch.bfloat16) == (False, torch.bfloat16)
 
