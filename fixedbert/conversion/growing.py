@@ -158,23 +158,18 @@ def larger_config(config: FixedHeadBertConfig, **sizes: int | list[int] | None) 
     return larger
 
 
-def resized(
-    config: FixedHeadBertConfig,
-    attention_head_size: int | list[int] | None = None,
-    value_head_size: int | list[int] | None = None,
-    num_attention_heads: int | list[int] | None = None,
-    intermediate_size: int | list[int] | None = None,
-) -> list[tuple[Heads, int]]:
-    """Returns the heads and the number of neurons of each layer, with the sizes of `config` instead of None."""
-    if value_head_size is None and config.value_head_size is None:
-        value_head_size = attention_head_size
-    heads = map(
-        Heads,
-        per_layer(num_attention_heads, "num_attention_heads", config.head_counts),
-        per_layer(attention_head_size, "attention_head_size", config.head_sizes),
-        per_layer(value_head_size, "value_head_size", config.value_head_sizes),
-    )
-    return list(zip(heads, per_layer(intermediate_size, "intermediate_size", config.neuron_counts), strict=True))
+def resized(config: FixedHeadBertConfig, **sizes: int | list[int] | None) -> list[tuple[Heads, int]]:
+    """Returns the heads and the number of neurons of each layer. See `to_fixed_head_bert` for `sizes`."""
+    if sizes.get("value_head_size") is None and config.value_head_size is None:
+        sizes["value_head_size"] = sizes.get("attention_head_size")
+    defaults = {
+        "num_attention_heads": config.head_counts,
+        "attention_head_size": config.head_sizes,
+        "value_head_size": config.value_head_sizes,
+        "intermediate_size": config.neuron_counts,
+    }
+    counts, head_sizes, value_sizes, neurons = (per_layer(sizes.get(name), name, x) for name, x in defaults.items())
+    return list(zip(map(Heads, counts, head_sizes, value_sizes), neurons, strict=True))
 
 
 def per_layer(value: int | list[int] | None, field: str, default: list[int]) -> list[int]:

@@ -78,15 +78,11 @@ def report_float32(source: object, model: PreTrainedModel):
 def without_load_report() -> Iterator[None]:
     """Context manager that silences transformers' report about missing and unexpected weights."""
     logger = logging.getLogger(modeling_utils.__name__)
-    logger.addFilter(drop)  # with a higher level, transformers would warn about tensor parallelism
+    logger.disabled = True  # with a higher level, transformers would warn about tensor parallelism
     try:
         yield
     finally:
-        logger.removeFilter(drop)
-
-
-def drop(_record: logging.LogRecord) -> bool:
-    return False
+        logger.disabled = False
 
 
 def stored_tensors(source: str | Path, **options) -> dict[str, StoredTensor]:

@@ -11,7 +11,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 import torch
-from helpers.tiny_checkpoints import SHAPE, TEXTS, save
+from helpers.tiny_checkpoints import SHAPE, TEXTS, save, save_sentence_model
 from helpers.tiny_models import UNEQUAL, model_of
 from transformers import AutoModel, AutoTokenizer
 
@@ -134,20 +134,11 @@ def test_unlabelled_rows(models, tmp_path):
     assert [model.name for model in twice.models] == [str(directory / "one")] * 2  # full paths instead of names
 
 
-def save_embedding_model(directory, mode):
-    torch.manual_seed(0)
-    save(model_of("Model", **SHAPE), directory)
-    prefix, modules = "sentence_transformers.models.", [("Transformer", ""), ("Pooling", "1_Pooling")]
-    listed = [{"idx": n, "path": path, "type": prefix + name} for n, (name, path) in enumerate(modules)]
-    (directory / "modules.json").write_text(json.dumps(listed))
-    (directory / "1_Pooling").mkdir()
-    (directory / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode": mode}))
-
-
 def test_embeddings_are_pooled(tmp_path):
     """Models and graphs use the pooling configured in their directories, and each text is a row."""
     for mode in ("mean", "cls"):
-        save_embedding_model(tmp_path / mode, mode)
+        torch.manual_seed(0)
+        save_sentence_model(model_of("Model", **SHAPE), tmp_path / mode, "Pooling", pooling={"pooling_mode": mode})
     export(tmp_path / "mean", tmp_path / "graphs")
     lines = [f"{text},{other},odd" for text, other in zip(TEXTS, TEXTS[::-1], strict=True)]
     (tmp_path / "rows.csv").write_text("\n".join(["sentence1,sentence2,label", *lines]) + "\n")
