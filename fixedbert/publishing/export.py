@@ -9,7 +9,7 @@ import json
 import logging
 import shutil
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -159,20 +159,36 @@ def loading_instructions(
 ) -> str:
     """Returns Python code in Markdown that runs the graph in the directory `name` on texts of any length."""
     file = GRAPH if runtime == "onnx" else OPENVINO_INT8 if int8 else OPENVINO
+    longest = min(max_tokens(graph.model.config), settings.max_seq_length or tokenizer.model_max_length)
+    names, precision = [EMBEDDING] if graph.pooling else graph.names, None if int8 else "f32"
+    code = loading_code(f"{name}/{file}", names, longest, settings, precision, graph.head == "ForMultipleChoice")
+    return f"```python\n{code}```\n"
+
+
+def loading_code(
+    file: str, names: Sequence[str], longest: int, settings: TextSettings, precision: str | None, pairs=False
+) -> str:
+    """
+    Returns Python code that runs the graph `file` of an exported directory on texts with at most `longest` tokens.
+
+    Args:
+        names: names of the outputs.
+        precision: OpenVINO's inference precision. If it is None, OpenVINO chooses.
+        pairs: whether the texts are the choices of a multiple choice model.
+    """
     texts = '["A text.", "A second text."]'
     if settings.prompt or settings.do_lower_case:
         text = f"({json.dumps(settings.prompt, ensure_ascii=False)} + text)" if settings.prompt else "text"
         texts = f"[{text}{'.lower()' if settings.do_lower_case else ''} for text in {texts}]"
-    code = LOADING[runtime].format(
-        directory=name,
-        file=f"{name}/{file}",
+    return LOADING["onnx" if file.endswith(".onnx") else "openvino"].format(
+        directory=Path(file).parents[1].as_posix(),
+        file=file,
         texts=texts,
-        longest=min(max_tokens(graph.model.config), settings.max_seq_length or tokenizer.model_max_length),
-        names=json.dumps([EMBEDDING] if graph.pooling else graph.names),
-        index="[None]" if graph.head == "ForMultipleChoice" else "",
-        options="" if int8 else ', {"INFERENCE_PRECISION_HINT": "f32"}',
+        longest=longest,
+        names=json.dumps([*names]),
+        index="[None]" if pairs else "",
+        options=f', {{"INFERENCE_PRECISION_HINT": "{precision}"}}' if precision else "",
     )
-    return f"```python\n{code}```\n"
 
 
 def check_options(runtime: str, int8: bool, calibration_file: str | Path | None):
