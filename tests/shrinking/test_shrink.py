@@ -20,7 +20,7 @@ from fixedbert.conversion.to_bert import to_bert
 from fixedbert.fine_tuning.distillation import DistillationTrainer
 from fixedbert.shrinking import serving
 from fixedbert.shrinking import shrink as shrinking
-from fixedbert.shrinking.budget import LayerSize
+from fixedbert.shrinking.budget import LayerPrices, LayerSize, Prices
 from fixedbert.shrinking.calibration import CalibrationData
 from fixedbert.shrinking.context import ShrinkContext, Target
 from fixedbert.shrinking.fisher_information import collect_statistics, layer_sizes
@@ -244,6 +244,9 @@ def test_models_that_cannot_be_shrunk(rows, tmp_path):
 
 def test_several_targets(large, rows, tmp_path, monkeypatch):
     """Several speedups give a directory each, from one collection of statistics, with the requested dtype."""
+    prices = LayerPrices(lambda heads: heads.num_heads * (heads.size + heads.value_size), lambda neurons: neurons)
+    table = Mock(prices=lambda shapes: Prices.of_model([prices] * 3, shapes, 0.0, "seconds"))
+    monkeypatch.setattr(shrinking, "latency_table", lambda _: table)
     monkeypatch.setattr("fixedbert.shrinking.context.measure_speedup", lambda *_: (3.0, 2.0, 1.5))
     options = {"speedup": [1.2, 1.5], "dtype": "bfloat16", "unpad_inputs": True}
     collect = Mock(wraps=shrinking.collect_statistics)
