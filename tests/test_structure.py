@@ -37,25 +37,25 @@ LAYER_OF = {name: number for number, names in enumerate(LAYERS) for name in name
 
 # Maximum number of lines of Python in each directory or file.
 BUDGETS = {
-    "fixedbert_cli.py": 254,
+    "fixedbert_cli.py": 256,
     "fixedbert": 448,  # files at the top of the package, without subpackages
-    "fixedbert/model": 1394,
-    "fixedbert/conversion": 1212,
+    "fixedbert/model": 1390,
+    "fixedbert/conversion": 1166,
     "fixedbert/data": 2149,
     "fixedbert/fine_tuning": 2906,
     "fixedbert/pretraining": 849,
-    "fixedbert/training": 1334,
-    "fixedbert/shrinking": 2207,
-    "fixedbert/comparison": 896,
+    "fixedbert/training": 1333,
+    "fixedbert/shrinking": 2293,
+    "fixedbert/comparison": 939,
     "fixedbert/inspection": 681,
-    "fixedbert/publishing": 848,
+    "fixedbert/publishing": 864,
     "fixedbert/support": 432,
     "experiments": 3679,
     "benchmarks": 2065,
     "soak": 526,
-    "tests": 14561,
+    "tests": 14562,
 }
-INSTALLED_BUDGET = 15610  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
+INSTALLED_BUDGET = 15706  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
 
 
 def module_of(file: Path) -> str:
