@@ -40,7 +40,7 @@ BUDGETS = {
     "fixedbert_cli.py": 256,
     "fixedbert": 448,  # files at the top of the package, without subpackages
     "fixedbert/model": 1390,
-    "fixedbert/conversion": 1166,
+    "fixedbert/conversion": 1177,
     "fixedbert/data": 2149,
     "fixedbert/fine_tuning": 2906,
     "fixedbert/pretraining": 849,
@@ -48,14 +48,14 @@ BUDGETS = {
     "fixedbert/shrinking": 2293,
     "fixedbert/comparison": 939,
     "fixedbert/inspection": 681,
-    "fixedbert/publishing": 864,
+    "fixedbert/publishing": 870,
     "fixedbert/support": 432,
     "experiments": 3679,
     "benchmarks": 2065,
     "soak": 526,
-    "tests": 14562,
+    "tests": 14839,
 }
-INSTALLED_BUDGET = 15706  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
+INSTALLED_BUDGET = 15723  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
 
 
 def module_of(file: Path) -> str:

@@ -91,6 +91,11 @@ def load_bert(source: str | Path, architecture: str | None = None, **hub_options
         InputError: If the model family is not supported, a file is corrupted, or tensors are missing, unexpected or
             have an invalid shape.
     """
+    if any(Path(source).glob("*.index")) or Path(f"{source}.index").is_file():
+        raise InputError(
+            f"{source}: TensorFlow checkpoints are not supported; convert it with transformers 4.57, in which "
+            "BertForPreTraining.from_pretrained accepts from_tf=True."
+        )
     if (Path(source) / "adapter_config.json").exists():  # transformers would load its base model instead
         raise InputError(f"{source}: this is an adapter; merge it into its base model with merge_and_unload in PEFT.")
     with reading(source, "use a complete checkpoint", "cannot load a BERT model from it"):

@@ -68,8 +68,8 @@ def bert_head_count(config: FixedHeadBertConfig) -> int:
         if width % heads == 0:
             return heads
     raise InputError(
-        f"a BERT of width {width} cannot have {number} or more heads of size {size} or more; export the FixedHeadBert "
-        "to ONNX instead, or prune its heads."
+        f"{number} heads of size {size} do not fit in a BERT of width {width}; shrink them, or export the model "
+        "to ONNX instead."
     )
 
 

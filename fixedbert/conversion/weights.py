@@ -1,6 +1,7 @@
 """Loads weights without running code from the checkpoint, and checks that no weight of the base model is missing."""
 
 import logging
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import reduce
@@ -20,6 +21,9 @@ from ..support.files import read_json_object
 FILES = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
 FLOATS = {"F16": torch.float16, "BF16": torch.bfloat16, "F32": torch.float32, "F64": torch.float64}
 FLOATS |= {str(dtype): dtype for dtype in FLOATS.values()}
+# transformers replaces PreTrainedModel.tie_weights while it loads a model. Concurrent loads can leave it replaced, and
+# embeddings of models loaded later would not be tied.
+LOADING = threading.RLock()
 OPTIONAL = ("pooler", "decoder")  # parts of a base model that some task heads do not use
 
 
@@ -51,7 +55,7 @@ def load_body(model_class: Any, source: str | Path, config: PreTrainedConfig, **
     if "dtype" not in options:
         options["dtype"] = highest_precision(config, stored)
     options |= {"config": config, "output_loading_info": True, "ignore_mismatched_sizes": True}
-    with without_load_report():
+    with LOADING, without_load_report():
         model, info = model_class.from_pretrained(source, **options)
     empty = {name for name, tensor in stored.items() if 0 in tensor.shape}  # from layers without heads
     buffers = {name.rpartition(".")[2] for name, _ in model.named_buffers()}  # may be in old files

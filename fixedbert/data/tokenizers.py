@@ -60,7 +60,7 @@ def load_tokenizer(name_or_path: str | None, do_lower_case: bool | None = None, 
             tokenizer = AutoTokenizer.from_pretrained(name_or_path, **{"trust_remote_code": False} | options)
         # If there are no tokenizer files, transformers 5 returns a tokenizer that contains only special tokens.
         if len(tokenizer) <= len(tokenizer.all_special_tokens):
-            raise InputError(f"{name_or_path}: tokenizer not found; save it there or set `tokenizer_name`.")
+            raise InputError(f"{name_or_path}: tokenizer not found; save it there with `save_pretrained`.")
     if not tokenizer.is_fast:
         raise InputError(
             f"{name_or_path}: {type(tokenizer).__name__} is not supported because it has no fast implementation; use "

@@ -192,8 +192,8 @@ def padding_mask(attention_mask, outputs: torch.Tensor) -> torch.Tensor | None:
 
 
 def is_symbolic(x: torch.Tensor) -> bool:
-    """Returns True if tensor values cannot be read: while tracing, or on the meta device."""
-    return is_tracing(x) or x.is_meta
+    """Returns True if tensor values cannot be read: while tracing, on the meta device, or inside vmap."""
+    return is_tracing(x) or x.is_meta or torch._C._functorch.is_batchedtensor(x)
 
 
 def may_be_true(mask: torch.Tensor) -> bool:

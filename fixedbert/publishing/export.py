@@ -158,7 +158,7 @@ def loading_instructions(
     graph: Graph, name: str, tokenizer: PreTrainedTokenizerBase, settings: TextSettings, runtime: str, int8: bool
 ) -> str:
     """Returns Python code in Markdown that runs the graph in the directory `name` on texts of any length."""
-    file = GRAPH if runtime == "onnx" else OPENVINO_INT8 if int8 else OPENVINO
+    file = {"onnx": (GRAPH, QUANTIZED), "openvino": (OPENVINO, OPENVINO_INT8)}[runtime][int8]
     longest = min(max_tokens(graph.model.config), settings.max_seq_length or tokenizer.model_max_length)
     names, precision = [EMBEDDING] if graph.pooling else graph.names, None if int8 else "f32"
     code = loading_code(f"{name}/{file}", names, longest, settings, precision, graph.head == "ForMultipleChoice")
@@ -262,8 +262,10 @@ def write_graphs(
             quantize(file, quantized)
         else:
             quantize_openvino(file, quantized, calibration)
-        difference = largest_difference(expected, load(quantized), batches)
-        summary += f"; {quantized.name}, {graph_size(quantized):.1f} MB, largest difference {difference:.1g}"
+        name = EMBEDDING if graph.pooling else graph.names[0]  # not the hidden states behind an embedding
+        expected = [outputs[-1:] if graph.pooling else outputs[:1] for outputs in expected]
+        difference = largest_difference(expected, load(quantized), batches, name)
+        summary += f"; {quantized.name}, {graph_size(quantized):.1f} MB, largest difference of {name} {difference:.1g}"
     return summary
 
 
@@ -334,13 +336,17 @@ def graph_size(file: Path) -> float:
     return sum(path.stat().st_size for path in {file, *file.parent.glob(f"{file.stem}.bin")}) / 1e6
 
 
-def largest_difference(expected: list[list[Tensor]], graph: OnnxModel | OpenVinoModel, batches: list[Batch]) -> float:
+def largest_difference(
+    expected: list[list[Tensor]], graph: OnnxModel | OpenVinoModel, batches: list[Batch], name: str | None = None
+) -> float:
     """
     Returns the largest difference between the expected and actual outputs of a graph, or NaN if any output is NaN.
+    With `name`, only this output is compared.
 
     Differences are absolute where the expected value is between -1 and 1, and relative elsewhere.
     """
-    actual = [graph(**batch).values() for batch in batches]
+    outputs = [graph(**batch) for batch in batches]
+    actual = [[output[name]] if name else output.values() for output in outputs]
     pairs = [pair for tensors in zip(expected, actual, strict=True) for pair in zip(*tensors, strict=True)]
     return float(torch.stack([((a - b).abs() / a.abs().clamp(min=1)).max() for a, b in pairs]).max())
 

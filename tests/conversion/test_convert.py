@@ -97,11 +97,18 @@ def pickle_with_code(checkpoint: Path):
     (checkpoint / "pytorch_model.bin").write_bytes(code)
 
 
+def tensorflow(checkpoint: Path):
+    for file in checkpoint.iterdir():
+        file.unlink()
+    (checkpoint / "bert_model.ckpt.index").touch()
+
+
 @pytest.mark.parametrize(
     "damage, message",
     [
         (truncate, "cannot load a BERT model"),
         (pickle_with_code, "cannot load a BERT model"),
+        (tensorflow, "TensorFlow checkpoints are not supported; convert it with transformers 4.57"),
         (partial(configure, model_type="gpt2"), "model_type 'gpt2' is not supported"),
         (partial(configure, quantization_config={"quant_method": "bitsandbytes", "load_in_4bit": True}), "quantized"),
     ],

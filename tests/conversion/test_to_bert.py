@@ -60,7 +60,7 @@ def test_every_task_head_becomes_bert(head):
 @pytest.mark.parametrize(
     "changes, message",
     [
-        ({"num_attention_heads": 5}, "a BERT of width 32 cannot have 5 or more heads of size 6"),
+        ({"num_attention_heads": 5}, "5 heads of size 6 do not fit in a BERT of width 32"),
         ({"num_attention_heads": 4, "qk_norm": True}, "qk_norm"),
         ({"num_attention_heads": 4, "pooler_hidden_act": "relu"}, "pooler_hidden_act"),
     ],

@@ -136,10 +136,19 @@ def test_masks_of_four_dimensions():
 
 @pytest.mark.parametrize("unpad_inputs", [False, True])
 def test_inputs_without_readable_values(unpad_inputs):
-    """The model runs on the meta device."""
+    """The model runs on the meta device, and vmap over rows computes the same as a batch."""
     model = model_of("ForMaskedLM", unpad_inputs=unpad_inputs, sparse_prediction=unpad_inputs).eval()
     inputs = inputs_of("ForMaskedLM", labels=True) | {"position_ids": torch.arange(L).repeat(B, 1)}
     del inputs["attention_mask"]  # transformers would read its values
+    labels = inputs.pop("labels")
     model.sparse_prediction = False
-    outputs = model.to("meta").train()(**{name: x.to("meta") for name, x in inputs.items()})
+    expected = model(**inputs).logits
+    state = dict(model.named_parameters())
+
+    def logits(text):
+        return torch.func.functional_call(model, state, (), {name: x[None] for name, x in text.items()}).logits[0]
+
+    assert torch.allclose(torch.func.vmap(logits)(inputs), expected, atol=1e-4)
+    on_meta = {name: x.to("meta") for name, x in inputs.items()}
+    outputs = model.to("meta").train()(**on_meta, labels=labels.to("meta"))
     assert outputs.logits.shape == (B, L, V) and outputs.loss.shape == ()

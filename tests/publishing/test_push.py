@@ -5,17 +5,15 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
-from typing import ClassVar
 
 import pytest
 import torch
+from helpers import ROOT
+from helpers.fake_hub import FakeHub
 from helpers.tiny_models import HEADS, UNEQUAL, inputs_of, model_of
-from helpers.tiny_tasks import glue, write_model
+from helpers.tiny_tasks import glue_arguments, write_model
 from huggingface_hub import ModelCard, constants
-from huggingface_hub.errors import HTTPError
-from huggingface_hub.utils import filter_repo_objects
-from transformers import AutoConfig, BertConfig, BertModel, BertTokenizer, Trainer
+from transformers import AutoConfig, BertConfig, BertModel, BertTokenizer
 
 import fixedbert
 from fixedbert.model.configuration_fixed_head_bert import AUTO_MAP
@@ -29,42 +27,19 @@ sys.modules["fixedbert"] = None  # importing it raises ModuleNotFoundError
 """
 
 
-class FakeApi:
-    """Stand-in for HfApi that keeps the files of one repository. Only the token "hf_write" has write access."""
-
-    endpoint, private = "https://hub", False
-    files: ClassVar[dict[str, bytes]] = {}
-    requests: ClassVar[list[str]] = []
-
-    def __init__(self, token: str):
-        self.token = token
-
-    def create_repo(self, repo_id: str, private: bool | None, exist_ok: bool) -> SimpleNamespace:
-        self.requests.append("create_repo")
-        if self.token != "hf_write":
-            raise HTTPError("403 Forbidden")
-        return SimpleNamespace(repo_id=repo_id)
-
-    def model_info(self, repo_id: str) -> SimpleNamespace:
-        return SimpleNamespace(private=self.private)
-
-    def upload_folder(self, *, repo_id, folder_path, commit_message, allow_patterns, ignore_patterns, delete_patterns):
-        self.requests.append(commit_message)
-        local = [file.relative_to(folder_path).as_posix() for file in folder_path.rglob("*") if file.is_file()]
-        for name in filter_repo_objects([*self.files], allow_patterns=delete_patterns):
-            del self.files[name]
-        for name in filter_repo_objects(local, allow_patterns=allow_patterns, ignore_patterns=ignore_patterns):
-            self.files[name] = (folder_path / name).read_bytes()
-        return SimpleNamespace(commit_url=f"{self.endpoint}/{repo_id}/commit/1")
+@pytest.fixture
+def hub():
+    with FakeHub() as hub:
+        yield hub
 
 
 @pytest.fixture
-def online(monkeypatch) -> type[FakeApi]:
-    """Replaces HfApi with an empty FakeApi."""
-    monkeypatch.setattr(FakeApi, "files", {})
-    monkeypatch.setattr(FakeApi, "requests", [])
-    monkeypatch.setattr("fixedbert.publishing.push.HfApi", FakeApi)
-    return FakeApi
+def online(hub, monkeypatch):
+    """Fake Hub that this process uses in place of the Hugging Face Hub."""
+    fields = {"ENDPOINT": hub.url, "HF_HUB_OFFLINE": False, "HF_HUB_DISABLE_XET": True}
+    for name, value in fields.items():
+        monkeypatch.setattr(constants, name, value)
+    return hub
 
 
 @pytest.fixture
@@ -109,9 +84,6 @@ inputs, expected = torch.load("expected.pt")
 model = transformers.AutoModelForPreTraining.from_pretrained("model", trust_remote_code=True).eval()
 assert type(model).__module__.startswith("transformers_modules."), type(model)
 assert torch.equal(model(**inputs).prediction_logits, expected)
-for name, reference in {AUTO_MAP}.items():
-    opened = getattr(transformers, name).from_pretrained("model", trust_remote_code=True)
-    assert type(opened).__name__ == reference.split(".")[1], type(opened)
 """
     environment = {**os.environ, "HF_MODULES_CACHE": str(tmp_path / "modules"), "PYTHONPATH": ""}
     command = [sys.executable, "-c", program]
@@ -119,38 +91,69 @@ for name, reference in {AUTO_MAP}.items():
     assert done.returncode == 0, done.stderr[-3000:]
 
 
-def test_failed_upload_of_a_script(folder, download, tmp_path, monkeypatch):
-    """If the upload at the end of a run fails, the output directory is complete."""
+@pytest.mark.slow
+def test_pushed_model_loads_without_fixedbert(hub, folder, tmp_path):
+    """Every Auto class loads a pushed model with trust_remote_code alone, and saving it again keeps the code."""
+    command = ["push", str(folder), "user/model", "--license", "cc0-1.0", "--commit_message", "First"]
+    done = hub.run([sys.executable, "-m", "fixedbert", *command], tmp_path / "home", "hf_write")
+    assert done.returncode == 0 and f"{hub.url}/user/model/commit/" in done.stdout, done.stderr
+    assert [commit.message for commit in hub.repositories["user/model"]][1:] == ["First"]
+    files = hub.files("user/model")
+    assert files["model.safetensors"] == (folder / "model.safetensors").read_bytes()
 
-    def fail(*args, **kwargs):
-        raise HTTPError("500 Internal Server Error")
+    program = f"""{WITHOUT_FIXEDBERT}
+import transformers
+for name, reference in {AUTO_MAP}.items():
+    opened = getattr(transformers, name).from_pretrained("user/model", trust_remote_code=True)
+    assert type(opened).__name__ == reference.split(".")[1], type(opened)
+saved = {str(tmp_path / "saved")!r}
+transformers.AutoModelForPreTraining.from_pretrained("user/model", trust_remote_code=True).save_pretrained(saved)
+transformers.AutoModelForMaskedLM.from_pretrained(saved, trust_remote_code=True)
+"""
+    done = hub.run(program, tmp_path / "home", PYTHONPATH="")
+    assert done.returncode == 0, done.stderr[-3000:]
 
-    for name in ("init_hf_repo", "_push_from_checkpoint"):
-        monkeypatch.setattr(Trainer, name, lambda *args, **kwargs: None)
-    monkeypatch.setattr(Trainer, "push_to_hub", fail)
-    with pytest.raises(InputError, match="rte is complete, but the upload failed: 500"):
-        glue(str(folder), download, tmp_path / "rte", "--do_train", "--max_steps", "1", "--push_to_hub")
-    assert (tmp_path / "rte" / "model.safetensors").exists()
+
+@pytest.mark.slow
+def test_script_pushes_its_results_and_no_token(hub, folder, download, tmp_path):
+    """--push_to_hub uploads weights, code and a model card with the results, and writes the token to no file."""
+    arguments = glue_arguments(str(folder), download, tmp_path / "rte", "--do_train", "--do_eval", "--max_steps", "1")
+    more = ["--push_to_hub", "--hub_model_id", "organization/rte", "--hub_token", "hf_write"]
+    done = hub.run([sys.executable, str(ROOT / "run_glue.py"), *arguments, *more], tmp_path / "home")
+    assert done.returncode == 0, done.stderr[-3000:]
+    files = hub.files("organization/rte")
+    assert CODE | {"README.md", "model.safetensors", "all_results.json", "tokenizer.json"} < files.keys()
+    assert not any(b"hf_write" in content for content in files.values())
+    assert not any(b"hf_write" in file.read_bytes() for file in (tmp_path / "rte").rglob("*") if file.is_file())
+    card = ModelCard(files["README.md"].decode())
+    assert {entry.dataset_name for entry in card.data.eval_results} == {"GLUE rte, from files"}
+    assert "seed 42" in card.content
+    assert 'from_pretrained("organization/rte")' in card.content and str(tmp_path) not in card.content
+
+    arguments[arguments.index("--output_dir") + 1] = str(tmp_path / "again")
+    hub.fail("POST", "/commit/", status=500, times=9)
+    failed = hub.run([sys.executable, str(ROOT / "run_glue.py"), *arguments, *more], tmp_path / "home")
+    assert failed.returncode == 1 and "is complete, but the upload failed" in failed.stderr
+    assert (tmp_path / "again" / "model.safetensors").exists()
 
 
 def test_private_is_not_public(online, folder):
     """--private never uploads weights to a public repository."""
+    online.create("user/model")
     with pytest.raises(InputError, match="this repository is public"):
         push(folder, "--license", "mit", "--private")
-    assert not online.files
+    assert "model.safetensors" not in online.files("user/model")
 
 
 def test_only_files_of_a_model_are_uploaded(online, folder):
     """Pickles, checkpoints and secrets are not uploaded, and old weights on the Hub are deleted."""
-    online.files |= {
-        "model.safetensors.index.json": b"{}",
-        "model-00001-of-00002.safetensors": b"old",
-        "figure.png": b"mine",
-    }
+    online.create("user/model")
+    old = {"model.safetensors.index.json": b"{}", "model-00001-of-00002.safetensors": b"old", "figure.png": b"mine"}
+    online.commit("user/model", old)
     for name in ("secret.env", "train.pickle", "tf_model.h5"):
         (folder / name).write_text("secret")
     push(folder, "--license", "mit")
-    assert online.files.keys() == {
+    assert online.files("user/model").keys() - {".gitattributes"} == {
         *CODE, "README.md", "config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json",
         "all_results.json", "figure.png",
     }  # fmt: skip
@@ -163,7 +166,7 @@ def test_license_of_the_card(online, folder):
     assert not online.requests
     (folder / "README.md").write_text("---\ntags: [a]\nodd: {x: 1}\n---\n# Mine\n")
     push(folder, "--license", "mit")
-    card = ModelCard(online.files["README.md"].decode())
+    card = ModelCard(online.files("user/model")["README.md"].decode())
     assert (card.data.license, card.data.tags, card.data.odd) == ("mit", ["a"], {"x": 1}) and "# Mine" in card.text
 
 
@@ -175,14 +178,14 @@ def test_dry_run(online, folder, capsys):
     listed = capsys.readouterr().out.splitlines()[1:]
     assert not online.requests and not (folder / "README.md").exists()
     push(folder, "--license", "mit")
-    assert {*listed} == online.files.keys()
+    assert {*listed} == online.files("user/model").keys() - {".gitattributes"}
 
 
 def test_token_without_write_access(online, folder):
     """A read-only token raises an error before a repository is created."""
-    with pytest.raises(InputError, match="user/model: the upload to .* failed: 403 Forbidden"):
+    with pytest.raises(InputError, match="user/model: the upload to .* failed: .*403 Forbidden"):
         push(folder, "--license", "mit", token="hf_read")
-    assert online.requests == ["create_repo"]
+    assert "user/model" not in online.repositories
 
 
 def test_other_models_are_refused(online, folder):
@@ -194,18 +197,20 @@ def test_other_models_are_refused(online, folder):
     assert not online.requests
 
 
-def test_conversion_reads_from_the_hub(tmp_path, vocabulary):
-    """fixedbert convert with a Hub id reads weights, tokenizer and license from the cache of the Hub."""
-    repository = Path(constants.HF_HUB_CACHE) / "models--user--bert"
-    bert = repository / "snapshots" / "0123"
+@pytest.mark.slow
+def test_conversion_reads_from_the_hub(hub, tmp_path, vocabulary):
+    """fixedbert convert with a Hub id downloads weights, tokenizer and license."""
     tokenizer = BertTokenizer(vocab=vocabulary)
     shape = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 37}
-    BertModel(BertConfig(vocab_size=len(tokenizer), **shape)).save_pretrained(bert)
-    tokenizer.save_pretrained(bert)
-    (bert / "README.md").write_text("---\nlicense: mit\n---\n# bert\n")
-    (repository / "refs").mkdir()
-    (repository / "refs" / "main").write_text("0123")
-    main(["convert", "user/bert", "--output_dir", str(tmp_path / "out"), "--attention_head_size", "16"])
+    BertModel(BertConfig(vocab_size=len(tokenizer), **shape)).save_pretrained(tmp_path / "bert")
+    tokenizer.save_pretrained(tmp_path / "bert")
+    (tmp_path / "bert" / "README.md").write_text("---\nlicense: mit\n---\n# bert\n")
+    hub.create("user/bert")
+    files = [file for file in (tmp_path / "bert").rglob("*") if file.is_file()]
+    hub.commit("user/bert", {file.relative_to(tmp_path / "bert").as_posix(): file.read_bytes() for file in files})
+    command = [sys.executable, "-m", "fixedbert", "convert", "user/bert", "--output_dir", str(tmp_path / "out")]
+    done = hub.run([*command, "--attention_head_size", "16"], tmp_path / "home")
+    assert done.returncode == 0, done.stderr[-3000:]
     card = ModelCard.load(tmp_path / "out" / "README.md")
     assert card.data.base_model == "user/bert" and card.data.license == "mit"
     assert (tmp_path / "out" / "tokenizer.json").exists()

@@ -1,0 +1,246 @@
+"""A minimal Hugging Face Hub on localhost, for tests with the client of huggingface_hub."""
+
+import base64
+import hashlib
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+Files = dict[str, bytes]
+NAMESPACES = ("user", "organization")
+TOKENS = {"hf_write": "write", "hf_read": "read"}
+
+
+@dataclass(frozen=True)
+class Commit:
+    """A commit with all files of the repository."""
+
+    message: str
+    files: Files
+
+    @property
+    def sha(self) -> str:
+        return hashlib.sha1(repr((self.message, sorted(self.files.items()))).encode()).hexdigest()
+
+
+class Refusal(Exception):
+    """Raised to answer a request with an HTTP error."""
+
+    def __init__(self, status: int, message: str, code: str = "", **content: str):
+        super().__init__(message)
+        self.status, self.content = status, {"error": message, **content}
+        self.headers = {"X-Error-Message": message, "X-Error-Code": code}
+
+
+def git_sha(data: bytes) -> str:
+    return hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
+
+
+class FakeHub:
+    """
+    Context manager that serves a Hub at `url`.
+
+    Attributes:
+        repositories: Commits in each repository, oldest first.
+        requests: Method and path of each request.
+    """
+
+    def __init__(self):
+        self.repositories: dict[str, list[Commit]] = {}
+        self.private: set[str] = set()
+        self.requests: list[tuple[str, str]] = []
+        self.faults: list[tuple[str, str, int]] = []
+
+    def __enter__(self) -> "FakeHub":
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server.hub = self
+        self.url = f"http://127.0.0.1:{self.server.server_port}"
+        threading.Thread(target=self.server.serve_forever, args=(0.02,), daemon=True).start()
+        return self
+
+    def __exit__(self, *error):
+        self.server.shutdown()
+        self.server.server_close()
+
+    def create(self, repository: str, private: bool = False):
+        self.repositories[repository] = [Commit("initial commit", {".gitattributes": b""})]
+        if private:
+            self.private.add(repository)
+
+    def commit(self, repository: str, changes: dict[str, bytes | None], message: str = "Change") -> str:
+        """Adds a commit and returns its sha. A file whose content is None is deleted."""
+        files = self.files(repository) | changes
+        commit = Commit(message, {path: data for path, data in files.items() if data is not None})
+        self.repositories[repository].append(commit)
+        return commit.sha
+
+    def files(self, repository: str) -> Files:
+        """Returns the files in the latest commit."""
+        return dict(self.repositories[repository][-1].files)
+
+    def fail(self, method: str, path_regex: str, status: int, times: int = 1):
+        """Answers the next `times` matching requests with an error."""
+        self.faults += [(method, path_regex, status)] * times
+
+    def environment(self, home: Path, token: str | None = None, **variables: str) -> dict[str, str]:
+        """Returns environment variables for a process that uses only this Hub, with its cache in `home`."""
+        hub_variable = re.compile("(HF|HUGGING_?FACE(_HUB)?|TRANSFORMERS)_.*|.*_proxy", re.IGNORECASE)
+        kept = {name: value for name, value in os.environ.items() if not hub_variable.fullmatch(name)}
+        settings = {
+            "HF_ENDPOINT": self.url,
+            "HF_HOME": str(home),
+            "HF_HUB_OFFLINE": "0",
+            "HF_HUB_DISABLE_XET": "1",
+            "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+            "HF_HUB_DISABLE_TELEMETRY": "1",
+            "NO_PROXY": "127.0.0.1",
+            "OMP_NUM_THREADS": "1",
+        }
+        return kept | settings | ({"HF_TOKEN": token} if token else {}) | variables
+
+    def run(
+        self, program: str | Sequence[str], home: Path, token: str | None = None, **variables: str
+    ) -> subprocess.CompletedProcess:
+        """Runs Python code, or a command if `program` is a list, in a process that uses this Hub."""
+        command = [sys.executable, "-c", program] if isinstance(program, str) else program
+        environment = self.environment(home, token, **variables)
+        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Handles one request to the Hub."""
+
+    protocol_version = "HTTP/1.1"
+    wbufsize = -1  # sends headers and body in one packet
+    disable_nagle_algorithm = True
+
+    def handle_request(self):
+        self.hub: FakeHub = self.server.hub
+        path = unquote(urlsplit(self.path).path)
+        self.hub.requests.append((self.command, path))
+        self.body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        try:
+            for fault in self.hub.faults:
+                if fault[0] == self.command and re.search(fault[1], path):
+                    self.hub.faults.remove(fault)
+                    raise Refusal(fault[2], "Simulated fault")
+            content, headers = self.answer(path)
+            status = 200
+        except Refusal as refusal:
+            status, content, headers = refusal.status, refusal.content, refusal.headers
+        data = content if isinstance(content, bytes) else json.dumps(content).encode()
+        self.send_response(status)
+        for name, value in {**headers, "Content-Length": str(len(data))}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(data)
+
+    do_GET = do_HEAD = do_POST = handle_request
+
+    def log_message(self, *arguments):
+        pass
+
+    def answer(self, path: str) -> tuple[object, dict[str, str]]:
+        for route, respond in ROUTES:
+            if match := re.fullmatch(route, path):
+                answer = respond(self, **match.groupdict())
+                return answer if isinstance(answer, tuple) else (answer, {})
+        raise Refusal(404, f"Not found: {self.command} {path}")
+
+    def role(self) -> str | None:
+        """Returns the role of the request's token: write, read, or None without a token."""
+        if "Authorization" not in self.headers:
+            return None
+        token = self.headers["Authorization"].removeprefix("Bearer ")
+        if token not in TOKENS:
+            raise Refusal(401, "Invalid credentials in Authorization header")
+        return TOKENS[token]
+
+    def check_write_access(self, namespace: str):
+        if self.role() is None:
+            raise Refusal(401, "Invalid username or password.")
+        if self.role() != "write" or namespace not in NAMESPACES:
+            raise Refusal(403, f'You don\'t have the rights to create a model under the namespace "{namespace}"')
+
+    def readable(self, repository: str, revision: str = "main") -> Commit:
+        if repository not in self.hub.repositories or (repository in self.hub.private and self.role() is None):
+            raise Refusal(404 if self.role() else 401, "Repository not found", "RepoNotFound")
+        for commit in reversed(self.hub.repositories[repository]):
+            if revision in ("main", commit.sha):
+                return commit
+        raise Refusal(404, f"Invalid rev id: {revision}", "RevisionNotFound")
+
+    def whoami(self) -> object:
+        return {"type": "user", "name": NAMESPACES[0], "orgs": [], "auth": {"accessToken": {"role": self.role()}}}
+
+    def create(self) -> object:
+        request = json.loads(self.body)
+        namespace = request.get("organization") or NAMESPACES[0]
+        self.check_write_access(namespace)
+        repository = f"{namespace}/{request['name']}"
+        if repository in self.hub.repositories:
+            raise Refusal(409, "You already created this model repo", url=f"{self.hub.url}/{repository}")
+        self.hub.create(repository, private=bool(request.get("private")) or request.get("visibility") == "private")
+        return {"name": repository, "url": f"{self.hub.url}/{repository}"}
+
+    def validate_card(self) -> object:
+        return {"errors": [], "warnings": []}
+
+    def model_info(self, repository: str, revision: str | None) -> object:
+        commit = self.readable(repository, revision or "main")
+        files = [{"rfilename": path} for path in commit.files]
+        private = repository in self.hub.private
+        return {"id": repository, "sha": commit.sha, "private": private, "tags": [], "siblings": files}
+
+    def tree(self, repository: str, revision: str) -> object:
+        files = self.readable(repository, revision).files
+        return [{"type": "file", "path": p, "size": len(x), "oid": git_sha(x)} for p, x in files.items()]
+
+    def preupload(self, repository: str) -> object:
+        self.check_write_access(repository.split("/")[0])
+        present = self.readable(repository).files
+        answers = []
+        for file in json.loads(self.body)["files"]:
+            path = file["path"]
+            known = {"oid": git_sha(present[path])} if path in present else {}  # the client skips unchanged files
+            answers.append({"path": path, "uploadMode": "regular", "shouldIgnore": False, **known})
+        return {"files": answers}
+
+    def add_commit(self, repository: str) -> object:
+        header, *operations = [json.loads(line) for line in self.body.splitlines() if line]
+        changes: dict[str, bytes | None] = {}
+        for operation in operations:
+            value = operation["value"]
+            changes[value["path"]] = base64.b64decode(value["content"]) if operation["key"] == "file" else None
+        sha = self.hub.commit(repository, changes, header["value"]["summary"])
+        url = f"{self.hub.url}/{repository}/commit/{sha}"
+        return {"success": True, "commitOid": sha, "commitUrl": url, "hookOutput": ""}
+
+    def resolve(self, repository: str, revision: str, path: str) -> tuple[object, dict[str, str]]:
+        commit = self.readable(repository, revision)
+        if path not in commit.files:
+            raise Refusal(404, "Entry not found", "EntryNotFound")
+        data = commit.files[path]
+        return data, {"X-Repo-Commit": commit.sha, "ETag": f'"{git_sha(data)}"'}
+
+
+MODEL, REVISION = "(?P<repository>[^/]+/[^/]+)", "(?P<revision>[^/]+)"
+ROUTES: list[tuple[str, Callable]] = [
+    ("/api/whoami-v2", Handler.whoami),
+    ("/api/repos/create", Handler.create),
+    ("/api/validate-yaml", Handler.validate_card),
+    (f"/api/models/{MODEL}(/revision/{REVISION})?", Handler.model_info),
+    (f"/api/models/{MODEL}/tree/{REVISION}", Handler.tree),
+    (f"/api/models/{MODEL}/preupload/main", Handler.preupload),
+    (f"/api/models/{MODEL}/commit/main", Handler.add_commit),
+    (f"/{MODEL}/resolve/{REVISION}/(?P<path>.+)", Handler.resolve),
+]
