@@ -20,19 +20,24 @@ from .support.errors import InputError
 
 if TYPE_CHECKING:
     from .comparison.compare import compare as compare
+    from .comparison.report import Comparison as Comparison
     from .conversion.convert import convert as convert
     from .fine_tuning.glue import fine_tune_glue as fine_tune_glue
     from .fine_tuning.squad import fine_tune_squad as fine_tune_squad
     from .inspection.inspect import inspect as inspect
+    from .inspection.results import Inspection as Inspection
+    from .planning import Plan as Plan
     from .planning import plan as plan
     from .pretraining.pretrain import pretrain as pretrain
     from .publishing.export import export as export
     from .publishing.push import push as push
+    from .shrinking.report import ShrinkResult as ShrinkResult
     from .shrinking.shrink import shrink as shrink
+    from .training.output import Trained as Trained
 
 __version__ = "0.1.0"
 
-# Modules of the functions. They are imported on first use, because importing them takes seconds.
+# Modules of functions and result classes. They are imported on first use, because importing them takes seconds.
 LAZY = {
     "pretrain": "pretraining.pretrain",
     "fine_tune_glue": "fine_tuning.glue",
@@ -44,6 +49,11 @@ LAZY = {
     "push": "publishing.push",
     "inspect": "inspection.inspect",
     "plan": "planning",
+    "Trained": "training.output",
+    "ShrinkResult": "shrinking.report",
+    "Comparison": "comparison.report",
+    "Inspection": "inspection.results",
+    "Plan": "planning",
 }
 
 # Excludes LAZY, so that `from fixedbert import *` is fast and does not shadow the standard library's `inspect`.
