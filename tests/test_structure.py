@@ -38,7 +38,7 @@ LAYER_OF = {name: number for number, names in enumerate(LAYERS) for name in name
 # Maximum number of lines of Python in each directory or file.
 BUDGETS = {
     "fixedbert_cli.py": 256,
-    "fixedbert": 448,  # files at the top of the package, without subpackages
+    "fixedbert": 458,  # files at the top of the package, without subpackages
     "fixedbert/model": 1390,
     "fixedbert/conversion": 1177,
     "fixedbert/data": 2149,
@@ -53,9 +53,9 @@ BUDGETS = {
     "experiments": 3679,
     "benchmarks": 2065,
     "soak": 526,
-    "tests": 14839,
+    "tests": 14840,
 }
-INSTALLED_BUDGET = 15723  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
+INSTALLED_BUDGET = 15733  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
 
 
 def module_of(file: Path) -> str:
