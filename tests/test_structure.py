@@ -44,7 +44,7 @@ BUDGETS = {
     "fixedbert/data": 2149,
     "fixedbert/fine_tuning": 2906,
     "fixedbert/pretraining": 849,
-    "fixedbert/training": 1333,
+    "fixedbert/training": 1334,
     "fixedbert/shrinking": 2293,
     "fixedbert/comparison": 939,
     "fixedbert/inspection": 681,
@@ -55,7 +55,7 @@ BUDGETS = {
     "soak": 526,
     "tests": 14840,
 }
-INSTALLED_BUDGET = 15733  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
+INSTALLED_BUDGET = 15734  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
 
 
 def module_of(file: Path) -> str:
