@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 import torch
 
-from experiments.head_size.tasks import CLASSES, train_synthetic
+from experiments.head_size.tasks import CLASSES, TASKS, memorise
 from experiments.head_size.tasks.average import Average
 from experiments.head_size.tasks.extremes import Extremes
 from experiments.head_size.tasks.memorise import grid_value, train_memorise
@@ -267,18 +267,14 @@ def test_divergence_counts_examples(monkeypatch):
     assert caught.value.examples == 5 * 16 + 3 * 32
 
 
-def small(name: str, series: str, point: int, rate: float, **stage):
-    run = load_study(name, "tiny").run(series, point, rate, 1)
-    return replace(run, pretraining=[{**run.pretraining[0], **stage}])
-
-
 @pytest.mark.parametrize("name", STUDIES)
 def test_runs_leave_records(name, tmp_path):
     """Every series trains with its settings and records the metrics and counts that reports need."""
     study = load_study(name, "tiny")
     for series in study.series:
         stage = {"total_train_batch_size": 16 if name == "memorise" else 4, "max_steps": 12}
-        run = small(name, series, 1, 0.003, **stage)
+        run = study.run(series, 1, 0.003, 1)
+        run = replace(run, pretraining=[{**run.pretraining[0], **stage}])
         record = execute(run, tmp_path / series.replace(" ", "-").replace("/", ""), DataSources())
         assert record["results"]["loss"] is not None
         assert record["value_head_size"] == run.config.value_head_sizes[0]
@@ -289,33 +285,20 @@ def test_runs_leave_records(name, tmp_path):
 
 
 @pytest.mark.parametrize("name", STUDIES)
-def test_shapes_of_a_seed_see_equal_data(name, monkeypatch):
+def test_shapes_of_a_seed_see_equal_data(name):
     """For a given seed and stage, all shapes see the same examples in the same order."""
-    seen: list[torch.Tensor] = []
-
-    def fit(config, context, queries, labels, *settings):
-        seen.extend([context, queries, labels])
-        return None, True, 1
-
-    def examples(task, rows, generator):
-        inputs, target = original(task, rows, generator)
-        seen.extend([*inputs, target])
-        return inputs, target
-
-    if name == "memorise":
-        monkeypatch.setattr("experiments.head_size.tasks.memorise.fit", fit)
-    else:
-        original = CLASSES[name].examples
-        monkeypatch.setattr(CLASSES[name], "examples", examples)
-        monkeypatch.setattr("experiments.head_size.tasks.training.EVALUATION_EXAMPLES", 64)
     study, by_stage = load_study(name, "tiny"), {}
     for series, shapes in study.shapes.items():
         for point, seed in itertools.product((0, len(shapes) - 1), (1, 2)):
-            run = small(name, series, point, 0.003, total_train_batch_size=16, max_steps=3)
-            train_synthetic(name, run.config, run.pretraining[0], run.learning_rate, seed)
-            stage = (seed, *run.pretraining[0].items())
-            first = by_stage.setdefault(stage, [tensor.clone() for tensor in seen])
-            assert len(seen) == len(first) > 2 and all(map(torch.equal, seen, first)), (series, point)
-            seen.clear()
+            run = study.run(series, point, 0.003, seed)
+            settings = {setting: run.pretraining[0][setting] for setting in TASKS[name]}
+            torch.manual_seed(seed)  # as `train` does
+            if name == "memorise":
+                data = memorise.examples(run.config, run.length, 16, seed)
+            else:
+                inputs, target = drawn(CLASSES[name](run.config, run.length, **settings), 5, seed)
+                data = (*inputs, target)
+            first = by_stage.setdefault((seed, *run.pretraining[0].items()), data)
+            assert all(map(torch.equal, data, first)), (series, point)
     first, second, *_ = by_stage.values()  # two seeds
     assert not any(map(torch.equal, first, second))

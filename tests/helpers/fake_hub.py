@@ -9,7 +9,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -17,18 +16,6 @@ from urllib.parse import unquote, urlsplit
 Files = dict[str, bytes]
 NAMESPACES = ("user", "organization")
 TOKENS = {"hf_write": "write", "hf_read": "read"}
-
-
-@dataclass(frozen=True)
-class Commit:
-    """A commit with all files of the repository."""
-
-    message: str
-    files: Files
-
-    @property
-    def sha(self) -> str:
-        return hashlib.sha1(repr((self.message, sorted(self.files.items()))).encode()).hexdigest()
 
 
 class Refusal(Exception):
@@ -49,13 +36,14 @@ class FakeHub:
     Context manager that serves a Hub at `url`.
 
     Attributes:
-        repositories: Commits in each repository, oldest first.
+        repositories: Files in each repository.
+        messages: Messages of all commits.
         requests: Method and path of each request.
     """
 
     def __init__(self):
-        self.repositories: dict[str, list[Commit]] = {}
-        self.private: set[str] = set()
+        self.repositories: dict[str, Files] = {}
+        self.messages: list[str] = []
         self.requests: list[tuple[str, str]] = []
         self.faults: list[tuple[str, str, int]] = []
 
@@ -70,21 +58,17 @@ class FakeHub:
         self.server.shutdown()
         self.server.server_close()
 
-    def create(self, repository: str, private: bool = False):
-        self.repositories[repository] = [Commit("initial commit", {".gitattributes": b""})]
-        if private:
-            self.private.add(repository)
+    def create(self, repository: str):
+        self.repositories[repository] = {".gitattributes": b""}
 
-    def commit(self, repository: str, changes: dict[str, bytes | None], message: str = "Change") -> str:
-        """Adds a commit and returns its sha. A file whose content is None is deleted."""
-        files = self.files(repository) | changes
-        commit = Commit(message, {path: data for path, data in files.items() if data is not None})
-        self.repositories[repository].append(commit)
-        return commit.sha
+    def commit(self, repository: str, changes: dict[str, bytes | None], message: str = "Change"):
+        """Adds a commit. A file whose content is None is deleted."""
+        files = self.repositories[repository] | changes
+        self.repositories[repository] = {path: data for path, data in files.items() if data is not None}
+        self.messages.append(message)
 
-    def files(self, repository: str) -> Files:
-        """Returns the files in the latest commit."""
-        return dict(self.repositories[repository][-1].files)
+    def sha(self, repository: str) -> str:
+        return hashlib.sha1(repr(sorted(self.repositories[repository].items())).encode()).hexdigest()
 
     def fail(self, method: str, path_regex: str, status: int, times: int = 1):
         """Answers the next `times` matching requests with an error."""
@@ -158,26 +142,16 @@ class Handler(BaseHTTPRequestHandler):
 
     def role(self) -> str | None:
         """Returns the role of the request's token: write, read, or None without a token."""
-        if "Authorization" not in self.headers:
-            return None
-        token = self.headers["Authorization"].removeprefix("Bearer ")
-        if token not in TOKENS:
-            raise Refusal(401, "Invalid credentials in Authorization header")
-        return TOKENS[token]
+        return TOKENS.get(self.headers.get("Authorization", "").removeprefix("Bearer "))
 
     def check_write_access(self, namespace: str):
-        if self.role() is None:
-            raise Refusal(401, "Invalid username or password.")
         if self.role() != "write" or namespace not in NAMESPACES:
             raise Refusal(403, f'You don\'t have the rights to create a model under the namespace "{namespace}"')
 
-    def readable(self, repository: str, revision: str = "main") -> Commit:
-        if repository not in self.hub.repositories or (repository in self.hub.private and self.role() is None):
-            raise Refusal(404 if self.role() else 401, "Repository not found", "RepoNotFound")
-        for commit in reversed(self.hub.repositories[repository]):
-            if revision in ("main", commit.sha):
-                return commit
-        raise Refusal(404, f"Invalid rev id: {revision}", "RevisionNotFound")
+    def readable(self, repository: str) -> Files:
+        if repository not in self.hub.repositories:
+            raise Refusal(404, "Repository not found", "RepoNotFound")
+        return self.hub.repositories[repository]
 
     def whoami(self) -> object:
         return {"type": "user", "name": NAMESPACES[0], "orgs": [], "auth": {"accessToken": {"role": self.role()}}}
@@ -189,25 +163,23 @@ class Handler(BaseHTTPRequestHandler):
         repository = f"{namespace}/{request['name']}"
         if repository in self.hub.repositories:
             raise Refusal(409, "You already created this model repo", url=f"{self.hub.url}/{repository}")
-        self.hub.create(repository, private=bool(request.get("private")) or request.get("visibility") == "private")
+        self.hub.create(repository)
         return {"name": repository, "url": f"{self.hub.url}/{repository}"}
 
     def validate_card(self) -> object:
         return {"errors": [], "warnings": []}
 
-    def model_info(self, repository: str, revision: str | None) -> object:
-        commit = self.readable(repository, revision or "main")
-        files = [{"rfilename": path} for path in commit.files]
-        private = repository in self.hub.private
-        return {"id": repository, "sha": commit.sha, "private": private, "tags": [], "siblings": files}
+    def model_info(self, repository: str) -> object:
+        files = [{"rfilename": path} for path in self.readable(repository)]
+        return {"id": repository, "sha": self.hub.sha(repository), "private": False, "tags": [], "siblings": files}
 
-    def tree(self, repository: str, revision: str) -> object:
-        files = self.readable(repository, revision).files
-        return [{"type": "file", "path": p, "size": len(x), "oid": git_sha(x)} for p, x in files.items()]
+    def tree(self, repository: str) -> object:
+        files = self.readable(repository).items()
+        return [{"type": "file", "path": path, "size": len(x), "oid": git_sha(x)} for path, x in files]
 
     def preupload(self, repository: str) -> object:
         self.check_write_access(repository.split("/")[0])
-        present = self.readable(repository).files
+        present = self.readable(repository)
         answers = []
         for file in json.loads(self.body)["files"]:
             path = file["path"]
@@ -221,26 +193,26 @@ class Handler(BaseHTTPRequestHandler):
         for operation in operations:
             value = operation["value"]
             changes[value["path"]] = base64.b64decode(value["content"]) if operation["key"] == "file" else None
-        sha = self.hub.commit(repository, changes, header["value"]["summary"])
+        self.hub.commit(repository, changes, header["value"]["summary"])
+        sha = self.hub.sha(repository)
         url = f"{self.hub.url}/{repository}/commit/{sha}"
         return {"success": True, "commitOid": sha, "commitUrl": url, "hookOutput": ""}
 
-    def resolve(self, repository: str, revision: str, path: str) -> tuple[object, dict[str, str]]:
-        commit = self.readable(repository, revision)
-        if path not in commit.files:
+    def resolve(self, repository: str, path: str) -> tuple[object, dict[str, str]]:
+        files = self.readable(repository)
+        if path not in files:
             raise Refusal(404, "Entry not found", "EntryNotFound")
-        data = commit.files[path]
-        return data, {"X-Repo-Commit": commit.sha, "ETag": f'"{git_sha(data)}"'}
+        return files[path], {"X-Repo-Commit": self.hub.sha(repository), "ETag": f'"{git_sha(files[path])}"'}
 
 
-MODEL, REVISION = "(?P<repository>[^/]+/[^/]+)", "(?P<revision>[^/]+)"
+MODEL = "(?P<repository>[^/]+/[^/]+)"
 ROUTES: list[tuple[str, Callable]] = [
     ("/api/whoami-v2", Handler.whoami),
     ("/api/repos/create", Handler.create),
     ("/api/validate-yaml", Handler.validate_card),
-    (f"/api/models/{MODEL}(/revision/{REVISION})?", Handler.model_info),
-    (f"/api/models/{MODEL}/tree/{REVISION}", Handler.tree),
+    (f"/api/models/{MODEL}(/revision/[^/]+)?", Handler.model_info),
+    (f"/api/models/{MODEL}/tree/[^/]+", Handler.tree),
     (f"/api/models/{MODEL}/preupload/main", Handler.preupload),
     (f"/api/models/{MODEL}/commit/main", Handler.add_commit),
-    (f"/{MODEL}/resolve/{REVISION}/(?P<path>.+)", Handler.resolve),
+    (f"/{MODEL}/resolve/[^/]+/(?P<path>.+)", Handler.resolve),
 ]

@@ -97,8 +97,8 @@ def test_pushed_model_loads_without_fixedbert(hub, folder, tmp_path):
     command = ["push", str(folder), "user/model", "--license", "cc0-1.0", "--commit_message", "First"]
     done = hub.run([sys.executable, "-m", "fixedbert", *command], tmp_path / "home", "hf_write")
     assert done.returncode == 0 and f"{hub.url}/user/model/commit/" in done.stdout, done.stderr
-    assert [commit.message for commit in hub.repositories["user/model"]][1:] == ["First"]
-    files = hub.files("user/model")
+    assert hub.messages == ["First"]
+    files = hub.repositories["user/model"]
     assert files["model.safetensors"] == (folder / "model.safetensors").read_bytes()
 
     program = f"""{WITHOUT_FIXEDBERT}
@@ -121,7 +121,7 @@ def test_script_pushes_its_results_and_no_token(hub, folder, download, tmp_path)
     more = ["--push_to_hub", "--hub_model_id", "organization/rte", "--hub_token", "hf_write"]
     done = hub.run([sys.executable, str(ROOT / "run_glue.py"), *arguments, *more], tmp_path / "home")
     assert done.returncode == 0, done.stderr[-3000:]
-    files = hub.files("organization/rte")
+    files = hub.repositories["organization/rte"]
     assert CODE | {"README.md", "model.safetensors", "all_results.json", "tokenizer.json"} < files.keys()
     assert not any(b"hf_write" in content for content in files.values())
     assert not any(b"hf_write" in file.read_bytes() for file in (tmp_path / "rte").rglob("*") if file.is_file())
@@ -142,7 +142,7 @@ def test_private_is_not_public(online, folder):
     online.create("user/model")
     with pytest.raises(InputError, match="this repository is public"):
         push(folder, "--license", "mit", "--private")
-    assert "model.safetensors" not in online.files("user/model")
+    assert "model.safetensors" not in online.repositories["user/model"]
 
 
 def test_only_files_of_a_model_are_uploaded(online, folder):
@@ -153,7 +153,7 @@ def test_only_files_of_a_model_are_uploaded(online, folder):
     for name in ("secret.env", "train.pickle", "tf_model.h5"):
         (folder / name).write_text("secret")
     push(folder, "--license", "mit")
-    assert online.files("user/model").keys() - {".gitattributes"} == {
+    assert online.repositories["user/model"].keys() - {".gitattributes"} == {
         *CODE, "README.md", "config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json",
         "all_results.json", "figure.png",
     }  # fmt: skip
@@ -166,7 +166,7 @@ def test_license_of_the_card(online, folder):
     assert not online.requests
     (folder / "README.md").write_text("---\ntags: [a]\nodd: {x: 1}\n---\n# Mine\n")
     push(folder, "--license", "mit")
-    card = ModelCard(online.files("user/model")["README.md"].decode())
+    card = ModelCard(online.repositories["user/model"]["README.md"].decode())
     assert (card.data.license, card.data.tags, card.data.odd) == ("mit", ["a"], {"x": 1}) and "# Mine" in card.text
 
 
@@ -178,7 +178,7 @@ def test_dry_run(online, folder, capsys):
     listed = capsys.readouterr().out.splitlines()[1:]
     assert not online.requests and not (folder / "README.md").exists()
     push(folder, "--license", "mit")
-    assert {*listed} == online.files("user/model").keys() - {".gitattributes"}
+    assert {*listed} == online.repositories["user/model"].keys() - {".gitattributes"}
 
 
 def test_token_without_write_access(online, folder):
