@@ -72,16 +72,13 @@ def run_study(
             if state.num_processes > 1:
                 run_together(log, sources, bar)
             else:
-                run_in_parallel(log, sources, bar, processes or torch.accelerator.device_count() or cpu_count())
+                default = torch.accelerator.device_count() or os.cpu_count() or 1
+                run_in_parallel(log, sources, bar, processes or default)
         report = make_report(log.records)
         if state.is_main_process:
             shutil.rmtree(folder / UNFINISHED, ignore_errors=True)
             write_report(report, folder)
         return report
-
-
-def cpu_count() -> int:
-    return os.cpu_count() or 1
 
 
 def run_in_parallel(log: "RunLog", sources: DataSources, bar: tqdm, processes: int):
@@ -92,7 +89,7 @@ def run_in_parallel(log: "RunLog", sources: DataSources, bar: tqdm, processes: i
         InputError: If a run failed. All other runs are completed first, unless a worker was killed.
     """
     processes = min(processes, len(log.left())) or 1
-    worker = os.getpid(), max(1, cpu_count() // processes), visible_gpus()
+    worker = os.getpid(), max(1, (os.cpu_count() or 1) // processes), visible_gpus()
     busy: dict[Future, Run] = {}
     failed: dict[str, InputError] = {}
     # Processes that have used torch or a GPU cannot be forked.

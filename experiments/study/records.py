@@ -96,10 +96,6 @@ class Record:
     commit: str | None
 
     @property
-    def identity(self) -> tuple:
-        return self.study, self.scale, self.series, self.point, self.key
-
-    @property
     def losses(self) -> list[float]:
         """The held-out loss at each evaluation."""
         return [loss for _, loss in self.curve or []]
@@ -128,5 +124,5 @@ def read_records(files: Iterable[str | Path]) -> list[Record]:
                 if number == len(lines):
                     continue
                 raise InputError(f"{file}, line {number}: not the record of a run ({error}).") from error
-            records.setdefault(record.identity, record)
+            records.setdefault((record.study, record.scale, record.series, record.point, record.key), record)
     return list(records.values())

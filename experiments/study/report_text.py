@@ -120,7 +120,7 @@ def finding_line(finding: Finding, report: Report) -> str:
         return f"{compared}: no seed has results for both"
     if len(estimate.values) == 1:
         return f"{compared}: {number(estimate.mean, '+.4g')} (one seed)"
-    interval = f"95% interval {'excludes' if estimate.excludes_zero else 'includes'} 0"
+    interval = f"95% interval {'excludes' if abs(estimate.mean) > estimate.half_interval else 'includes'} 0"
     return f"{compared}: {with_interval(estimate)}, {interval}{fewer_seeds(estimate, report)}"
 
 

@@ -38,11 +38,6 @@ class Estimate:
             return float("nan")
         return float(stats.t.ppf((1 + CONFIDENCE) / 2, len(self.values) - 1) * stats.sem(self.values))
 
-    @property
-    def excludes_zero(self) -> bool:
-        """True if the 95% confidence interval excludes 0. False for fewer than two seeds."""
-        return abs(self.mean) > self.half_interval
-
     def less(self, other: "Estimate") -> "Estimate":
         """Returns the differences `self` - `other`, paired by seed. Each seed has the same examples for all shapes."""
         return Estimate(

@@ -15,7 +15,6 @@ TIE = 1e-9  # tolerance when variances of logarithms are compared
 # The three kinds of predictions, the kind for each task, and the rules for agreement with a measured threshold.
 SUFFICES, TRANSITION, KNEE = "suffices", "transition", "knee"
 CLAIMS = {"nearest": TRANSITION, "memorise": KNEE, "average": SUFFICES, "extremes": TRANSITION, "recall": SUFFICES}
-HEAD_COUNT_TASKS = ("extremes",)  # the prediction is a head count instead of a head size
 GOAL = "the smallest value from which on the best seed reaches the goal"
 RULES = {
     SUFFICES: f"{GOAL}; a prediction agrees if it is at least this value",
@@ -118,8 +117,7 @@ def thresholds_of(series: dict[str, list[ShapeResult]], axis: str) -> list[Thres
 
 def predictions(shapes: list[ShapeResult], axis: str) -> tuple[float | None, float | None]:
     """Returns the predicted threshold and the predicted order of magnitude on this axis. Each can be None."""
-    is_head_count = shapes[0]["objective"] in HEAD_COUNT_TASKS
-    if axis != ("num_attention_heads" if is_head_count else "attention_head_size"):
+    if axis != ("num_attention_heads" if shapes[0]["objective"] == "extremes" else "attention_head_size"):
         return None, None
     results = task_results(shapes)
     return results.get("threshold"), results.get("order")

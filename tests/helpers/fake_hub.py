@@ -74,28 +74,14 @@ class FakeHub:
         """Answers the next `times` matching requests with an error."""
         self.faults += [(method, path_regex, status)] * times
 
-    def environment(self, home: Path, token: str | None = None, **variables: str) -> dict[str, str]:
-        """Returns environment variables for a process that uses only this Hub, with its cache in `home`."""
-        hub_variable = re.compile("(HF|HUGGING_?FACE(_HUB)?|TRANSFORMERS)_.*|.*_proxy", re.IGNORECASE)
-        kept = {name: value for name, value in os.environ.items() if not hub_variable.fullmatch(name)}
-        settings = {
-            "HF_ENDPOINT": self.url,
-            "HF_HOME": str(home),
-            "HF_HUB_OFFLINE": "0",
-            "HF_HUB_DISABLE_XET": "1",
-            "HF_HUB_DISABLE_PROGRESS_BARS": "1",
-            "HF_HUB_DISABLE_TELEMETRY": "1",
-            "NO_PROXY": "127.0.0.1",
-            "OMP_NUM_THREADS": "1",
-        }
-        return kept | settings | ({"HF_TOKEN": token} if token else {}) | variables
-
     def run(
-        self, program: str | Sequence[str], home: Path, token: str | None = None, **variables: str
+        self, program: str | Sequence[str], home: Path, token: str = "", **variables: str
     ) -> subprocess.CompletedProcess:
-        """Runs Python code, or a command if `program` is a list, in a process that uses this Hub."""
+        """Runs Python code, or a command if `program` is a list, in a process that uses only this Hub."""
         command = [sys.executable, "-c", program] if isinstance(program, str) else program
-        environment = self.environment(home, token, **variables)
+        settings = {"HF_ENDPOINT": self.url, "HF_HOME": str(home), "HF_HUB_OFFLINE": "0", "HF_HUB_DISABLE_XET": "1"}
+        settings |= {"HF_TOKEN": token, "NO_PROXY": "127.0.0.1", "OMP_NUM_THREADS": "1"}
+        environment = os.environ | settings | variables
         return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
 
 

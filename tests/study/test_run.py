@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from experiments.study.run import constant_steps, execute
 from experiments.study.sources import DataSources
 from experiments.study.studies import load_study
 from fixedbert.counts import forward_flops
+from fixedbert.data import sample
 from fixedbert.presets import preset_config
 from fixedbert.support.errors import InputError
 from fixedbert.support.files import directory_lock
@@ -88,6 +90,13 @@ def start(study_file: str, text: str, vocabulary: str, output: Path, *more: str)
     return subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
 
+def wait_for(process: subprocess.Popen, condition: Callable[[], object]):
+    deadline = time.monotonic() + 120
+    while not condition():
+        assert process.poll() is None and time.monotonic() < deadline, process.communicate()[0]
+        time.sleep(0.01)
+
+
 def comparable(folder: Path) -> list[dict]:
     """Returns the records, without seconds, in the order of their keys."""
     lines = [json.loads(line) for line in (folder / "runs.jsonl").read_text().splitlines()]
@@ -100,13 +109,8 @@ def test_resumption(text, vocabulary, tmp_path):
     evaluated = {**SMALL["pretraining"], "eval_strategy": "steps", "eval_steps": 4}
     file, killed, whole = write(tmp_path, pretraining=evaluated), tmp_path / "killed", tmp_path / "whole"
     process = start(file, text, vocabulary, killed)
-    deadline = time.monotonic() + 120
-    while (
-        not list(killed.glob("unfinished/*/stage-1.partial/checkpoint-10/trainer_state.json"))
-        or not (killed / "runs.jsonl").read_text()
-    ):
-        assert process.poll() is None and time.monotonic() < deadline, process.communicate()[0]
-        time.sleep(0.01)
+    wait_for(process, lambda: (killed / "runs.jsonl").exists() and (killed / "runs.jsonl").read_text())
+    wait_for(process, lambda: [*killed.glob("unfinished/*/stage-1.partial/checkpoint-10/trainer_state.json")])
     process.send_signal(signal.SIGKILL)
     process.wait()
     before = (killed / "runs.jsonl").read_text()
@@ -145,14 +149,8 @@ def test_interrupted_runs_save_a_checkpoint(text, vocabulary, tmp_path):
     """Guards: after Ctrl-C runs save a checkpoint and all processes end without a traceback."""
     steps = {**SMALL["pretraining"], "max_steps": 100_000, "save_steps": 100_000}
     process = start(write(tmp_path, pretraining=steps), text, vocabulary, tmp_path / "out")
-    deadline = time.monotonic() + 120
-    while not list(tmp_path.glob("out/unfinished/*/stage-1.partial")):
-        assert process.poll() is None and time.monotonic() < deadline, process.communicate()[0]
-        time.sleep(0.05)
-    log = next(tmp_path.glob("out/unfinished/*.log"))
-    while "tokens_per_second" not in log.read_text():
-        assert process.poll() is None and time.monotonic() < deadline, log.read_text()
-        time.sleep(0.05)
+    logs = tmp_path / "out" / "unfinished"
+    wait_for(process, lambda: any("tokens_per_second" in log.read_text() for log in logs.glob("*.log")))
     children = psutil.Process(process.pid).children(recursive=True)
     process.send_signal(signal.SIGINT)
     output, _ = process.communicate(timeout=60)
@@ -199,20 +197,11 @@ def test_distributed_run(text, vocabulary, tmp_path):
 
 
 @pytest.mark.slow
-def test_two_stages_and_fine_tuning(text, vocabulary, download, questions, tmp_path):
+def test_two_stages_and_fine_tuning(text, vocabulary, download, tmp_path):
     """Guards: stages continue from each other with different examples, and fine-tuning follows."""
     (tmp_path / "squad").mkdir()
-    paragraphs = []
-    for row in map(json.loads, Path(questions).read_text().splitlines()):
-        answers = [
-            dict(zip(row["answers"], values, strict=True)) for values in zip(*row["answers"].values(), strict=True)
-        ]
-        if answers:
-            asked = {"id": row["id"], "question": row["question"], "answers": answers}
-            paragraphs.append({"context": row["context"], "qas": [asked]})
-    for name in ("train-v1.1.json", "dev-v1.1.json"):
-        file = tmp_path / "squad" / name
-        file.write_text(json.dumps({"version": "1.1", "data": [{"title": "words", "paragraphs": paragraphs}]}))
+    for name, split in (("train-v1.1.json", "train"), ("dev-v1.1.json", "dev")):
+        (tmp_path / "squad" / name).write_text(json.dumps(sample.questions(31, split)))
     first = {**SMALL["pretraining"], "max_steps": 10}
     tune = {"max_steps": 3, "train_batch_size": 4, "max_seq_length": 32, "bf16": False}
     made = table(

@@ -1,9 +1,9 @@
 """Studies: shapes, the order of runs, cost and validation."""
 
 import re
-from pathlib import Path
 
 import pytest
+from helpers import ROOT
 from helpers.tiny_studies import SMALL, line_of, table, write
 
 from experiments.study.cost import study_cost_text
@@ -174,32 +174,25 @@ def test_invalid_studies(tmp_path, changes, message):
     assert not (tmp_path / "out").exists()
 
 
-def test_named_studies_are_complete():
-    """Guards: every named study is listed in docs/study_and_theory.md."""
-    page = (Path(__file__).parents[2] / "docs" / "study_and_theory.md").read_text(encoding="utf-8")
-    for name in NAMES:
-        assert f"\n| `{name}` |" in page, f"docs/study_and_theory.md lacks the study {name}"
-
-
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        (["heads"], "the scales of study heads are tiny, day, small, paper"),
-        (["heads", "--scale", "tiny", "--output_dir", "OUT"], "no corpus: set `train_file`"),
-        (["heads", "--scale", "tiny", "--share", "3/2", "--dry_run"], "`share` 3/2"),
+        ("heads", "the scales of study heads are tiny, day, small, paper"),
+        ("heads --scale tiny", "no corpus: set `train_file`"),
+        ("heads --scale tiny --share 3/2 --dry_run", "`share` 3/2"),
     ],
 )
 def test_invalid_arguments(tmp_path, arguments, message):
     """Guards: a missing scale or corpus and an invalid share are refused before anything is written."""
-    output = tmp_path / "out"
     with pytest.raises(InputError, match=message):
-        main(["study", *(str(output) if word == "OUT" else word for word in arguments)])
-    assert not output.exists()
+        main(["study", *arguments.split(), "--output_dir", str(tmp_path / "out")])
+    assert not (tmp_path / "out").exists()
 
 
-def test_example_in_the_documentation(tmp_path):
-    """Guards: the example study in docs/study_and_theory.md is valid."""
-    page = (Path(__file__).parents[2] / "docs" / "study_and_theory.md").read_text(encoding="utf-8")
+def test_documentation(tmp_path):
+    """Guards: docs/study_and_theory.md lists every named study, and its example study is valid."""
+    page = (ROOT / "docs" / "study_and_theory.md").read_text(encoding="utf-8")
+    assert all(f"\n| `{name}` |" in page for name in NAMES)
     (text,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
     (tmp_path / "own.yaml").write_text(text)
     made = load_study(str(tmp_path / "own.yaml"))
