@@ -207,7 +207,7 @@ def test_two_stages_and_fine_tuning(text, vocabulary, download, tmp_path):
     made = table(
         objective="mlm",
         pretraining=[first, {**first, "max_steps": 5, "max_seq_length": 24}],
-        fine_tuning={"mnli": tune, "squad": {**tune, "doc_stride": 8}},
+        fine_tuning={"mnli": tune, "squad": {**tune, "max_seq_length": 64, "doc_stride": 8}},
     )
     data = DataSources(
         train_file=[text], tokenizer_name=vocabulary, glue_dir=download, squad_dir=str(tmp_path / "squad")
