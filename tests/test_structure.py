@@ -46,16 +46,16 @@ BUDGETS = {
     "fixedbert/pretraining": 849,
     "fixedbert/training": 1334,
     "fixedbert/shrinking": 2293,
-    "fixedbert/comparison": 939,
+    "fixedbert/comparison": 940,
     "fixedbert/inspection": 681,
     "fixedbert/publishing": 870,
     "fixedbert/support": 432,
     "experiments": 3665,
     "benchmarks": 2065,
     "soak": 526,
-    "tests": 14755,
+    "tests": 14757,
 }
-INSTALLED_BUDGET = 15734  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
+INSTALLED_BUDGET = 15735  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
 
 
 def module_of(file: Path) -> str:

@@ -297,29 +297,36 @@ def draw_shrinking():
         figure.suptitle("all-MiniLM-L6-v2 with smaller or fewer heads, without training")
 
 
-def draw_lighter():
-    """Points gained or lost against speedup: shrunk and quantized models with two seeds on four tasks."""
-    table = tables("../faster_inference.md")["How much to expect"]
-    kinds: dict[str, list[list[str]]] = {"int8": [], "shrunk": [], "shrunk, int8": [], "shrunk, distilled": []}
-    for name, (cells, *_) in table.items():
-        if "speedup" in name or "int8" in name:
-            kind = "distilled" if "distilled" in name else "int8" if "int8" in name else ""
-            kinds[", ".join(word for word in ("shrunk" * ("speedup" in name), kind) if word)].append(cells)
-    with new_figure(PAGE, 2.9, HERE / "lighter.png") as figure:
-        panels = figure.subplots(1, 4, sharex=True, sharey=True)
-        for place, (panel, task) in enumerate(zip(panels, table["model"][0], strict=False)):
+RUNTIMES = {  # in docs/records/runtimes_*.json, with markers
+    "torch-unpadded": "PyTorch, unpadded",
+    "torch-unpadded-bf16": "unpadded, bfloat16",
+    "onnxruntime-int8": "onnxruntime, int8",
+    "openvino-bf16": "OpenVINO, bfloat16",
+    "openvino-int8": "OpenVINO, int8",
+}
+SCORES = {"MNLI": "accuracy", "SST-2": "accuracy", "STS-B": "spearmanr"}
+
+
+def draw_faster():
+    """Points gained or lost against speedup: runtimes of a model, and models shrunk for the fastest of them."""
+    with new_figure(PAGE, 3.2, HERE / "faster.png") as figure:
+        panels = figure.subplots(1, 3, sharex=True, sharey=True)
+        for panel, (task, metric) in zip(panels, SCORES.items(), strict=True):
+            name = task.replace("-", "").lower()
+            runtimes, shrunk = (
+                json.loads((RECORDS / f"{kind}_{name}.json").read_text())["models"] for kind in ("runtimes", "shrunk")
+            )
+            original = runtimes[0]["scores"][metric]
+            points = [(RUNTIMES[x["runtime"]], x) for x in runtimes if x["runtime"] in RUNTIMES]
+            points += [(f"shrunk, {x['name']}", x) for x in shrunk if x["name"] in ("2x", "3x")]
             panel.axhspan(-STANDARD_ERRORS[task], STANDARD_ERRORS[task], color="C3", alpha=0.25, linewidth=0)
-            panel.plot(1, 0, "k+", markersize=10, label="original")
-            for (kind, rows), marker, color in zip(kinds.items(), "^oDs", ("C2", "C0", "C4", "C1"), strict=True):
-                panel.plot([], [], marker, color=color, label=kind)
-                for row in rows:
-                    for cell, style in zip(row[place].split("; "), ("none", "full"), strict=False):  # by seed
-                        if point := re.match(r"([-.\d]+) \(([.\d]+)\)", cell):
-                            panel.plot(float(point[2]), -float(point[1]), marker, color=color, fillstyle=style)
-            panel.set(title=task, xlabel="speedup", xticks=[1, 2, 3])
+            panel.plot(1, 0, "k+", markersize=10, label="PyTorch, padded")
+            for (label, model), marker in zip(points, "^osvD*P", strict=True):
+                panel.plot(model["speedup"]["random"], 100 * (model["scores"][metric] - original), marker, label=label)
+            panel.set(title=task, xlabel="speedup in batches")
             panel.grid()
         panels[0].set_ylabel("points gained or lost")
-        figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=5)
+        figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
 
 
 if __name__ == "__main__":
@@ -331,4 +338,4 @@ if __name__ == "__main__":
     draw_trained_rank()
     draw_language_models()
     draw_shrinking()
-    draw_lighter()
+    draw_faster()

@@ -172,24 +172,25 @@ def build_candidates(
         reference: the model in padded float32 PyTorch, with its features.
         loaded: the model and its tokenizer.
         names: names of the runtimes.
-        is_required: whether a runtime that does not work raises InputError.
+        is_required: whether a runtime that is not installed raises InputError.
         directory: new directory for exported graphs.
     """
     built, notes = [], []
     for name in names:
+        if "bf16" in name and not has_bf16(use_cpu=True):
+            notes.append(f"{name}: skipped (bfloat16 is slow on this processor)")
+            continue
         try:
             built.append(reference if name == REFERENCE else build(reference, loaded, name, directory))
         except Exception as error:  # torch, onnx and the runtimes raise exceptions of any type
-            if is_required:
-                raise InputError(f"{name}: {error_reason(error)}.", "runtime") from error
+            if is_required and isinstance(error, InputError):
+                raise
             notes.append(f"{name}: skipped ({error_reason(error)})")
     return built, notes
 
 
 def build(reference: Candidate, loaded: LoadedModel, name: str, directory: Path) -> Candidate:
     """Returns a candidate for a runtime that has predicted one row as a check. Exports to `directory` if necessary."""
-    if "bf16" in name and not has_bf16(use_cpu=True):
-        raise InputError("bfloat16 is slow on this processor")
     if name in TORCH:
         predict, megabytes = torch_runtime(loaded, TORCH[name])
     else:
