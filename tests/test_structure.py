@@ -43,7 +43,7 @@ BUDGETS = {
     "fixedbert/conversion": 1177,
     "fixedbert/data": 2149,
     "fixedbert/fine_tuning": 2906,
-    "fixedbert/pretraining": 849,
+    "fixedbert/pretraining": 851,
     "fixedbert/training": 1334,
     "fixedbert/shrinking": 2293,
     "fixedbert/comparison": 940,
@@ -55,7 +55,7 @@ BUDGETS = {
     "soak": 526,
     "tests": 14757,
 }
-INSTALLED_BUDGET = 15735  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
+INSTALLED_BUDGET = 15737  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
 
 
 def module_of(file: Path) -> str:

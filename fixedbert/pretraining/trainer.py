@@ -88,9 +88,11 @@ class PretrainingTrainer(CommonTrainer):
     @torch.no_grad()
     def count_tokens(self, inputs, outputs):
         """Adds a batch to the counts for the next log. Counts correct predictions only in about 10 batches per log."""
-        assert isinstance(self.processing_class, PreTrainedTokenizerBase)
-        labels = inputs["labels"]
-        real = inputs.get("attention_mask", inputs["input_ids"] != self.processing_class.pad_token_id).sum()
+        labels, mask = inputs["labels"], inputs.get("attention_mask")
+        if mask is None:
+            assert isinstance(self.processing_class, PreTrainedTokenizerBase)
+            mask = inputs["input_ids"] != self.processing_class.pad_token_id
+        real = mask.sum()
         labeled = correct = torch.zeros_like(real)
         batch = self.state.global_step * self.args.gradient_accumulation_steps + len(self.step_losses)
         if batch % max(1, self.state.logging_steps // 10) == 0:
