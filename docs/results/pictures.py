@@ -5,7 +5,6 @@ Draws the figures of this directory, from docs/records, experiments/head_size/re
 """
 
 import json
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from shutil import copyfile
@@ -270,33 +269,6 @@ def draw_shapes(series: dict[str, list[Shape]], field: str, label: str, file: Pa
         figure.suptitle("Perplexity of language models (mean of three seeds, 95% interval; points are offset)")
 
 
-def draw_shrinking():
-    """Similarity of sentences by what is left of heads."""
-    table = tables("shrinking.md")["Heads of 32, without training"]
-    sizes = [int(cell) for cell in table["reduced in all layers"][0][1:]]
-    with new_figure(PAGE, 4.4, HERE / "shrinking_quality_minilm.png") as figure:
-        axes = figure.subplots()
-        for name, rows in table.items():
-            if not name.strip("-") or name == "reduced in all layers":
-                continue
-            scores = [[float(cell) for cell in row[1:] if cell] for row in rows]
-            if "no attention" in name:
-                axes.axhline(scores[0][0], color="black", linewidth=1, label="no attention")
-                continue
-            number = len(axes.lines) // 2
-            series = "fewer heads with as many dimensions" if re.match(r"\d", name) else name
-            for row, found, line in zip(rows, scores, ("-", "--"), strict=True):
-                label = f"{series}, by {row[0]}"
-                axes.plot(sizes, found, f"{MARKERS[number]}{line}", color=f"C{number}", markersize=5, label=label)
-        axes.set_xscale("log")
-        axes.set_xticks(sizes, [str(size) for size in sizes])
-        axes.minorticks_off()
-        axes.set(xlabel="head size (originally 32)", ylabel="Spearman x 100 (STS-B)")
-        axes.grid()
-        figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=2)
-        figure.suptitle("all-MiniLM-L6-v2 with smaller or fewer heads, without training")
-
-
 RUNTIMES = {  # in docs/records/runtimes_*.json, with markers
     "torch-unpadded": "PyTorch, unpadded",
     "torch-unpadded-bf16": "unpadded, bfloat16",
@@ -337,5 +309,4 @@ if __name__ == "__main__":
     draw_quality()
     draw_trained_rank()
     draw_language_models()
-    draw_shrinking()
     draw_faster()
