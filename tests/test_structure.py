@@ -41,21 +41,21 @@ BUDGETS = {
     "fixedbert": 458,  # files at the top of the package, without subpackages
     "fixedbert/model": 1390,
     "fixedbert/conversion": 1177,
-    "fixedbert/data": 2149,
+    "fixedbert/data": 2152,
     "fixedbert/fine_tuning": 2906,
     "fixedbert/pretraining": 851,
     "fixedbert/training": 1334,
-    "fixedbert/shrinking": 2293,
-    "fixedbert/comparison": 940,
+    "fixedbert/shrinking": 2301,
+    "fixedbert/comparison": 946,
     "fixedbert/inspection": 681,
-    "fixedbert/publishing": 870,
+    "fixedbert/publishing": 868,
     "fixedbert/support": 432,
     "experiments": 3665,
     "benchmarks": 2065,
     "soak": 526,
-    "tests": 14757,
+    "tests": 14758,
 }
-INSTALLED_BUDGET = 15737  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
+INSTALLED_BUDGET = 15752  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
 
 
 def module_of(file: Path) -> str:

@@ -176,13 +176,22 @@ def build_candidates(
         directory: new directory for exported graphs.
     """
     built, notes = [], []
+    try:
+        if GRAPHS.keys() & {*names}:
+            with redirect_stdout(None):  # `load_model` has printed the dtype
+                export(reference.source, directory, int8=True)
+    except Exception as error:  # torch and onnx raise exceptions of any type
+        if is_required and isinstance(error, InputError):
+            raise
+        notes += [f"{name}: skipped ({error_reason(error)})" for name in names if name in GRAPHS]
+        names = [name for name in names if name in TORCH]
     for name in names:
         if "bf16" in name and not has_bf16(use_cpu=True):
             notes.append(f"{name}: skipped (bfloat16 is slow on this processor)")
             continue
         try:
             built.append(reference if name == REFERENCE else build(reference, loaded, name, directory))
-        except Exception as error:  # torch, onnx and the runtimes raise exceptions of any type
+        except Exception as error:  # runtimes reject graphs with exceptions of any type
             if is_required and isinstance(error, InputError):
                 raise
             notes.append(f"{name}: skipped ({error_reason(error)})")
@@ -190,14 +199,11 @@ def build_candidates(
 
 
 def build(reference: Candidate, loaded: LoadedModel, name: str, directory: Path) -> Candidate:
-    """Returns a candidate for a runtime that has predicted one row as a check. Exports to `directory` if necessary."""
+    """Returns a candidate for a runtime that has predicted one row. `directory` contains the exported ONNX graphs."""
     if name in TORCH:
         predict, megabytes = torch_runtime(loaded, TORCH[name])
     else:
         file = directory / GRAPHS[name].file
-        if not directory.exists():
-            with redirect_stdout(None):  # `load_model` has printed the dtype
-                export(reference.source, directory, int8=True)
         if not file.exists() and name == "openvino-int8":
             rows = range(min(CALIBRATION_ROWS, len(reference.features)))
             quantize_openvino(directory / GRAPH, file, (reference.batch([row]) for row in rows))

@@ -17,6 +17,7 @@ Each store file and each plan has a checksum file next to it (.sha256).
 import hashlib
 import json
 import shutil
+import time
 import zlib
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
@@ -47,6 +48,7 @@ FORMAT = 5  # increment it when the same corpora would result in a different sto
 TOKENIZER_FORMAT = 2  # increment it when the same corpora would result in a different tokenizer
 SHARD_CHARACTERS = 4_000_000  # per shard; an interrupted process loses at most one shard
 SHARD_DOCUMENTS = 50_000
+MIN_FILE_AGE = 2  # seconds; a newer file can be modified again without a change of its timestamps
 PIECE_CHARACTERS = 500_000  # per call of the tokenizer, which needs over 100 bytes of memory per character
 DOCUMENT = np.dtype([("row", "i8"), ("tokens", "i4"), ("sentences", "i4"), ("corpus", "i4")])
 Item = TypeVar("Item")
@@ -256,8 +258,9 @@ def content_hash(file: Path, cache: Path) -> str:
         if entry.exists():
             return entry.read_text()
         content = file_sha256(file)
-    cache.mkdir(exist_ok=True)
-    write_atomically(entry, content)
+    if time.time() - stat.st_ctime > MIN_FILE_AGE:
+        cache.mkdir(exist_ok=True)
+        write_atomically(entry, content)
     return content
 
 

@@ -241,7 +241,8 @@ def write_graphs(
 ) -> str:
     """Writes the graph and, if `int8` is True, a quantized copy. Returns a summary."""
     with torch.no_grad():
-        expected = [graph(**batch) for batch in batches]
+        names = [*graph.names, *([EMBEDDING] if graph.pooling else [])]
+        expected = [dict(zip(names, graph(**batch), strict=True)) for batch in batches]
     file, quantized, is_onnx = directory / GRAPH, directory / QUANTIZED, runtime == "onnx"
     file.parent.mkdir()
     trace(graph, batches[0], file)
@@ -262,9 +263,8 @@ def write_graphs(
             quantize(file, quantized)
         else:
             quantize_openvino(file, quantized, calibration)
-        name = EMBEDDING if graph.pooling else graph.names[0]  # not the hidden states behind an embedding
-        expected = [outputs[-1:] if graph.pooling else outputs[:1] for outputs in expected]
-        difference = largest_difference(expected, load(quantized), batches, name)
+        name = names[-1] if graph.pooling else names[0]  # not the hidden states behind an embedding
+        difference = largest_difference([{name: outputs[name]} for outputs in expected], load(quantized), batches)
         summary += f"; {quantized.name}, {graph_size(quantized):.1f} MB, largest difference of {name} {difference:.1g}"
     return summary
 
@@ -337,17 +337,15 @@ def graph_size(file: Path) -> float:
 
 
 def largest_difference(
-    expected: list[list[Tensor]], graph: OnnxModel | OpenVinoModel, batches: list[Batch], name: str | None = None
+    expected: list[dict[str, Tensor]], graph: OnnxModel | OpenVinoModel, batches: list[Batch]
 ) -> float:
     """
     Returns the largest difference between the expected and actual outputs of a graph, or NaN if any output is NaN.
-    With `name`, only this output is compared.
 
     Differences are absolute where the expected value is between -1 and 1, and relative elsewhere.
     """
-    outputs = [graph(**batch) for batch in batches]
-    actual = [[output[name]] if name else output.values() for output in outputs]
-    pairs = [pair for tensors in zip(expected, actual, strict=True) for pair in zip(*tensors, strict=True)]
+    actual = [graph(**batch) for batch in batches]
+    pairs = [(x, outputs[name]) for own, outputs in zip(expected, actual, strict=True) for name, x in own.items()]
     return float(torch.stack([((a - b).abs() / a.abs().clamp(min=1)).max() for a, b in pairs]).max())
 
 

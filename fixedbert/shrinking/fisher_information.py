@@ -15,6 +15,7 @@ from ..conversion.growing import Heads, heads_of, set_heads
 from ..fine_tuning.distillation import Batch, recorded
 from ..model.attention_fixed_head_bert import FixedHeadBertAttention, FixedHeadBertSelfAttention
 from ..model.modeling_fixed_head_bert import FixedHeadBertLayer, FixedHeadBertPreTrainedModel
+from ..support.errors import InputError
 from .budget import LayerSize
 from .predictions import Predict, predict, sampled_nll
 from .pruning import SecondMoments, reduce_head_size, square_root
@@ -73,6 +74,9 @@ def collect_statistics(
 
     Args:
         head_sizes: for each layer, the reduced head sizes for which score errors are measured.
+
+    Raises:
+        InputError: If activations or gradients contain NaN or infinity.
     """
     statistics = [LayerStatistics(shape, model.config.hidden_size) for shape in layer_sizes(model)]
     modules = [
@@ -96,6 +100,10 @@ def collect_statistics(
             layer.neurons_gradient.add(next(gradients)[non_padding])
             layer.queries.add(seen[query][1].detach()[non_padding])
             layer.keys.add(minus_row_mean(seen[key][1].detach(), non_padding)[non_padding])
+    for layer in statistics:
+        moments = [x for x in vars(layer).values() if isinstance(x, SecondMoments)]
+        if not all(x.sum.isfinite().all() for x in moments):
+            raise InputError("activations or gradients contain NaN or infinity; the weights are probably corrupted.")
     measure_score_errors(model, batches[::SCORE_STRIDE], statistics, head_sizes, predict)
     return statistics
 
