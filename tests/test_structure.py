@@ -50,10 +50,10 @@ BUDGETS = {
     "fixedbert/inspection": 681,
     "fixedbert/publishing": 868,
     "fixedbert/support": 432,
-    "experiments": 3665,
+    "experiments": 3800,
     "benchmarks": 2065,
     "soak": 526,
-    "tests": 14758,
+    "tests": 14770,
 }
 INSTALLED_BUDGET = 15752  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
 

@@ -1,5 +1,6 @@
 """Estimates the cost of a study before it runs: parameters, tokens and FLOPs."""
 
+from fixedbert.conversion.growing import int_or_list
 from fixedbert.counts import forward_flops, parameters
 
 from .studies import TASKS, Run, Study, has_feed_forward, parse_share
@@ -41,8 +42,8 @@ def shape_row(run: Run) -> str:
         run.series[:44],
         config.hidden_size,
         config.num_hidden_layers,
-        config.num_attention_heads,
-        config.head_dim,
+        str(int_or_list(config.head_counts)),
+        str(int_or_list(config.head_sizes)),
         config.neuron_counts[0] if has_feed_forward(run.objective) else "-",
         "-" if is_task else f"{parameters(config)[0] / 1e6:,.2f} M",  # tasks have no embeddings
         f"{forward_flops(config, run.length) / 1e6:.3f}",

@@ -45,6 +45,7 @@ class Record:
         equal, to, to_point: For a shape that has as many parameters or FLOPs as another shape: "parameters" or
             "flops", and the series and index of the other shape.
         of_grid: True for a shorter run whose only purpose is to choose the learning rate.
+        num_attention_heads, ..., intermediate_size: Lists with one number per layer if layers differ.
         key: Hash of everything that determines the result, except for the text.
         parameters, non_embedding_parameters: None for synthetic tasks and diverged runs.
         forward_flops: FLOPs per token in the layers.
@@ -70,10 +71,10 @@ class Record:
     objective: str
     hidden_size: int
     num_hidden_layers: int
-    num_attention_heads: int
-    attention_head_size: int
-    value_head_size: int
-    intermediate_size: int
+    num_attention_heads: int | list[int]
+    attention_head_size: int | list[int]
+    value_head_size: int | list[int]
+    intermediate_size: int | list[int]
     head_embedding: str | None
     qk_norm: bool
     parameters: int | None

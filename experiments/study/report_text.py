@@ -198,7 +198,7 @@ def missing_controls(report: Report) -> dict[str, bool]:
     """Maps sentences about quantities that no series holds constant to True if they apply."""
 
     def differ(field: str) -> bool:
-        return len({shape[field] for shape in report.shapes} - {None}) > 1
+        return len({str(shape[field]) for shape in report.shapes if shape[field] is not None}) > 1
 
     sizes_differ, equal = differ("attention_head_size"), {shape["equal"] for shape in report.shapes}
     has_equal_values = all(shape["value_head_size"] == shape["attention_head_size"] for shape in report.shapes)

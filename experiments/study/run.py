@@ -13,6 +13,7 @@ from accelerate import PartialState
 from transformers.trainer import TRAINER_STATE_NAME
 
 from experiments.head_size.tasks import TASKS, train_synthetic
+from fixedbert.conversion.growing import int_or_list
 from fixedbert.counts import forward_flops
 from fixedbert.fine_tuning.sweep import sweep
 from fixedbert.pretraining import pretrain as pretraining
@@ -33,8 +34,9 @@ def execute(run: Run, folder: Path, sources: DataSources) -> dict:
         "key": run.key,
         "objective": run.objective,
         **{name: getattr(run.config, name) for name in SHAPE},
-        "attention_head_size": run.config.head_dim,
-        "value_head_size": max(run.config.value_head_sizes),
+        "num_attention_heads": int_or_list(run.config.head_counts),
+        "attention_head_size": int_or_list(run.config.head_sizes),
+        "value_head_size": int_or_list(run.config.value_head_sizes),
         "forward_flops": forward_flops(run.config, run.length),
         "max_seq_length": run.length,
         "learning_rate": run.learning_rate,

@@ -121,7 +121,7 @@ def shapes_by_series(records: list[Record]) -> dict[str, list[ShapeResult]]:
     for name, point in ((names[number], point) for number, point in places):
         of_shape = [record for record in records if (record.series, record.point) == (name, point)]
         complete = [record for record in of_shape if not record.of_grid]
-        shapes = {tuple(getattr(record, field) for field in COMPARABLE) for record in complete}
+        shapes = {repr([getattr(record, field) for field in COMPARABLE]) for record in complete}
         if len(shapes) > 1 or len({(record.learning_rate, record.seed) for record in complete}) < len(complete):
             raise InputError(
                 f"{name}, shape {point + 1}: runs have different shapes or settings; report them separately."

@@ -17,7 +17,7 @@ from huggingface_hub.dataclasses import strict
 from huggingface_hub.errors import StrictDataclassError
 
 from experiments.head_size.tasks import STAGE, TASKS
-from fixedbert.conversion.growing import heads_of
+from fixedbert.conversion.growing import heads_of, int_or_list
 from fixedbert.counts import forward_flops, parameters
 from fixedbert.fine_tuning.fine_tune import FineTuningTask
 from fixedbert.fine_tuning.glue import TextClassification
@@ -112,10 +112,10 @@ class Study:
         question: The question that the study answers.
         axis: Horizontal axis of the figures, a key of AXES.
         model: Fields of FixedHeadBertConfig that all shapes have in common.
-        series: Maps each series to the fields of its shapes. A list has one value per shape. A series can set its own
-            `objective` and `pretraining` arguments. With `equal` ("parameters" or "flops") and `to` (another series),
-            feed-forward widths are chosen so that each shape equals the shape with the same value on the axis in the
-            other series, or its only shape.
+        series: Maps each series to the fields of its shapes. A list has one value per shape, which can be a list with
+            one number per layer. A series can set its own `objective` and `pretraining` arguments. With `equal`
+            ("parameters" or "flops") and `to` (another series), feed-forward widths are chosen so that each shape
+            equals the shape with the same value on the axis in the other series, or its only shape.
         learning_rates: The grid of learning rates.
         seeds: Seeds of the runs. The grid uses the first seed.
         pretraining: Arguments of run_pretraining.py for each stage.
@@ -240,9 +240,10 @@ class Study:
             if isinstance(error, InputError):
                 raise
             raise InputError(f"study {self.name}, series {name}: {error.__cause__ or error}") from error
-        sizes = {*zip(config.head_sizes, config.value_head_sizes, config.neuron_counts, strict=True)}
-        self.check(len(sizes) == 1, f"series {name}: all layers of a shape must have the same sizes")
-        return fields_set | {"attention_head_size": config.head_dim}
+        fields_set["attention_head_size"] = int_or_list(config.head_sizes)
+        is_list = isinstance(fields_set.get(self.axis), list)
+        self.check(not is_list, f"series {name}: {self.axis} is the axis, so it must be one number for all layers")
+        return fields_set
 
     def reference_point(self, name: str, point: int) -> int:
         """Returns the index of the shape in the series `to` that has as many parameters or FLOPs as a shape."""

@@ -1,6 +1,7 @@
 """Studies: shapes, the order of runs, cost and validation."""
 
 import re
+from dataclasses import replace
 
 import pytest
 from helpers import ROOT
@@ -27,7 +28,7 @@ def test_equal_shapes(name, scale):
             if equal is None:
                 continue
             goal = made.reference_point(series, point)
-            length = made.pretraining[-1]["max_seq_length"]
+            length = made.stages(series)[-1]["max_seq_length"]
             config = preset_config("tiny", **shape)
             other = preset_config("tiny", **made.shapes[made.series[series]["to"]][goal])
             if equal == "parameters":
@@ -35,6 +36,17 @@ def test_equal_shapes(name, scale):
             else:
                 counts, unit = (forward_flops(config, length), forward_flops(other, length)), 4 * config.hidden_size
             assert abs(counts[0] - counts[1]) <= config.num_hidden_layers * unit / 2
+
+
+def test_shapes_with_different_layers():
+    """Guards: a shape has one number per layer if its value is a list of lists. The axis needs single numbers."""
+    study = load_study("head-order", "hour")
+    _, wide_first, narrow_first = (study.run(series, 0, 1e-3, 1).config for series in study.series)
+    assert (wide_first.head_counts, wide_first.head_sizes) == ([2, 2, 8, 8], [64, 64, 16, 16])
+    assert (narrow_first.head_counts, narrow_first.value_head_sizes) == ([8, 8, 2, 2], [16, 16, 64, 64])
+    assert "[2, 2, 8, 8] [64, 64, 16, 16]" in study_cost_text(study)
+    with pytest.raises(InputError, match="attention_head_size is the axis, so it must be one number"):
+        replace(study, axis="attention_head_size")
 
 
 def test_paper_scale():
