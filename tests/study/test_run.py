@@ -120,7 +120,7 @@ def test_resumption(text, vocabulary, tmp_path):
     finished(start(file, text, vocabulary, killed))
     assert (killed / "runs.jsonl").read_text().startswith(before)
     assert json.loads((killed / "runs.jsonl").read_text().splitlines()[1])["seconds"] is None
-    finished(start(file, text, vocabulary, whole))
+    train(file, whole, processes=1, train_file=[text], tokenizer_name=vocabulary)
     assert comparable(killed) == comparable(whole) and len(comparable(whole)) == 2
     report = {"report.md", "report.png", "curves.png"}
     assert {path.name for path in whole.iterdir()} == {"study.json", "runs.jsonl", *report}
@@ -138,7 +138,7 @@ def test_resumption(text, vocabulary, tmp_path):
 
     # A finished study is not repeated, and different texts need a different directory.
     again = comparable(whole)
-    finished(start(file, text, vocabulary, whole))
+    train(file, whole, train_file=[text], tokenizer_name=vocabulary)
     assert comparable(whole) == again
     with pytest.raises(InputError, match="contains other files, or runs of a different study"):
         train(file, whole, train_file=[text, text], tokenizer_name=vocabulary)
@@ -173,7 +173,10 @@ def test_shares_and_workers(tmp_path):
     file = write(tmp_path, **synthetic)
     train(file, tmp_path / "whole", processes=2)
     for number in (1, 2):
-        train(file, tmp_path / f"share-{number}", processes=1, share=f"{number}/2")
+        (tmp_path / f"share-{number}").mkdir()
+        log = RunLog(tmp_path / f"share-{number}", load_study(file), (number, 2))
+        while ready := log.ready():
+            log.add(ready[0], execute(ready[0], tmp_path / "run", DataSources()))
     assert multiprocessing.active_children() == []
     whole, first, second = (tmp_path / name / "runs.jsonl" for name in ("whole", "share-1", "share-2"))
     assert [len(lines.read_text().splitlines()) for lines in (whole, first, second)] == [12, 6, 6]
