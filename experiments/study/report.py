@@ -1,6 +1,7 @@
 """The results of a study: averages over seeds with intervals, and paired differences between shapes."""
 
 from dataclasses import dataclass
+from itertools import combinations
 
 from fixedbert.support.errors import InputError
 
@@ -94,21 +95,31 @@ def make_report(records: list[Record]) -> Report:
     if not series:
         raise InputError("no complete runs to report.")
     first = records[0]
-    findings, curves = findings_of(series), curves_of(series, first.axis)
+    findings, curves = findings_of(series, first.axis), curves_of(series, first.axis)
     return Report(records, first.study, first.scale, first.question, first.axis, series, findings, curves)
 
 
-def findings_of(series: dict[str, list[ShapeResult]]) -> list[Finding]:
+def findings_of(series: dict[str, list[ShapeResult]], axis: str) -> list[Finding]:
+    """
+    Compares neighboring shapes in a series, its first shape with its last, shapes in different series with the same
+    value on the axis, and shapes with equal parameters or FLOPs.
+    """
     findings = []
     for metric, described in METRICS.items():
         compared = {
             name: [shape for shape in shapes if metric in shape.metrics and described.unless not in shape.metrics]
             for name, shapes in series.items()
         }
-        pairs = [(shapes[0], shapes[-1]) for shapes in compared.values() if len(shapes) > 1]
-        for first, second in [*pairs, *equal_pairs(compared)]:
-            difference = second.estimate(metric).less(first.estimate(metric))
-            findings.append(Finding(metric, first, second, difference))
+        pairs = []
+        for shapes in compared.values():
+            pairs += [*zip(shapes, shapes[1:], strict=False), *([(shapes[0], shapes[-1])] if len(shapes) > 2 else [])]
+        for first, second in combinations(compared.values(), 2):
+            pairs += [(a, b) for a in first for b in second if a[axis] == b[axis]]
+        pairs += equal_pairs(compared)
+        distinct = {(a["series"], a["point"], b["series"], b["point"]): (a, b) for a, b in pairs}
+        for one, other in distinct.values():
+            if one["key"] != other["key"]:
+                findings.append(Finding(metric, one, other, other.estimate(metric).less(one.estimate(metric))))
     return findings
 
 

@@ -51,6 +51,17 @@ def test_records_of_the_documentation_can_be_reported(file):
     assert text_of(file).count("\n| ") > 3
 
 
+def test_differences_within_and_between_series():
+    """Guards: neighbors in a series, its ends, and shapes of different series are compared."""
+    lines = text_of(ROOT / "docs/records/depth.jsonl").splitlines()
+    deeper = "- fewer layers, wider feed-forward, equal parameters, layers "
+    compared = [line.removeprefix(deeper).partition(":")[0] for line in lines if line.startswith(deeper)]
+    assert compared[:3] == ["1 to 2", "2 to 3", "1 to 3"]
+    series = "fewer layers, more standard heads", "fewer layers, more heads of 32"
+    between = "- {}, equal parameters, minus {}, equal parameters".format(*series)
+    assert f"{between}, layers 1: +2.35 ± 1.1, 95% interval excludes 0" in lines
+
+
 def test_files_of_several_machines(tmp_path):
     """Guards: several files give the report of all their runs, without duplicates and in any order."""
     first, second = write(tmp_path / "a.jsonl", RECORDS[:5]), write(tmp_path / "b.jsonl", RECORDS[3:])
