@@ -14,7 +14,7 @@ from benchmarks.curves import AXES, draw, ratio
 from experiments.study import report_runs
 from experiments.study.records import read_records
 from experiments.study.report import Report, make_report
-from experiments.study.shape_results import is_unfinished
+from experiments.study.shape_results import Estimate, is_unfinished
 from fixedbert.support.figures import PAGE, new_figure
 
 HERE = Path(__file__).parent
@@ -269,6 +269,69 @@ def draw_shapes(series: dict[str, list[Shape]], field: str, label: str, file: Pa
         figure.suptitle("Perplexity of language models (mean of three seeds, 95% interval; points are offset)")
 
 
+def draw_thin_keys():
+    """Perplexity by the size of queries and keys: trained with it, or reduced to it after training with size 32."""
+    report = make_report(read_records([RECORDS / "thin-keys.jsonl"]))
+    reduced = json.loads((RECORDS / "thin-keys-reduced.json").read_text())
+    metrics = {"CLM": ("perplexity", "causal LM"), "MLM": ("masked_perplexity", "masked LM")}
+    with new_figure(PAGE, 3.6, HERE / "thin_keys.png") as figure:
+        panels = figure.subplots(1, 2)
+        for panel, (objective, (metric, title)) in zip(panels, metrics.items(), strict=True):
+            for number, (series, label) in enumerate({"": "trained", ", equal FLOPs": "trained, equal FLOPs"}.items()):
+                shapes = report.series.get(objective + series, [])
+                points = [(shape["attention_head_size"], shape.estimate(metric)) for shape in shapes]
+                draw_estimates(panel, points, number, label)
+            labels = {"reduced": "reduced after training", "retrained": "reduced, then 10% more steps"}
+            for number, (kind, label) in enumerate(labels.items(), start=2):
+                sizes = reduced[objective][kind]
+                points = [
+                    (int(size), Estimate({int(s): x for s, x in found.items()})) for size, found in sizes.items()
+                ]
+                draw_estimates(panel, points, number, label)
+            panel.set(title=title, xlabel="size of queries and keys (values: 32)", xscale="log", yscale="log")
+            panel.set_xticks([8, 16, 32, 64], ["8", "16", "32", "64"])
+            panel.minorticks_off()
+            panel.grid()
+        panels[0].set_ylabel("held-out perplexity")
+        panels[1].set_ylabel("held-out perplexity of masked tokens")
+        figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
+
+
+def draw_estimates(panel, points: list[tuple[int, Estimate]], number: int, label: str):
+    """Draws means with intervals, and a small dot for each seed."""
+    aside = 1 + 0.03 * (number - 1.5)
+    places, means = [size * aside for size, _ in points], [one.mean for _, one in points]
+    halves = [one.half_interval for _, one in points]
+    panel.errorbar(
+        places, means, halves, fmt=f"{MARKERS[number]}-", color=f"C{number}", label=label, capsize=3, linewidth=1
+    )
+    for place, (_, one) in zip(places, points, strict=True):
+        panel.plot([place] * len(one.values), one.values, ".", color=f"C{number}", markersize=3)
+
+
+def draw_head_order():
+    """Perplexity of masked tokens by the order of wide and narrow heads: a dot for each seed, lines join seeds."""
+    report = make_report(read_records([RECORDS / "head-order.jsonl"]))
+    with new_figure(PAGE, 3, HERE / "head_order.png") as figure:
+        axes = figure.subplots()
+        found = {name: shapes[0].estimate("masked_perplexity") for name, shapes in report.series.items()}
+        for number, seed in enumerate(next(iter(found.values())).by_seed):
+            values = [one.by_seed[seed] for one in found.values()]
+            axes.plot(
+                range(len(values)),
+                values,
+                f"{MARKERS[number]}-",
+                color=f"C{number}",
+                label=f"seed {seed}",
+                linewidth=1,
+            )
+        axes.set_xticks(range(len(found)), [*found])
+        axes.set(xlabel="heads in the first and in the last two of four layers", ylabel="perplexity of masked tokens")
+        axes.margins(x=0.1)
+        axes.grid()
+        axes.legend()
+
+
 RUNTIMES = {  # in docs/records/runtimes_*.json, with markers
     "torch-unpadded": "PyTorch, unpadded",
     "torch-unpadded-bf16": "unpadded, bfloat16",
@@ -310,3 +373,5 @@ if __name__ == "__main__":
     draw_trained_rank()
     draw_language_models()
     draw_faster()
+    draw_thin_keys()
+    draw_head_order()
