@@ -11,6 +11,7 @@ reduced.json: right after the reduction, and after 10% more steps at a tenth of 
 
 import argparse
 import json
+from functools import partial
 from pathlib import Path
 
 import fixedbert
@@ -41,8 +42,8 @@ def reduce(run: Run, sources: DataSources, calibration_file: str, folder: Path) 
     more = {"do_train": True, "max_steps": run.pretraining[-1]["max_steps"] // 10, "warmup_steps": 0}
     for size in SIZES:
         model = folder / f"reduced-{size}"
-        sizes = {"attention_head_size": size, "value_head_size": run.config.value_head_sizes[0]}
-        fixedbert.shrink(trained, model, train_file=calibration_file, max_samples=CALIBRATION_ROWS, **sizes)
+        shrink = partial(fixedbert.shrink, trained, model, train_file=calibration_file, max_samples=CALIBRATION_ROWS)
+        shrink(attention_head_size=size, value_head_size=run.config.value_head_sizes[0])
         results["reduced"][size] = perplexity(run, model, sources, folder / f"evaluated-{size}")
         more |= {"learning_rate": run.learning_rate / 10}
         results["retrained"][size] = perplexity(run, model, sources, folder / f"retrained-{size}", **more)
