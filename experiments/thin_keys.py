@@ -21,7 +21,7 @@ from experiments.study.shape_results import shapes_by_series
 from experiments.study.sources import DataSources
 from experiments.study.studies import Run, load_study
 
-SIZES = (8, 16, 24)
+SIZES = (8, 16)
 TRAINED_SIZE = 2  # index of size 32 in the series MLM and CLM
 CALIBRATION_ROWS = 1500
 
