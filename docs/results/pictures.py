@@ -277,29 +277,29 @@ def draw_thin_keys():
     with new_figure(PAGE, 3.6, HERE / "thin_keys.png") as figure:
         panels = figure.subplots(1, 2)
         for panel, (objective, (metric, title)) in zip(panels, metrics.items(), strict=True):
-            for number, (series, label) in enumerate({"": "trained", ", equal FLOPs": "trained, equal FLOPs"}.items()):
-                shapes = report.series.get(objective + series, [])
-                points = [(shape["attention_head_size"], shape.estimate(metric)) for shape in shapes]
+            shapes = report.series[objective]
+            points = [(shape["attention_head_size"], shape.estimate(metric)) for shape in shapes]
+            draw_estimates(panel, points, 0, "trained with this size")
+            labels = {
+                "reduced": "trained with 32, then reduced",
+                "retrained": "reduced, then trained for 10% more steps",
+            }
+            for number, (kind, label) in enumerate(labels.items(), start=1):
+                sizes = sorted(reduced.get(objective, {}).get(kind, {}).items(), key=lambda item: int(item[0]))
+                points = [(int(size), Estimate({int(s): x for s, x in found.items()})) for size, found in sizes]
                 draw_estimates(panel, points, number, label)
-            labels = {"reduced": "reduced after training", "retrained": "reduced, then 10% more steps"}
-            for number, (kind, label) in enumerate(labels.items(), start=2):
-                sizes = reduced[objective][kind]
-                points = [
-                    (int(size), Estimate({int(s): x for s, x in found.items()})) for size, found in sizes.items()
-                ]
-                draw_estimates(panel, points, number, label)
-            panel.set(title=title, xlabel="size of queries and keys (values: 32)", xscale="log", yscale="log")
+            panel.set(title=title, xlabel="size of queries and keys (values: 32)", xscale="log")
             panel.set_xticks([8, 16, 32, 64], ["8", "16", "32", "64"])
             panel.minorticks_off()
             panel.grid()
         panels[0].set_ylabel("held-out perplexity")
-        panels[1].set_ylabel("held-out perplexity of masked tokens")
+        panels[1].set_ylabel("perplexity of masked tokens")
         figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
 
 
 def draw_estimates(panel, points: list[tuple[int, Estimate]], number: int, label: str):
     """Draws means with intervals, and a small dot for each seed."""
-    aside = 1 + 0.03 * (number - 1.5)
+    aside = 1 + 0.03 * (number - 1)
     places, means = [size * aside for size, _ in points], [one.mean for _, one in points]
     halves = [one.half_interval for _, one in points]
     panel.errorbar(
@@ -307,29 +307,6 @@ def draw_estimates(panel, points: list[tuple[int, Estimate]], number: int, label
     )
     for place, (_, one) in zip(places, points, strict=True):
         panel.plot([place] * len(one.values), one.values, ".", color=f"C{number}", markersize=3)
-
-
-def draw_head_order():
-    """Perplexity of masked tokens by the order of wide and narrow heads: a dot for each seed, lines join seeds."""
-    report = make_report(read_records([RECORDS / "head-order.jsonl"]))
-    with new_figure(PAGE, 3, HERE / "head_order.png") as figure:
-        axes = figure.subplots()
-        found = {name: shapes[0].estimate("masked_perplexity") for name, shapes in report.series.items()}
-        for number, seed in enumerate(next(iter(found.values())).by_seed):
-            values = [one.by_seed[seed] for one in found.values()]
-            axes.plot(
-                range(len(values)),
-                values,
-                f"{MARKERS[number]}-",
-                color=f"C{number}",
-                label=f"seed {seed}",
-                linewidth=1,
-            )
-        axes.set_xticks(range(len(found)), [*found])
-        axes.set(xlabel="heads in the first and in the last two of four layers", ylabel="perplexity of masked tokens")
-        axes.margins(x=0.1)
-        axes.grid()
-        axes.legend()
 
 
 RUNTIMES = {  # in docs/records/runtimes_*.json, with markers
@@ -374,4 +351,3 @@ if __name__ == "__main__":
     draw_language_models()
     draw_faster()
     draw_thin_keys()
-    draw_head_order()
