@@ -39,13 +39,17 @@ def reduce(run: Run, sources: DataSources, calibration_file: str, folder: Path) 
     trained, _ = pretrain(run, folder / "trained", sources)
     results: dict[str, dict[int, float]] = {"reduced": {}, "retrained": {}}
     results["reduced"][run.config.head_dim] = perplexity(run, trained, sources, folder / "trained-again")
-    more = {"do_train": True, "max_steps": run.pretraining[-1]["max_steps"] // 10, "warmup_steps": 0}
+    more = {
+        "do_train": True,
+        "max_steps": run.pretraining[-1]["max_steps"] // 10,
+        "warmup_steps": 0,
+        "learning_rate": run.learning_rate / 10,
+    }
     for size in SIZES:
         model = folder / f"reduced-{size}"
         shrink = partial(fixedbert.shrink, trained, model, train_file=calibration_file, max_samples=CALIBRATION_ROWS)
         shrink(attention_head_size=size, value_head_size=run.config.value_head_sizes[0])
         results["reduced"][size] = perplexity(run, model, sources, folder / f"evaluated-{size}")
-        more |= {"learning_rate": run.learning_rate / 10}
         results["retrained"][size] = perplexity(run, model, sources, folder / f"retrained-{size}", **more)
     return results
 

@@ -53,7 +53,7 @@ BUDGETS = {
     "experiments": 3800,
     "benchmarks": 2065,
     "soak": 526,
-    "tests": 14784,
+    "tests": 14787,
 }
 INSTALLED_BUDGET = 15752  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
 

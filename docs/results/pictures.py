@@ -285,7 +285,7 @@ def draw_thin_keys():
                 "retrained": "reduced, then trained for 10% more steps",
             }
             for number, (kind, label) in enumerate(labels.items(), start=1):
-                sizes = sorted(reduced.get(objective, {}).get(kind, {}).items(), key=lambda item: int(item[0]))
+                sizes = sorted(reduced[objective][kind].items(), key=lambda item: int(item[0]))
                 points = [(int(size), Estimate({int(s): x for s, x in found.items()})) for size, found in sizes]
                 draw_estimates(panel, points, number, label)
             panel.set(title=title, xlabel="size of queries and keys (values: 32)", xscale="log")

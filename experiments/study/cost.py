@@ -44,7 +44,7 @@ def shape_row(run: Run) -> str:
         config.num_hidden_layers,
         str(int_or_list(config.head_counts)),
         str(int_or_list(config.head_sizes)),
-        config.neuron_counts[0] if has_feed_forward(run.objective) else "-",
+        str(int_or_list(config.neuron_counts)) if has_feed_forward(run.objective) else "-",
         "-" if is_task else f"{parameters(config)[0] / 1e6:,.2f} M",  # tasks have no embeddings
         f"{forward_flops(config, run.length) / 1e6:.3f}",
     )

@@ -1,7 +1,7 @@
 """The results of a study: averages over seeds with intervals, and paired differences between shapes."""
 
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, pairwise
 
 from fixedbert.support.errors import InputError
 
@@ -112,7 +112,7 @@ def findings_of(series: dict[str, list[ShapeResult]], axis: str) -> list[Finding
         }
         pairs = []
         for shapes in compared.values():
-            pairs += [*zip(shapes, shapes[1:], strict=False), *([(shapes[0], shapes[-1])] if len(shapes) > 2 else [])]
+            pairs += [*pairwise(shapes), *([(shapes[0], shapes[-1])] if len(shapes) > 2 else [])]
         for first, second in combinations(compared.values(), 2):
             pairs += [(a, b) for a in first for b in second if a[axis] == b[axis]]
         pairs += equal_pairs(compared)

@@ -241,7 +241,12 @@ class Study:
                 raise
             raise InputError(f"study {self.name}, series {name}: {error.__cause__ or error}") from error
         fields_set["attention_head_size"] = int_or_list(config.head_sizes)
-        is_list = isinstance(fields_set.get(self.axis), list)
+        by_layer = {
+            "num_attention_heads": config.head_counts,
+            "attention_head_size": config.head_sizes,
+            "intermediate_size": config.neuron_counts,
+        }
+        is_list = len({*by_layer.get(self.axis, ())}) > 1
         self.check(not is_list, f"series {name}: {self.axis} is the axis, so it must be one number for all layers")
         return fields_set
 

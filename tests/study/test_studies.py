@@ -41,12 +41,15 @@ def test_equal_shapes(name, scale):
 def test_shapes_with_different_layers():
     """Guards: a shape has one number per layer if its value is a list of lists. The axis needs single numbers."""
     layers = {"num_hidden_layers": 2, "num_attention_heads": 8, "layer_attention_heads": [[2, 8]]}
-    study = table(series={"wide, then narrow": {**layers, "attention_head_size": [[64, 16]]}})
+    study = table(
+        axis="num_hidden_layers", series={"wide, then narrow": {**layers, "attention_head_size": [[64, 16]]}}
+    )
     config = study.run("wide, then narrow", 0, 1e-3, 1).config
     assert (config.head_counts, config.head_sizes, config.value_head_sizes) == ([2, 8], [64, 16], [64, 16])
     assert {"[2, 8]", "[64, 16]"} <= {*re.findall(r"\[.*?\]", study_cost_text(study))}
-    with pytest.raises(InputError, match="attention_head_size is the axis, so it must be one number"):
-        replace(study, axis="attention_head_size")
+    for axis in ("attention_head_size", "num_attention_heads"):
+        with pytest.raises(InputError, match=f"{axis} is the axis, so it must be one number"):
+            replace(study, axis=axis)
 
 
 def test_paper_scale():
