@@ -309,6 +309,34 @@ def draw_estimates(panel, points: list[tuple[int, Estimate]], number: int, label
         panel.plot([place] * len(one.values), one.values, ".", color=f"C{number}", markersize=3)
 
 
+def draw_head_order():
+    """Loss of each seed by the order of heads, and differences between the orders."""
+    series = make_report(read_records([RECORDS / "head-order.jsonl"])).series
+    labels = {
+        "2 of 64, then 8 of 16": "2 heads of 64,\nthen 8 of 16",
+        "4 heads of 32 in all layers": "4 heads of 32\nin all layers",
+        "8 of 16, then 2 of 64": "8 heads of 16,\nthen 2 of 64",
+    }
+    wide_first, equal, wide_last = (series[name][0].estimate("loss") for name in labels)
+    with new_figure(PAGE, 3.4, HERE / "head_order.png") as figure:
+        losses, differences = figure.subplots(1, 2)
+        for seed in equal.by_seed:
+            losses.plot([each.by_seed[seed] for each in (wide_first, equal, wide_last)], "o-", linewidth=1, label=seed)
+        losses.set_xticks(range(3), [*labels.values()], fontsize="small")
+        losses.set(ylabel="held-out loss (nats)", xlim=(-0.3, 2.3))
+        losses.legend(title="seed", fontsize="x-small", title_fontsize="x-small")
+        pairs = [wide_first.less(equal), wide_last.less(equal), wide_last.less(wide_first)]
+        names = ["wide first\nminus equal", "wide last\nminus equal", "wide last minus\nwide first"]
+        for x, pair in enumerate(pairs):
+            differences.plot([x] * len(pair.values), pair.values, ".", color="C0", markersize=4)
+            differences.errorbar(x + 0.1, pair.mean, pair.half_interval, fmt="o", color="black", capsize=4)
+        differences.axhline(0, color="black", linewidth=0.8)
+        differences.set_xticks(range(3), names, fontsize="small")
+        differences.set(ylabel="difference in loss (nats)", xlim=(-0.4, 2.5))
+        for panel in (losses, differences):
+            panel.grid(axis="y")
+
+
 RUNTIMES = {  # in docs/records/runtimes_*.json, with markers
     "torch-unpadded": "PyTorch, unpadded",
     "torch-unpadded-bf16": "unpadded, bfloat16",
@@ -351,3 +379,4 @@ if __name__ == "__main__":
     draw_language_models()
     draw_faster()
     draw_thin_keys()
+    draw_head_order()
