@@ -1,6 +1,5 @@
 """Tests of the commands as Python functions."""
 
-import os
 import re
 import subprocess
 import sys

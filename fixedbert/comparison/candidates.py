@@ -69,7 +69,7 @@ class Candidate:
         return dict(self.tokenizer.pad(windows, return_tensors="pt"))
 
     def timed(self, rows: Iterable[int]) -> tuple[list[Predictions], float]:
-        """Returns the predictions for the rows with these indices, and the elapsed seconds without tokenization."""
+        """Returns the predictions for the rows with these indices, and the seconds that the predictions took."""
         batch = self.batch(rows)
         time.sleep(PAUSE)
         begin = time.perf_counter()

@@ -152,7 +152,7 @@ class WordRows(Rows):
     Texts split into words, with or without labels, for token classification.
 
     The items are the words that all models read. Words that truncation removes for one of the models are not compared,
-    and words without a label do not count for the accuracy.
+    and words without a label do not count toward the accuracy.
     """
 
     item = "word"

@@ -56,8 +56,8 @@ def read_config(source: str | Path, model_type: str | None = None, **options) ->
         options: Keyword arguments for `from_pretrained`.
 
     Raises:
-        InputError: If config.json and the arguments contain no model type, or if transformers 5 does not support the
-            model's relative positions or head size.
+        InputError: If neither config.json nor the arguments contain a model type, or if transformers 5 does not
+            support the model's relative positions or head size.
     """
     fields, _ = PreTrainedConfig.get_config_dict(source, **options)
     if "model_type" in fields:

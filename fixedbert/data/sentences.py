@@ -22,7 +22,7 @@ SENTENCE_END = re.compile(rf"[{re.escape(''.join(TERMINATORS))}]\W*\s|[。！？
 def check_language(code: str):
     """Raises InputError if the language is not supported."""
     if code not in LANGUAGES:
-        raise InputError(f"must be one of {', '.join(LANGUAGES)}, not {code!r}; use en for others.", "language")
+        raise InputError(f"must be one of {', '.join(LANGUAGES)}, not {code!r}; use en for all others.", "language")
 
 
 def split_document(text: str, language: str = "en") -> list[str]:

@@ -250,7 +250,7 @@ def corpus_fingerprints(readers: list[CorpusReader], store_dir: Path) -> list[li
 
 
 def content_hash(file: Path, cache: Path) -> str:
-    """Returns a file's content hash, cached under its path, size, modification times and inode."""
+    """Returns the hash of a file's content, cached by its path, size, modification times and inode."""
     with reading(file, "run the command again"):
         stat = file.stat()
         state = (str(file.absolute()), stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino)

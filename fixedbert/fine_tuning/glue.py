@@ -258,7 +258,7 @@ def split_names(names: str | None) -> tuple[str, ...]:
 
 def check_text_columns(columns: tuple[str, ...], trained_on: tuple[str, ...]):
     """
-    Compares the text columns in the data with those on which the model was trained, and prints swapped columns.
+    Compares the text columns with those that the model was trained on, and prints a message if the order differs.
 
     Raises InputError if a model for text pairs is applied to single texts or vice versa.
     """

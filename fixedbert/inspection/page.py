@@ -38,7 +38,7 @@ def json_in_html(data: object) -> str:
 
 
 def names_of(inspections: list[Inspection]) -> list[str]:
-    """Returns the last component of each model's path or Hub id. If both are equal, returns the complete names."""
+    """Returns the last component of each model's path or Hub id, or the complete names if two of them are equal."""
     names = [Path(inspection.model).name or inspection.model for inspection in inspections]
     return names if len({*names}) == len(names) else [inspection.model for inspection in inspections]
 

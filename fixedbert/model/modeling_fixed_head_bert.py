@@ -290,7 +290,7 @@ def mean_loss(logits: torch.Tensor, labels: torch.Tensor, ignore_index: int = -1
 
 
 def span_loss(logits: torch.Tensor, positions: torch.Tensor, padding: torch.Tensor | None) -> torch.Tensor:
-    """Returns the average loss for `positions` (B,) and logits (B, L). Ignores positions in padding or after rows."""
+    """Returns the average loss for `positions` (B,) and logits (B, L). Ignores positions of padding and those >= L."""
     L = logits.shape[1]
     positions = positions.view(-1).clamp(0, L)
     if padding is not None:
@@ -368,7 +368,7 @@ class FixedHeadBertForMaskedLM(FixedHeadBertPreTrainedModel, bert.BertForMaskedL
 class FixedHeadBertLMHeadModel(FixedHeadBertPreTrainedModel, bert.BertLMHeadModel, GenerationMixin):
     """
     Causal language model, a BERT decoder (`is_decoder=True`) as in the paper's LM1B experiments. `labels` (B, L) are
-    token ids, and -100 for tokens that are not predicted. `shift_labels` (B, L) are labels that are already shifted.
+    token ids, or -100 for tokens that are not predicted. `shift_labels` (B, L) are labels that are already shifted.
     """
 
     _tp_plan = PREDICTION_TP_PLAN

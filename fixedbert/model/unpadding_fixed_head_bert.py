@@ -1,6 +1,6 @@
 # Copyright 2026 The fixedbert authors. Licensed under the Apache License, Version 2.0.
 """
-The fast path, which skips padding tokens and, in the last layer, also tokens that the task head does not read. Outputs
+The fast path, which skips padding tokens and, in the last layer, tokens that the task head does not read. Outputs
 at the remaining tokens and all gradients are equal to those of the padded path.
 
 With `unpad_inputs`, the non-padding tokens in a batch (B, L) are packed into one row (1, T), and each token attends

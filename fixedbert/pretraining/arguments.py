@@ -52,7 +52,7 @@ class NewModelArguments(ModelArguments):
 
 @dataclass
 class PretrainingDataArguments:
-    """Arguments for the corpora and the examples built from them. Corpora in `dataset_name` come first."""
+    """Arguments for the corpora and their examples. Corpora from `dataset_name` precede those from `train_file`."""
 
     objective: Objective = option(
         "mlm+nsp",

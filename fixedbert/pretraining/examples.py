@@ -159,7 +159,7 @@ def make_collator(
     data_args: PretrainingDataArguments,
     training_args: PretrainingArguments,
 ) -> PretrainingCollator:
-    """Returns a collator that adds the indices of labeled tokens for a FixedHeadBert, and pads for `torch_compile`."""
+    """Returns a collator that adds the indices of labeled tokens, and pads to one shape for `torch_compile`."""
     collator = PretrainingCollator(tokenizer.pad_token_id)
     # DataParallel splits all tensors by rows, which would separate token indices from their tokens.
     if isinstance(model, FixedHeadBertPreTrainedModel) and training_args.n_gpu < 2:

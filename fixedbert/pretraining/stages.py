@@ -50,7 +50,7 @@ def plan_stages(arguments: dict[str, Any]) -> list[Stage]:
     Returns one run per stage, or a single run if `stages` is not set.
 
     Raises:
-        InputError: If the arguments of a stage are invalid, or the previous stage's model cannot grow into its model.
+        InputError: If the arguments of a stage are invalid, or the previous stage's model cannot grow to its sizes.
     """
     run = {name: value for name, value in arguments.items() if name != "stages"}
     if not arguments.get("stages"):

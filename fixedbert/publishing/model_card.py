@@ -83,7 +83,7 @@ def markdown_table(rows: list[tuple], header: tuple[str, ...]) -> str:
 
 
 def shape_table(config: PreTrainedConfig, count: int | None = None) -> str:
-    """Returns a Markdown table of sizes, FLOPs and parameters. If `count` is None, counts pretraining heads too."""
+    """Returns a Markdown table of sizes, FLOPs and `count` parameters, by default those with pretraining heads."""
     config = fixed_head_config(config)
     total, in_layers = parameters(config)
     rows = [

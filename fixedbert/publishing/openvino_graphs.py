@@ -13,7 +13,7 @@ CALIBRATION_ROWS, MIN_CALIBRATION_ROWS = 200, 32  # number of rows for int8 cali
 
 
 def convert_to_openvino(onnx_file: Path, file: Path):
-    """Writes an ONNX graph as an OpenVINO graph, a .xml file and a .bin file with float32 weights."""
+    """Converts an ONNX graph to OpenVINO. Writes a .xml file and a .bin file with float32 weights."""
     import openvino
 
     openvino.save_model(openvino.convert_model(onnx_file), file, compress_to_fp16=False)

@@ -1,4 +1,4 @@
-"""Chooses heads and neurons for all layers at the lowest cost within a budget (a multiple-choice knapsack problem)."""
+"""Chooses each layer's heads and neurons for the lowest KL divergence within a budget (a knapsack problem)."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

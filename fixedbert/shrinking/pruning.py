@@ -156,7 +156,7 @@ def least_squares(weight: Tensor, moment: Tensor, kept: Tensor) -> Tensor:
 
 def head_size_errors(left: Tensor, right: Tensor) -> Tensor:
     """
-    Returns the squared errors (H, P + 1) when each head is reduced to the sizes 0, ..., P.
+    Returns the squared errors (H, P + 1) of reducing each head to the sizes 0, ..., P.
 
     Args:
         left, right: second moments L and R for each head, (H, P, P).
@@ -225,7 +225,7 @@ class LeastSquaresRefit:
 
 
 def low_rank_svd(A: Tensor, B: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns the singular value decomposition of the product A B of A (D, P) and B (P, E), from a matrix (P, P)."""
+    """Returns the SVD of the product A B of A (D, P) and B (P, E), computed by decomposing a (P, P) matrix."""
     Q_a, R_a = torch.linalg.qr(A)
     Q_b, R_b = torch.linalg.qr(B.T)
     left, singular, right = torch.linalg.svd(R_a @ R_b.T, full_matrices=False)

@@ -34,10 +34,10 @@ def error_reason(error: BaseException) -> str:
 @contextmanager
 def reading(path: object, remedy: str = "", problem: str = "cannot be read") -> Iterator[None]:
     """
-    Context manager that converts any error while reading a file or directory to an InputError.
+    Context manager that turns any error while reading a file or directory into an InputError.
 
     Args:
-        path: the file, directory or Hub id with which the message begins.
+        path: the file, directory or Hub id at the start of the message.
         remedy: what the user can do about the error, without a full stop.
         problem: a description of the problem.
     """

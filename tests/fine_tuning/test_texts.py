@@ -284,7 +284,7 @@ def test_validation_split_is_stratified(tmp_path):
     only = load_files({"train": file}, **options | {"max_samples": {"validation": None}}).splits
     assert [*only] == ["validation"] and only["validation"][:] == splits["validation"][:]
     assert load_files({"train": file}, seed=1, **options).splits["validation"][:] != splits["validation"][:]
-    with pytest.raises(InputError, match="`validation_split_percentage` 1 is too small or too large for 101 rows"):
+    with pytest.raises(InputError, match="1: one of the splits of 101 rows would be too small"):
         load_files({"train": file}, **options | {"validation_percentage": 1})
     with pytest.raises(InputError, match="`validation_split_percentage` cannot be combined with `validation_file`"):
         GlueDataArguments(train_file=file, validation_file=file, validation_split_percentage=10)
