@@ -169,11 +169,11 @@ def build_candidates(
     Returns a candidate for each runtime that this machine and the model support, and notes about the other runtimes.
 
     Args:
-        reference: the model in padded float32 PyTorch, with its features.
-        loaded: the model and its tokenizer.
-        names: names of the runtimes.
-        is_required: whether a runtime that is not installed raises InputError.
-        directory: new directory for exported graphs.
+        reference: The model in padded float32 PyTorch, with its features.
+        loaded: The model and its tokenizer.
+        names: Names of the runtimes.
+        is_required: Whether a runtime that is not installed raises InputError.
+        directory: New directory for exported graphs.
     """
     built, notes = [], []
     try:

@@ -29,7 +29,7 @@ from .report import CHANGED, NEARLY_SAME, RANDOM, SINGLE, SINGLE_ROWS, SORTED, C
 from .rows import Answers, Cells, QuestionRows, TextRows, WordRows
 from .runtimes import QUESTIONS, RUNTIMES, WORDS
 
-PROBES = 4  # number of batches on which the fastest runtime for each of several models is chosen
+PROBES = 4  # number of batches for choosing the fastest runtime of each of several models
 RESULTS = "comparison.json"
 ROWS: dict[str, type[TextRows | WordRows | QuestionRows]] = {WORDS: WordRows, QUESTIONS: QuestionRows}
 
@@ -57,23 +57,23 @@ def compare(  # noqa: PLR0913  the options of the command
     in padded float32 PyTorch.
 
     Args:
-        models: directories or Hub ids of models for the same task: classification, regression, embeddings, token
+        models: Directories or Hub ids of models for the same task: classification, regression, embeddings, token
             classification or question answering. Directories can also contain exported graphs.
-        validation_file: file with rows for the task, preferably not used in training. Labels are optional. For token
+        validation_file: File with rows for the task, preferably not used in training. Labels are optional. For token
             classification, the rows contain lists of words. For question answering, they are in SQuAD's format.
-        text_column_names: names of the text columns, such as "premise,hypothesis". For token classification, the
+        text_column_names: Names of the text columns, such as "premise,hypothesis". For token classification, the
             column with the words, "tokens" by default.
-        label_column_name: name of the label column, or names of several label columns separated by commas. By
+        label_column_name: Name of the label column, or names of several label columns separated by commas. By
             default, this is "label" (for words "ner_tags" or "labels") if the file has such a column.
-        id_column_name: names of columns that identify the rows, for the file with different predictions.
-        skip_bad_rows: skip and print invalid rows.
-        max_seq_length: maximum tokens per row. The default is the lowest limit of all models and tokenizers, at most
+        id_column_name: Names of columns that identify the rows, for the file with different predictions.
+        skip_bad_rows: Skip and print invalid rows.
+        max_seq_length: Maximum tokens per row. The default is the lowest limit of all models and tokenizers, at most
             512. Fine-tuning sets the limit of the tokenizer to the length used for training.
-        max_samples: maximum number of rows, sampled at random.
-        batch_size: rows per batch.
-        runtime: names of runtimes from `fixedbert.comparison.runtimes.RUNTIMES`. The default is all of them.
+        max_samples: Maximum number of rows, sampled at random.
+        batch_size: Rows per batch.
+        runtime: Names of runtimes from `fixedbert.comparison.runtimes.RUNTIMES`. The default is all of them.
         output_dir: a new directory for the measurements and the rows with different predictions.
-        cache_dir, token: options for models on the Hub.
+        cache_dir, token: Options for models on the Hub.
 
     Raises:
         InputError: If the models have different tasks, the rows are unsuitable, or a runtime is not installed.

@@ -67,7 +67,7 @@ class Comparison:
     available: int  # number of rows in the file
     batch_size: int
     max_seq_length: int  # maximum number of tokens per row
-    machine: str  # description of the machine on which the times were measured
+    machine: str  # description of the machine that the times were measured on
     models: list[ComparedModel]
     item: str  # the unit that has a prediction: "row", "word" or "question"
     notes: list[str]  # messages about runtimes that were skipped

@@ -1,4 +1,4 @@
-"""The rows on which models are compared: texts, texts split into words, or questions."""
+"""The rows for comparing models: texts, texts split into words, or questions."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -257,5 +257,5 @@ class QuestionRows(Rows):
 
 
 def stride_for(length: int) -> int:
-    """Returns the number of tokens by which windows of at most `length` tokens overlap."""
+    """Returns the overlap of windows of at most `length` tokens, in tokens."""
     return min(DOC_STRIDE, length // 2)

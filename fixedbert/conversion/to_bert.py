@@ -55,7 +55,7 @@ def to_bert(model: PreTrainedModel) -> PreTrainedModel:
 
 def bert_head_count(config: FixedHeadBertConfig) -> int:
     """
-    Returns the smallest number of heads with which a BERT of the same width can represent every layer.
+    Returns the smallest number of heads that lets a BERT of the same width represent every layer.
 
     More heads would not change the parameter count, but would need more attention scores.
 

@@ -70,7 +70,7 @@ def plan_pairs(
 
     Args:
         document_ids: Documents to divide. A document that occurs twice is divided twice.
-        other_ids: Documents from which random segments are drawn.
+        other_ids: Documents to draw random segments from.
 
     Returns:
         One row per pair, int32 (pairs, 7), with the columns PAIR_FIELDS. Starts and ends are token offsets.

@@ -202,7 +202,7 @@ class DistillationTrainer(CommonTrainer):
 
     Args:
         original: a model with the same width and number of layers.
-        predict: function that returns the predictions of a model for a batch.
+        predict: Function that returns the predictions of a model for a batch.
     """
 
     def __init__(

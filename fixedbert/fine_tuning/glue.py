@@ -97,7 +97,7 @@ def load_texts(
     """
     Loads the splits in `kinds` ("train", "validation", "test") from a GLUE task, a dataset on the Hub or files.
 
-    `seed` draws the rows for `max_*_samples`. `expected_columns` are the text columns on which the model was trained.
+    `seed` draws the rows for `max_*_samples`. `expected_columns` are the text columns that the model was trained on.
     """
     options: dict[str, Any] = {"max_samples": {kind: arguments.max_samples(kind) for kind in kinds}, "seed": seed}
     if task:
@@ -136,8 +136,8 @@ def fine_tune_glue(recipe: str | Path | None = None, **given: Any) -> Trained:
     If the call is interrupted, for example with Ctrl-C, the same call resumes from the last checkpoint.
 
     Args:
-        recipe: path to a YAML file with arguments. Keyword arguments take precedence.
-        given: the flags listed by `fixedbert glue --help`, as keyword arguments. The most important ones are
+        recipe: Path to a YAML file with arguments. Keyword arguments take precedence.
+        given: The flags listed by `fixedbert glue --help`, as keyword arguments. The most important ones are
             `model_name_or_path`, `task_name` or `train_file` and `validation_file`, `do_train=True`, `do_eval=True`,
             `output_dir`, `num_train_epochs`, `learning_rate`, `per_device_train_batch_size` and `seeds`.
 

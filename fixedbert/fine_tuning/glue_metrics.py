@@ -69,9 +69,9 @@ class GlueEvaluation:
     Instances can be passed to Trainer as `compute_metrics`.
 
     Args:
-        task: the GLUE task, or None for other data.
-        config: configuration of the model, with the label names in the order of its logits.
-        threshold: for several labels per text, all labels with at least this probability are predicted.
+        task: The GLUE task, or None for other data.
+        config: Configuration of the model, with the label names in the order of its logits.
+        threshold: For several labels per text, all labels with at least this probability are predicted.
 
     Attributes:
         class_names: names of the labels or targets. Empty for regression with a single target.
@@ -122,8 +122,8 @@ class GlueEvaluation:
         pearson_price. The average precision, for several labels per text, is an average over the labels that occur.
 
         Args:
-            predictions, labels: label ids or scores (examples,), or 0/1 flags or scores (examples, outputs).
-            probabilities: probabilities (examples, labels), for several labels per text.
+            predictions, labels: Label ids or scores (examples,), or 0/1 flags or scores (examples, outputs).
+            probabilities: Probabilities (examples, labels), for several labels per text.
         """
         if self.problem_type == REGRESSION and self.class_names:
             each = [self.measure(*pair) for pair in zip(predictions.T, labels.T, strict=True)]

@@ -25,8 +25,8 @@ class LabelFormat:
     The meaning of the values in the label columns of a dataset.
 
     Args:
-        problem_type: as in transformers: one label, any number of labels, or scores for each text.
-        names: maps each value in the data to its label name. For regression with several targets, the keys are the
+        problem_type: As in transformers: one label, any number of labels, or scores for each text.
+        names: Maps each value in the data to its label name. For regression with several targets, the keys are the
             names of the targets. Empty for regression with a single target.
     """
 

@@ -25,11 +25,11 @@ def align_labels(
     Matches the labels in a dataset with the labels of a model by name. Also writes them to the model's `config`.
 
     Args:
-        names: label names in the dataset. For regression, names of the targets, or an empty list for a single one.
+        names: Label names in the dataset. For regression, names of the targets, or an empty list for a single one.
             None if the dataset has no labels.
         train: True if the model will be trained, so that its head can be replaced. Otherwise, different labels raise
             InputError.
-        problem_type: the dataset's problem type. By default, this is regression if `names` is empty.
+        problem_type: The dataset's problem type. By default, this is regression if `names` is empty.
 
     Returns:
         The model's label id for each label name in the dataset, and True if the head must be replaced because the

@@ -30,7 +30,7 @@ class SquadDataArguments(AnswerArguments, FineTuningDataArguments):
     """Arguments for the questions, their windows, and the selection of answers."""
 
     max_seq_length: int = option(384, "Maximum number of tokens in a window.")
-    doc_stride: int = option(128, "Number of context tokens by which windows overlap.")
+    doc_stride: int = option(128, "Overlap of windows, in tokens.")
 
 
 def main(argv: list[str] | None = None, prog: str | None = None):
@@ -45,8 +45,8 @@ def fine_tune_squad(recipe: str | Path | None = None, **given: Any) -> Trained:
     If the call is interrupted, for example with Ctrl-C, the same call resumes from the last checkpoint.
 
     Args:
-        recipe: path to a YAML file with arguments. Keyword arguments take precedence.
-        given: the flags listed by `fixedbert squad --help`, as keyword arguments.
+        recipe: Path to a YAML file with arguments. Keyword arguments take precedence.
+        given: The flags listed by `fixedbert squad --help`, as keyword arguments.
 
     Returns:
         The output directory and the metrics.

@@ -66,7 +66,7 @@ class ReadingOptions:
     """Options for reading the splits of a dataset."""
 
     text_columns: tuple[str, ...] | None = None  # one or two; by default, names used by GLUE are recognized
-    expected_columns: tuple[str, ...] = ()  # text columns on which the model was trained; used if they exist
+    expected_columns: tuple[str, ...] = ()  # text columns that the model was trained on; used if they exist
     label_columns: tuple[str, ...] = ("label",)  # ignored in the test split
     id_columns: tuple[str, ...] = ()  # identify the rows of the test split
     labels: LabelFormat | None = None  # by default, inferred from the first split, usually the training split
@@ -98,7 +98,7 @@ class RowSource:
 
     def text_columns(self, expected: tuple[str, ...] = ()) -> tuple[str, ...]:
         """
-        Returns the `expected` columns, on which a model was trained, if they exist, or else those known from GLUE.
+        Returns the `expected` columns, which a model was trained on, if they exist, or else those known from GLUE.
 
         Raises InputError if the columns are unknown or ambiguous.
         """

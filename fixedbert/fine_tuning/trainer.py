@@ -173,9 +173,9 @@ class FineTuningTrainer(CommonTrainer):
     Trainer for features with a `length` column. For windows, the column `example` contains the index of the example.
 
     Args:
-        pad_to: number of tokens to which examples are padded. By default, the length of the longest in each batch.
-        teacher: if given, the training loss is (1 - weight) * label loss + weight * distillation loss.
-        class_weights: weight of each class in the label loss. Like the teacher, they are only used in training.
+        pad_to: Number of tokens to which examples are padded. By default, the length of the longest in each batch.
+        teacher: If given, the training loss is (1 - weight) * label loss + weight * distillation loss.
+        class_weights: Weight of each class in the label loss. Like the teacher, they are only used in training.
         pool: "mean" or "max", which combines the logits for the windows of an example.
     """
 

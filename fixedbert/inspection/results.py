@@ -28,7 +28,7 @@ from torch import Tensor
 
 from ..counts import size_text
 
-SATURATED = 0.8  # utilization from which a larger head is worth trying, by convention
+SATURATED = 0.8  # with at least this utilization, a larger head is worth trying (a convention)
 UNIFORM = 0.95  # with this fraction of uniform attention's entropy or more, a layer has hardly learned to attend
 # Maps the measures of heads to their column headings in the printed table and their descriptions.
 MEASURES = {

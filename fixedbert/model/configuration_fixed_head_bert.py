@@ -218,7 +218,7 @@ class FixedHeadBertConfig(transformers.BertConfig):
 
     @property  # type: ignore[misc]  # read-only, derived from the other fields
     def per_layer_config(self) -> list["FixedHeadBertConfig"]:  # type: ignore[override]
-        """One configuration per layer, from which transformers derives the shapes of cached keys and values."""
+        """One configuration per layer. Transformers derives the shapes of cached keys and values from them."""
         layers = []
         for heads, size, value_size in zip(self.head_counts, self.head_sizes, self.value_head_sizes, strict=True):
             layer = copy.copy(self)

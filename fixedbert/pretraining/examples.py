@@ -34,7 +34,7 @@ def make_examples(
     Prepares the corpora and returns the examples.
 
     Args:
-        checkpoint: Checkpoint from which the run resumes. It contains the tokenizer of the run.
+        checkpoint: Checkpoint to resume from. It contains the tokenizer of the run.
 
     Returns:
         The tokenizer, the training examples, the held-out examples, and a description of the corpora for summary.json.

@@ -52,7 +52,7 @@ OUTPUTS = {
     "ForQuestionAnswering": ("start_logits", "end_logits"),
 }
 EMBEDDING = "sentence_embedding"  # name of the additional output of sentence-transformers models
-# Texts on which the graph and the model are compared. Their lengths differ, and their number is odd.
+# Texts for comparing the graph with the model. Their lengths differ, and their number is odd.
 TEXTS = ["The cat sat on the mat.", "A transformer computes weighted means of its values.", "Yes!"]
 TEXTS += ["Who wrote the letter that arrived on Monday?", "In 1905 he published four papers. " * 5]
 # For each runtime: code that runs a graph.
@@ -172,9 +172,9 @@ def loading_code(
     Returns Python code that runs the graph `file` of an exported directory on texts with at most `longest` tokens.
 
     Args:
-        names: names of the outputs.
+        names: Names of the outputs.
         precision: OpenVINO's inference precision. If it is None, OpenVINO chooses.
-        pairs: whether the texts are the choices of a multiple choice model.
+        pairs: Whether the texts are the choices of a multiple choice model.
     """
     texts = '["A text.", "A second text."]'
     if settings.prompt or settings.do_lower_case:

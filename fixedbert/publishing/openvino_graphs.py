@@ -24,8 +24,8 @@ def quantize_openvino(source: Path, file: Path, batches: Iterable[dict[str, Tens
     Quantizes the weights and activations of a graph to int8 with NNCF's post-training quantization for transformers.
 
     Args:
-        source: an ONNX or OpenVINO graph.
-        batches: at least 32 batches of one calibration row each. NNCF measures the ranges of the activations on them.
+        source: An ONNX or OpenVINO graph.
+        batches: At least 32 batches of one calibration row each. NNCF measures the ranges of the activations on them.
     """
     import nncf
     import openvino
@@ -41,10 +41,10 @@ def quantize_openvino(source: Path, file: Path, batches: Iterable[dict[str, Tens
 
 class OpenVinoModel:
     """
-    An OpenVINO graph on the CPU that is called in the same way as the PyTorch model from which it was exported.
+    An OpenVINO graph on the CPU that is called in the same way as the PyTorch model that it was exported from.
 
     Args:
-        file: the graph, in OpenVINO's or ONNX's format.
+        file: The graph, in OpenVINO's or ONNX's format.
         precision: "f32" or "bf16" for computing with floating-point numbers, or None for OpenVINO's choice.
     """
 

@@ -1,4 +1,4 @@
-"""The pooling layer of sentence-transformers models, and the settings with which they tokenize texts."""
+"""The pooling layer of sentence-transformers models, and their settings for tokenizing texts."""
 
 import json
 from dataclasses import dataclass
@@ -67,12 +67,12 @@ def read_pooling(directory: Path) -> SentencePooling | None:
 @dataclass(frozen=True)
 class TextSettings:
     """
-    The settings with which a sentence-transformers model tokenizes texts. The defaults change nothing.
+    The settings of a sentence-transformers model for tokenizing texts. The defaults change nothing.
 
     Args:
-        max_seq_length: maximum number of tokens; None for the tokenizer's own limit.
-        do_lower_case: whether texts are lowercased before the tokenizer's own normalization.
-        prompt: text that precedes each text.
+        max_seq_length: Maximum number of tokens; None for the tokenizer's own limit.
+        do_lower_case: Whether texts are lowercased before the tokenizer's own normalization.
+        prompt: Text that precedes each text.
     """
 
     max_seq_length: int | None = None

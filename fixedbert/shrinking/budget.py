@@ -46,11 +46,11 @@ class Prices:
     What the parts of a model use of the budget.
 
     Args:
-        layers: the prices of each layer.
-        original: the price of all layers before pruning.
-        rest: the price of everything else.
-        unit: for example "seconds".
-        machine: the machine on which latencies were measured, or "" for this machine.
+        layers: The prices of each layer.
+        original: The price of all layers before pruning.
+        rest: The price of everything else.
+        unit: For example "seconds".
+        machine: The machine that latencies were measured on, or "" for this machine.
     """
 
     layers: list[LayerPrices]
@@ -83,9 +83,9 @@ class Option(NamedTuple):
     A possible size of an attention or feed-forward sublayer.
 
     Args:
-        choice: the remaining heads or the number of remaining neurons.
-        cost: the predicted increase in KL divergence, in nats per row.
-        price: the part of the budget that the sublayer uses, for example in seconds or parameters.
+        choice: The remaining heads or the number of remaining neurons.
+        cost: The predicted increase in KL divergence, in nats per row.
+        price: The part of the budget that the sublayer uses, for example in seconds or parameters.
     """
 
     choice: Any

@@ -26,7 +26,7 @@ from .words import WORDS, check_splits_words, has_words, load_words
 MAX_LENGTH = 512  # default for the maximum number of tokens per row
 MASKED = 0.15  # fraction of the tokens that are masked for a masked LM
 HELD_OUT = 6  # every sixth row is held out
-DOC_STRIDE = 128  # number of tokens by which consecutive windows of a SQuAD paragraph overlap
+DOC_STRIDE = 128  # overlap of consecutive windows of a SQuAD paragraph, in tokens
 
 
 @dataclass(frozen=True)

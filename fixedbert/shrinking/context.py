@@ -128,7 +128,7 @@ class ShrinkContext:
 
     @cached_property
     def batches(self) -> list[Batch]:
-        """The batches on which models are timed."""
+        """The batches for timing models."""
         return random_batches(self.calibration)
 
     def forward_passes(self, model: FixedHeadBertPreTrainedModel) -> Callable[[], object]:

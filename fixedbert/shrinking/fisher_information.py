@@ -73,7 +73,7 @@ def collect_statistics(
     Runs forward and backward passes on the calibration data and returns the statistics for each layer.
 
     Args:
-        head_sizes: for each layer, the reduced head sizes for which score errors are measured.
+        head_sizes: For each layer, the reduced head sizes for which score errors are measured.
 
     Raises:
         InputError: If activations or gradients contain NaN or infinity.

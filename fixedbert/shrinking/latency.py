@@ -23,7 +23,7 @@ from .budget import LayerPrices, LayerSize, Prices, head_choices, neuron_choices
 from .predictions import encode, reads_first_token
 
 CPUINFO = Path("/proc/cpuinfo")  # contains the name of the processor on Linux
-ROUNDS = 5  # number of measurements per latency, of which the median is used
+ROUNDS = 5  # number of measurements per latency; the median is used
 
 
 @dataclass(frozen=True)
@@ -32,11 +32,11 @@ class LatencyTable:
     Measured latencies of sublayers, in seconds per batch. A sublayer includes its residual connection and LayerNorm.
 
     Args:
-        machine: the machine on which the latencies were measured, as returned by `machine_name`.
-        conditions: the shape of the model, and how it ran.
-        times: whether it is the last layer, the sizes of a sublayer (those in `Heads`, or the number of neurons), and
+        machine: The machine that the latencies were measured on, as returned by `machine_name`.
+        conditions: The shape of the model, and how it ran.
+        times: Whether it is the last layer, the sizes of a sublayer (those in `Heads`, or the number of neurons), and
             its latency.
-        encoder: latency of the base model.
+        encoder: Latency of the base model.
     """
 
     machine: str
@@ -94,9 +94,9 @@ def measure_latencies(
     Measures, with random weights, the latency of each sublayer to which layers of these shapes can be pruned.
 
     Args:
-        model: the model as it is served. Its dtype and `unpad_inputs` apply to the sublayers, too.
-        masks: attention masks (B, L) of the batches.
-        conditions: see `LatencyTable`.
+        model: The model as it is served. Its dtype and `unpad_inputs` apply to the sublayers, too.
+        masks: Attention masks (B, L) of the batches.
+        conditions: See `LatencyTable`.
     """
     heads = dict.fromkeys(choice for shape in shapes for choice in head_choices(shape.heads))
     neurons = dict.fromkeys(choice for shape in shapes for choice in neuron_choices(shape.neurons))

@@ -37,8 +37,8 @@ class LayerPruner:
 
     Args:
         layer, shape: a layer of the original model and its shape.
-        statistics: statistics of this layer on the calibration data.
-        tokens: average number of tokens per row.
+        statistics: Statistics of this layer on the calibration data.
+        tokens: Average number of tokens per row.
     """
 
     def __init__(self, layer: FixedHeadBertLayer, shape: LayerSize, statistics: LayerStatistics, tokens: float):

@@ -29,9 +29,9 @@ class LoadedModel:
     A model with its tokenizer.
 
     Args:
-        directory: local directory with the tokenizer, the pooling configuration and the model card.
-        pooling: the pooling layer of a sentence-transformers model; None for other models.
-        settings: how a sentence-transformers model tokenizes texts.
+        directory: Local directory with the tokenizer, the pooling configuration and the model card.
+        pooling: The pooling layer of a sentence-transformers model; None for other models.
+        settings: How a sentence-transformers model tokenizes texts.
     """
 
     model: PreTrainedModel
@@ -125,11 +125,11 @@ class Fidelity:
         divergence: KL(original || model) in nats per row. For numbers, this is half the squared difference. For
             embeddings, it is 1 - cosine similarity. For hidden states, it is 1 - cosine similarity summed over tokens.
             NaN for question answering models with different tokenizers.
-        agreement: fraction of identical predictions; None for numbers, embeddings and states.
-        kind: the `kind` of the predictions, as defined in `Predictions`.
-        spread: standard deviation of the numbers that the original predicts; None for other kinds.
-        distinct: number of distinct labels or label sets that the original predicts; None for other kinds.
-        rows: number of rows that were compared.
+        agreement: Fraction of identical predictions; None for numbers, embeddings and states.
+        kind: The `kind` of the predictions, as defined in `Predictions`.
+        spread: Standard deviation of the numbers that the original predicts; None for other kinds.
+        distinct: Number of distinct labels or label sets that the original predicts; None for other kinds.
+        rows: Number of rows that were compared.
     """
 
     divergence: float
@@ -175,8 +175,8 @@ def fidelity(pairs: Iterable[tuple[list[Predictions], list[Predictions]]], rows:
     Compares the predictions of two models.
 
     Args:
-        pairs: for each batch, the predictions of the original and those of the other model.
-        rows: total number of rows.
+        pairs: For each batch, the predictions of the original and those of the other model.
+        rows: Total number of rows.
     """
     divergence, same, count, kind = 0.0, 0, 0, ""
     numbers: list[Tensor] = []

@@ -94,8 +94,8 @@ class PruningOrder:
     The order in which to remove the input groups of a linear map.
 
     Args:
-        removed: indices of the groups in the order of removal.
-        costs: squared error after 0, 1, 2, ... removals, (groups + 1).
+        removed: Indices of the groups in the order of removal.
+        costs: Squared error after 0, 1, 2, ... removals, (groups + 1).
     """
 
     removed: list[int]
@@ -113,9 +113,9 @@ def prune_inputs(weight: Tensor, moment: Tensor, size: int, at_once: int = 1) ->
 
     Args:
         weight: W, left-multiplied by the square root of the metric of y, (D, groups * size).
-        moment: covariance of the inputs, (groups * size, groups * size).
-        size: number of inputs per group: the value head size for the heads in W_o, or 1 for neurons.
-        at_once: number of groups to remove per step. Larger steps are faster but less accurate.
+        moment: Covariance of the inputs, (groups * size, groups * size).
+        size: Number of inputs per group: the value head size for the heads in W_o, or 1 for neurons.
+        at_once: Number of groups to remove per step. Larger steps are faster but less accurate.
     """
     groups = weight.shape[1] // size
     inverse = torch.linalg.inv(with_ridge(moment))
@@ -159,7 +159,7 @@ def head_size_errors(left: Tensor, right: Tensor) -> Tensor:
     Returns the squared errors (H, P + 1) of reducing each head to the sizes 0, ..., P.
 
     Args:
-        left, right: second moments L and R for each head, (H, P, P).
+        left, right: Second moments L and R for each head, (H, P, P).
     """
     roots = zip(map(square_root, left), map(square_root, right), strict=True)
     energies = torch.stack([torch.linalg.svdvals(root_l @ root_r) for root_l, root_r in roots]).square()  # (H, P)

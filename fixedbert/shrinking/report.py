@@ -21,19 +21,19 @@ class ShrinkResult:
     The result of `fixedbert.shrink`.
 
     Args:
-        model: directory or Hub id of the original.
-        rows, tokens: number of calibration rows, and the average number of tokens per row.
-        before, after: shapes of the layers before and after pruning.
-        fidelity: fidelity of the pruned model's predictions on held-out rows.
-        parameters, operations: number of parameters, and FLOPs for a row of average length, before and after pruning.
-        seconds: seconds per batch, averaged over three batches of random rows, before and after pruning.
-        speedup, target_speedup: measured and requested speedup. The latter is None if the target was not a speedup.
-        machine: the machine on which the times were measured.
-        serving: how both models were served, for example "without padding, in bfloat16".
-        table_speedup, table_machine: speedup according to the latency table of a different machine, and that machine.
-        distil_steps: number of distillation steps.
-        distilled: fidelity after distillation, or None if distillation did not improve it.
-        folder: directory of the new model.
+        model: Directory or Hub id of the original.
+        rows, tokens: Number of calibration rows, and the average number of tokens per row.
+        before, after: Shapes of the layers before and after pruning.
+        fidelity: Fidelity of the pruned model's predictions on held-out rows.
+        parameters, operations: Number of parameters, and FLOPs for a row of average length, before and after pruning.
+        seconds: Seconds per batch, averaged over three batches of random rows, before and after pruning.
+        speedup, target_speedup: Measured and requested speedup. The latter is None if the target was not a speedup.
+        machine: The machine that the times were measured on.
+        serving: How both models were served, for example "without padding, in bfloat16".
+        table_speedup, table_machine: Speedup according to the latency table of a different machine, and that machine.
+        distil_steps: Number of distillation steps.
+        distilled: Fidelity after distillation, or None if distillation did not improve it.
+        folder: Directory of the new model.
     """
 
     model: str

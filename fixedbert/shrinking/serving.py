@@ -15,7 +15,7 @@ from ..training.speed import has_bf16
 from .latency import median_time
 from .predictions import encode
 
-BATCHES = 3  # number of random batches on which models are timed
+BATCHES = 3  # number of random batches for timing models
 
 
 class Serving(NamedTuple):

@@ -87,29 +87,29 @@ def shrink(  # noqa: PLR0913  the options of the command
     Args:
         model: a model, or the directory or Hub id of any model that `fixedbert.convert` supports.
         output_dir: a new directory for the model, its tokenizer and model card, shrinking.json and shrinking.png.
-        speedup: target speed relative to the original, measured on this machine. With several targets, `output_dir`
+        speedup: Target speed relative to the original, measured on this machine. With several targets, `output_dir`
             contains a directory for each of them, such as 1.5x.
-        milliseconds: target time per batch of random rows.
-        params: maximum number of parameters.
-        flops: maximum number of FLOPs for a row of average length.
-        attention_head_size, value_head_size, num_attention_heads, intermediate_size: one number for all layers, or a
+        milliseconds: Target time per batch of random rows.
+        params: Maximum number of parameters.
+        flops: Maximum number of FLOPs for a row of average length.
+        attention_head_size, value_head_size, num_attention_heads, intermediate_size: One number for all layers, or a
             list with one number per layer.
-        unpad_inputs, dtype: whether the new model skips padding, and the dtype of its weights, such as "bfloat16".
+        unpad_inputs, dtype: Whether the new model skips padding, and the dtype of its weights, such as "bfloat16".
             Both models are timed in this way. The default is the fastest on this machine if the target is a time.
             Otherwise, the new model skips padding and keeps the dtype of the original.
         task_name, data_dir: a GLUE task, and the directory with its files. The default is to load them from the Hub.
-        train_file: one or more files with calibration rows.
-        text_column_names: names of the text columns, such as "premise,hypothesis". For token classification, the
+        train_file: One or more files with calibration rows.
+        text_column_names: Names of the text columns, such as "premise,hypothesis". For token classification, the
             column with lists of words, "tokens" by default.
-        skip_bad_rows: skip and print invalid rows.
+        skip_bad_rows: Skip and print invalid rows.
         latency_table: a file with measured latencies. If it does not exist, latencies are measured and written to it.
-        max_seq_length, max_samples, batch_size: maximum tokens per row, maximum number of rows, and rows per batch.
-        distil_steps: number of distillation steps after pruning. 600 steps take about ten minutes on two cores.
-        learning_rate: learning rate for the distillation, 5e-5 by default.
-        seed: seed for the order of the rows and for sampling predictions.
-        tokenizer: the tokenizer, if `model` is a model in memory.
-        do_lower_case: whether the tokenizer lowercases text. By default, this is read from its files.
-        revision, cache_dir, token: options for a model on the Hub.
+        max_seq_length, max_samples, batch_size: Maximum tokens per row, maximum number of rows, and rows per batch.
+        distil_steps: Number of distillation steps after pruning. 600 steps take about ten minutes on two cores.
+        learning_rate: Learning rate for the distillation, 5e-5 by default.
+        seed: Seed for the order of the rows and for sampling predictions.
+        tokenizer: The tokenizer, if `model` is a model in memory.
+        do_lower_case: Whether the tokenizer lowercases text. By default, this is read from its files.
+        revision, cache_dir, token: Options for a model on the Hub.
 
     Raises:
         InputError: If the model cannot be shrunk, the calibration data is unsuitable, or the target is out of reach.

@@ -30,9 +30,9 @@ def load_words(
     Loads lists of words from a .json, .jsonl or .parquet file, such as {"tokens": [...], "ner_tags": [...]}.
 
     Args:
-        label_column: column with a label for each word. By default, "ner_tags" or "labels", if the file contains one
+        label_column: Column with a label for each word. By default, "ner_tags" or "labels", if the file contains one
             of them.
-        skip_bad_rows: skip and print invalid rows instead of raising InputError.
+        skip_bad_rows: Skip and print invalid rows instead of raising InputError.
 
     Returns:
         A dataset with the columns `words`, `row` (the position in the file, from 0), and if the file contains labels

@@ -37,8 +37,8 @@ def reading(path: object, remedy: str = "", problem: str = "cannot be read") -> 
     Context manager that turns any error while reading a file or directory into an InputError.
 
     Args:
-        path: the file, directory or Hub id at the start of the message.
-        remedy: what the user can do about the error, without a full stop.
+        path: The file, directory or Hub id at the start of the message.
+        remedy: What the user can do about the error, without a full stop.
         problem: a description of the problem.
     """
     try:

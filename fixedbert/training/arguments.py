@@ -188,9 +188,9 @@ def read_arguments(argv: list[str] | None, *types: type, prog: str | None = None
     Flags take precedence over entries in the recipe.
 
     Args:
-        argv: the command-line arguments. Default: `sys.argv[1:]`.
-        types: dataclasses with one field per flag.
-        prog: program name to show in the help. Default: the name of the script.
+        argv: The command-line arguments. Default: `sys.argv[1:]`.
+        types: Dataclasses with one field per flag.
+        prog: Program name to show in the help. Default: the name of the script.
 
     Raises:
         InputError: If a flag does not exist or has an invalid value, or if the recipe cannot be read.

@@ -79,7 +79,7 @@ def output_directory(training_args: CommonArguments, given: dict[str, Any]) -> I
     Otherwise, it is removed.
 
     Args:
-        given: the run's arguments, which are written to command.json.
+        given: The run's arguments, which are written to command.json.
 
     Raises:
         InputError: If the directory is not empty, is not writable or is in use. Also if OUTPUT.partial contains an

@@ -29,7 +29,7 @@ def draw_pretraining(log_history: list[dict], task: str, title: str, file: str |
     Plots losses, accuracies and the learning rate against the number of non-padding tokens seen in training.
 
     Args:
-        log_history: the log of the run, from `log_history` in Trainer's state.
+        log_history: The log of the run, from `log_history` in Trainer's state.
         task: "mlm" or "clm".
     """
     losses = {"loss": "training", "eval_loss": "held out"}
@@ -62,9 +62,9 @@ def draw_glue(
     Plots losses and metrics against training steps, and predictions against labels in one panel per split.
 
     Args:
-        splits: for each split, its name, the labels and the predictions for its N examples, each (N,), or (N, C) for C
+        splits: For each split, its name, the labels and the predictions for its N examples, each (N,), or (N, C) for C
             labels per text or C targets.
-        labels: names of the classes or targets, or an empty list for a regression with a single target.
+        labels: Names of the classes or targets, or an empty list for a regression with a single target.
     """
     with new_figure(4.4 * (2 + len(splits)), 4, file) as figure:
         figure.suptitle(title)
@@ -101,8 +101,8 @@ def draw_squad(
     Plots losses and metrics against training steps, and for SQuAD 2.0 a histogram of the null odds.
 
     Args:
-        null_odds: maps question ids to the score for "no answer" minus the best answer's score. Empty for SQuAD 1.1.
-        answers: maps question ids to lists of correct answers. An unanswerable question has an empty list.
+        null_odds: Maps question ids to the score for "no answer" minus the best answer's score. Empty for SQuAD 1.1.
+        answers: Maps question ids to lists of correct answers. An unanswerable question has an empty list.
         threshold: a question whose null odds exceed this value is predicted to be unanswerable.
     """
     count = 3 if null_odds else 2
