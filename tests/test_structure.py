@@ -45,7 +45,7 @@ BUDGETS = {
     "fixedbert/fine_tuning": 2906,
     "fixedbert/pretraining": 851,
     "fixedbert/training": 1334,
-    "fixedbert/shrinking": 2301,
+    "fixedbert/shrinking": 2293,
     "fixedbert/comparison": 946,
     "fixedbert/inspection": 681,
     "fixedbert/publishing": 868,
@@ -53,9 +53,9 @@ BUDGETS = {
     "experiments": 3800,
     "benchmarks": 2065,
     "soak": 526,
-    "tests": 14787,
+    "tests": 14781,
 }
-INSTALLED_BUDGET = 15752  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
+INSTALLED_BUDGET = 15744  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
 
 
 def module_of(file: Path) -> str:

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..conversion.growing import Heads
-from ..support.errors import InputError
 
 UNITS = 4000  # number of units into which the budget is divided
 
@@ -97,16 +96,9 @@ def solve_knapsack(sublayers: Sequence[Sequence[Option]], budget: float) -> list
     """
     Chooses one option per sublayer, so that the total cost is minimal and the total price does not exceed the budget.
 
-    Uses dynamic programming. Prices are rounded down to multiples of 1/4000 of the budget.
-
-    Raises:
-        InputError: If even the options with the lowest prices exceed the budget.
+    Uses dynamic programming. Prices are rounded down to multiples of 1/4000 of the budget. The options with the lowest
+    prices must fit in the budget.
     """
-    least = sum(min(option.price for option in options) for options in sublayers)
-    if least > budget * (1 + 1e-9):
-        raise InputError(
-            f"the smallest possible layers need {least:.4g}, but the target leaves only {budget:.4g} for them."
-        )
     units = [np.array([int(option.price / budget * UNITS + 1e-6) for option in options]) for options in sublayers]
     best = np.zeros(UNITS + 1)  # best[u]: lowest cost of the processed sublayers for at most u units
     chosen_by_units = []
