@@ -98,7 +98,7 @@ class RowSource:
 
     def text_columns(self, expected: tuple[str, ...] = ()) -> tuple[str, ...]:
         """
-        Returns the `expected` columns, which a model was trained on, if they exist, or else those known from GLUE.
+        Returns the `expected` columns of the model's training data if they exist, or else those known from GLUE.
 
         Raises InputError if the columns are unknown or ambiguous.
         """
