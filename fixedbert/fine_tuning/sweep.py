@@ -2,9 +2,7 @@
 
 import gc
 import json
-import shutil
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -14,18 +12,9 @@ from typing import Any
 from accelerate import PartialState
 
 from ..support.errors import InputError
-from ..support.files import check_output_free, output_path, to_json, write_atomically
+from ..support.files import to_json, write_atomically
 from ..training.arguments import make_arguments
-from ..training.output import (
-    COMMAND_FILE,
-    Trained,
-    already_complete,
-    check_same_command,
-    finish_directory,
-    output_lock,
-    read_result,
-    write_command,
-)
+from ..training.output import COMMAND_FILE, Trained, already_complete, output_directory, read_result
 from ..training.plots import draw_sweep, is_metric
 from .fine_tune import FineTuningTask, check_metric, fine_tune
 from .glue_metrics import METRICS
@@ -95,13 +84,14 @@ def sweep(task_class: type[FineTuningTask], **given: Any) -> Trained:
         return read_result(training_args.directory)
     if training_args.resume_from_checkpoint is not None:
         raise InputError("can only be used with a single run; sweeps resume automatically.", "resume_from_checkpoint")
-    with sweep_directory(training_args, given) as directory:
+    with output_directory(training_args, given, find_started_run):
+        directory = training_args.directory
         for number, run in enumerate(runs, start=1):
             if (directory / run.directory).exists():
                 PartialState().print(f"{run.directory}: already complete")
                 continue
             PartialState().print(f"\n=== run {number} of {len(runs)}: {run.directory}", flush=True)
-            fields = run_fields(run, given, training_args, directory)
+            fields = run_fields(run, given, training_args)
             fine_tune(task_class, run.task, make_arguments(fields, *task_class.arguments), fields)
             gc.collect()
         if PartialState().is_main_process:
@@ -109,15 +99,13 @@ def sweep(task_class: type[FineTuningTask], **given: Any) -> Trained:
     return read_result(training_args.directory)
 
 
-def run_fields(
-    run: PlannedRun, given: dict[str, Any], training_args: FineTuningArguments, directory: Path
-) -> dict[str, Any]:
-    """Returns the fields for a single run. `given` and `directory` are the fields and directory of the sweep."""
+def run_fields(run: PlannedRun, given: dict[str, Any], training_args: FineTuningArguments) -> dict[str, Any]:
+    """Returns the fields for a single run, given the fields and the arguments of the sweep."""
+    directory = training_args.directory
     fields: dict[str, Any] = given | {"seeds": None, "grid": None, "seed": run.seed, **dict(run.settings)}
     fields["output_dir"] = str(directory / run.directory)
     if training_args.push_to_hub:
-        name = training_args.hub_model_id or training_args.directory.name
-        fields["hub_model_id"] = "-".join([name, *run.directory.split("/")])
+        fields["hub_model_id"] = "-".join([str(training_args.hub_model_id), *run.directory.split("/")])
     if run.task:
         fields["task_name"] = [run.task]
     if (batch := fields.pop("train_batch_size", None)) is not None:
@@ -138,32 +126,9 @@ def run_fields(
     return {name: value for name, value in fields.items() if value is not None}
 
 
-@contextmanager
-def sweep_directory(training_args: FineTuningArguments, given: dict[str, Any]) -> Iterator[Path]:
-    """
-    Context manager that yields OUTPUT.partial, the directory for an incomplete sweep. Renames it to OUTPUT at the end.
-
-    Raises InputError if OUTPUT.partial contains an interrupted sweep with different arguments.
-    """
-    final = output_path(training_args.output_dir)
-    with output_lock(final, training_args):
-        check_output_free(final)
-        partial = final.with_name(final.name + ".partial")
-        state = PartialState()
-        if partial.exists():
-            check_same_command(partial, given)
-        state.wait_for_everyone()
-        if state.is_main_process and not partial.exists():
-            partial.mkdir(parents=True)
-            write_command(partial, given)
-        state.wait_for_everyone()
-        try:
-            yield partial
-        except BaseException:
-            if state.is_main_process and len(list(partial.rglob(COMMAND_FILE))) <= 1:  # no run has started
-                shutil.rmtree(partial, ignore_errors=True)
-            raise
-        finish_directory(partial, final)
+def find_started_run(directory: Path) -> str | None:
+    """Returns the directory of a sweep if one of its runs has been started, otherwise None."""
+    return str(directory) if any(directory.glob(f"*/**/{COMMAND_FILE}")) else None
 
 
 # The main metric of a task is the first metric in this list that its runs report.

@@ -9,7 +9,7 @@ import json
 import re
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,17 +69,27 @@ def command_of(given: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in json.loads(to_json(given, default=str)).items() if name not in left_out}
 
 
+def last_checkpoint(directory: Path) -> str | None:
+    """Returns `directory` if training is complete, else its last complete checkpoint, or None if there is none."""
+    trained = [directory] if is_complete_checkpoint(directory) else []
+    return next(map(str, [*trained, *reversed(complete_checkpoints(directory))]), None)
+
+
 @contextmanager
-def output_directory(training_args: CommonArguments, given: dict[str, Any]) -> Iterator[str | None]:
+def output_directory(
+    training_args: CommonArguments,
+    given: dict[str, Any],
+    find_progress: Callable[[Path], str | None] = last_checkpoint,
+) -> Iterator[str | None]:
     """
-    Context manager that locks the output directory of a run, and renames OUTPUT.partial to OUTPUT at the end.
+    Context manager that locks an output directory, and renames OUTPUT.partial to OUTPUT at the end.
 
     Yields the checkpoint to resume from, or None for a new run. Inside the context, `training_args.output_dir` is
-    OUTPUT.partial. If the run is interrupted, OUTPUT.partial is kept if it contains a checkpoint or the trained model.
-    Otherwise, it is removed.
+    OUTPUT.partial. After an interruption, OUTPUT.partial is kept if there is progress. Otherwise, it is removed.
 
     Args:
-        given: The run's arguments, which are written to command.json.
+        given: The arguments, which are written to command.json.
+        find_progress: Function that returns from where a run or sweep in a directory can resume, or None.
 
     Raises:
         InputError: If the directory is not empty, is not writable or is in use. Also if OUTPUT.partial contains an
@@ -89,35 +99,36 @@ def output_directory(training_args: CommonArguments, given: dict[str, Any]) -> I
     with output_lock(final, training_args):
         check_output_free(final)
         partial, state = final.with_name(final.name + ".partial"), PartialState()
-        (checkpoint,) = broadcast_object_list([last_checkpoint(partial)])
+        (checkpoint,) = broadcast_object_list([find_progress(partial)])
         if checkpoint:
             check_same_command(partial, given)
         if str(training_args.resume_from_checkpoint).lower() not in ("none", "true", "false"):
             checkpoint = str(training_args.resume_from_checkpoint)
         state.wait_for_everyone()  # all processes must have read the directory before it changes
         if state.is_main_process:
-            remove_incomplete(partial)
+            if not find_progress(partial):
+                shutil.rmtree(partial, ignore_errors=True)
+            remove_incomplete_checkpoints(partial)
             partial.mkdir(parents=True, exist_ok=True)
-            write_command(partial, given)
+            # This file is also a recipe for repeating the run.
+            write_atomically(partial / COMMAND_FILE, to_json(command_of(given), indent=1) + "\n")
         state.wait_for_everyone()
         training_args.output_dir = str(partial)
         training_args.hub_model_id = training_args.hub_model_id or final.name
         try:
             yield checkpoint
         except BaseException:
-            last = last_checkpoint(partial)
+            last = find_progress(partial)
             if state.is_main_process and last:
                 print(f"\nrun the same command to resume from {last}", file=sys.stderr)
             elif state.is_main_process:
                 shutil.rmtree(partial, ignore_errors=True)
             raise
-        finish_directory(partial, final)
+        state.wait_for_everyone()
+        if state.is_main_process:
+            move_into_place(final, partial)
+        state.wait_for_everyone()
         training_args.output_dir = str(final)
-
-
-def write_command(partial: Path, given: dict[str, Any]):
-    """Writes the arguments to command.json. The file is also a recipe for repeating the run."""
-    write_atomically(partial / COMMAND_FILE, to_json(command_of(given), indent=1) + "\n")
 
 
 def check_same_command(partial: Path, given: dict[str, Any]):
@@ -144,10 +155,8 @@ def check_same_data(output_dir: Path, fingerprint: str):
         )
 
 
-def remove_incomplete(partial: Path):
-    """Removes incomplete checkpoints that a killed run left in `partial`. If none is complete, removes `partial`."""
-    if not last_checkpoint(partial):
-        shutil.rmtree(partial, ignore_errors=True)
+def remove_incomplete_checkpoints(partial: Path):
+    """Removes incomplete checkpoints that a killed run left in `partial`."""
     for directory in partial.glob("checkpoint-*"):
         if checkpoint_step(directory) >= 0 and not is_complete_checkpoint(directory):
             shutil.rmtree(directory)
@@ -177,15 +186,6 @@ def on_main_process(context: AbstractContextManager) -> Iterator[None]:
         yield
 
 
-def finish_directory(partial: Path, final: Path):
-    """Waits for all processes, and then renames `partial` to `final`."""
-    state = PartialState()
-    state.wait_for_everyone()
-    if state.is_main_process:
-        move_into_place(final, partial)
-    state.wait_for_everyone()
-
-
 def is_complete_checkpoint(directory: Path) -> bool:
     """Returns True if a checkpoint or trained model contains an intact trainer_state.json, which is written last."""
     file = directory / "trainer_state.json"
@@ -202,12 +202,6 @@ def complete_checkpoints(directory: Path) -> list[Path]:
     """Returns the complete checkpoints in `directory`, oldest first."""
     checkpoints = [path for path in directory.glob("checkpoint-*") if checkpoint_step(path) >= 0]
     return sorted(filter(is_complete_checkpoint, checkpoints), key=checkpoint_step)
-
-
-def last_checkpoint(directory: Path) -> str | None:
-    """Returns `directory` if training is complete, else its last complete checkpoint, or None if there is none."""
-    trained = [directory] if is_complete_checkpoint(directory) else []
-    return next(map(str, [*trained, *reversed(complete_checkpoints(directory))]), None)
 
 
 @dataclass(frozen=True, repr=False)

@@ -89,9 +89,10 @@ def test_grid_of_the_bert_paper(tmp_path):
         for epochs in (2, 3, 4)
     }
     training_args.gradient_accumulation_steps, training_args.push_to_hub = 4, True
+    training_args.hub_model_id = "bert"  # set by output_directory
     given = {"grid": "bert", "seeds": [1, 2], "learning_rate": 0.5, "bf16": False}
-    fields = run_fields(runs[-1], given, training_args, tmp_path)
-    assert fields.pop("hub_model_id").startswith(f"{tmp_path.name}-rte-train-batch-size-32")  # one repository per run
+    fields = run_fields(runs[-1], given, training_args)
+    assert fields.pop("hub_model_id").startswith("bert-rte-train-batch-size-32")  # one repository per run
     assert fields == {
         "bf16": False,
         "task_name": ["rte"],
@@ -103,7 +104,7 @@ def test_grid_of_the_bert_paper(tmp_path):
     }
     training_args.gradient_accumulation_steps = 3
     with pytest.raises(InputError, match="the batch size 16 in `grid` is not divisible by 3, the number of devices"):
-        run_fields(runs[0], given, training_args, tmp_path)
+        run_fields(runs[0], given, training_args)
     training_args.grid = "bart"
     with pytest.raises(InputError, match="unknown `grid` 'bart'; available grids: bert"):
         plan_runs(["rte"], training_args)

@@ -18,12 +18,18 @@ from helpers.tiny_tasks import glue, glue_arguments
 from fixedbert.fine_tuning import glue as glue_task
 from fixedbert.fine_tuning.glue import TextClassification
 from fixedbert.fine_tuning.glue import main as run_glue
-from fixedbert.fine_tuning.sweep import sweep_directory
+from fixedbert.fine_tuning.sweep import find_started_run
 from fixedbert.fine_tuning.trainer import FineTuningArguments, FineTuningTrainer
 from fixedbert.support.errors import InputError, exit_on_input_error
 from fixedbert.support.files import directory_lock
 from fixedbert.training.arguments import CommonArguments, read_arguments
-from fixedbert.training.output import check_same_command, complete_checkpoints, output_directory, write_command
+from fixedbert.training.output import (
+    check_same_command,
+    command_of,
+    complete_checkpoints,
+    last_checkpoint,
+    output_directory,
+)
 
 TRAIN = ("--do_train", "--do_eval", "--max_steps", "3")
 OTHER_HOST = "7\nelsewhere\n"  # the lock of a process on a different machine
@@ -31,10 +37,10 @@ OTHER_HOST = "7\nelsewhere\n"  # the lock of a process on a different machine
 pytestmark = pytest.mark.usefixtures("same_signals")
 
 
-def hold(directory, output: str, command: list[str], entered):
+def hold(find_progress, output: str, command: list[str], entered):
     """Locks an output directory until this process is killed."""
     given = read_arguments(command, *TextClassification.arguments)
-    with directory(FineTuningArguments(output_dir=output, use_cpu=True), given):
+    with output_directory(FineTuningArguments(output_dir=output, use_cpu=True), given, find_progress):
         entered.set()
         time.sleep(300)
 
@@ -43,11 +49,11 @@ def hold(directory, output: str, command: list[str], entered):
 def test_one_run_at_a_time(model, download, tmp_path, seeds):
     """A second run or sweep in the same output directory is rejected, and resumes it after the first is killed."""
     output = tmp_path / "out"
-    directory = sweep_directory if seeds else output_directory
+    find_progress = find_started_run if seeds else last_checkpoint
     command = glue_arguments(model, download, output, *TRAIN, *seeds)
     context = multiprocessing.get_context("fork")
     entered = context.Event()
-    first = context.Process(target=hold, args=(directory, str(output), command, entered))
+    first = context.Process(target=hold, args=(find_progress, str(output), command, entered))
     first.start()
     try:
         assert entered.wait(60)
@@ -252,9 +258,8 @@ def test_output_directory_appears_complete_or_not_at_all(tmp_path):
 
 def test_arguments_of_a_resumed_run(tmp_path):
     """Arguments that do not affect the training steps may change when a run resumes. Others cause an error."""
-    write_command(
-        tmp_path, {"output_dir": Path("x"), "seed": 1, "config_overrides": {"a": None}, "hub_token": "hf_write"}
-    )
+    earlier = {"output_dir": Path("x"), "seed": 1, "config_overrides": {"a": None}, "hub_token": "hf_write"}
+    (tmp_path / "command.json").write_text(json.dumps(command_of(earlier)))
     assert "hf_write" not in (tmp_path / "command.json").read_text()
     same = {"config_overrides": {"a": None}, "seed": 1, "resume_from_checkpoint": "y", "bf16": None, "token": "hf"}
     free = {"save_total_limit": 2, "logging_steps": 7, "per_device_eval_batch_size": 3, "num_train_epochs": 9}
