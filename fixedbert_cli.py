@@ -58,7 +58,7 @@ def add_new_model_arguments(parser: ArgumentParser):
 def add_row_arguments(parser: ArgumentParser, max_samples: int):
     add = parser.add_argument
     add("--text_column_names", help="text column, or two columns separated by a comma; for words: tokens by default")
-    add("--skip_bad_rows", action="store_true", help="skip and print invalid rows")
+    add("--skip_bad_rows", action="store_true", help="print and skip invalid rows")
     add("--max_seq_length", type=int, help="maximum number of tokens per row; default: as in fine-tuning, at most 512")
     add("--max_samples", type=int, default=max_samples, help="maximum number of rows; default: %(default)s")
     add("--batch_size", type=int, default=32, help="rows per batch, also for measuring speed; default: 32")

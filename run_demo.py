@@ -133,7 +133,7 @@ def check_scores():
 
 
 def show(seconds: float):
-    """Prints the scores and the next steps, and draws the figure."""
+    """Prints the scores and the next steps, then draws the figure."""
     majority = majority_baselines()
     print(f"\n{'synthetic task':<16}{'metric':<14}" + "".join(f"{column:>14}" for column in (*START, "majority")))
     for task, name, key, scale in ROWS:

@@ -66,7 +66,7 @@ def faults_of(sent: signal.Signals, status: int, printed: str, seconds: float) -
 def faults_of_results(
     name: str, inputs: Path, directory: Path, expected: dict, command: subprocess.Popen
 ) -> list[str]:
-    """Repeats an interrupted command, and returns the files that differ from those of an uninterrupted run."""
+    """Repeats an interrupted command and returns the files that differ from those of an uninterrupted run."""
     is_done = name != "study" and (directory / "out").exists()  # a study works in its output directory
     if command.returncode != 0 and not is_done:
         command = start(name, inputs, directory)

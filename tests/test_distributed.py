@@ -241,7 +241,7 @@ def first_step(head: str, accumulation: int, output: str) -> list[float]:
 
 
 def run(script: str, *arguments: str) -> str:
-    """Runs a script in two processes with a directory as its first argument, and returns its output."""
+    """Runs a script in two processes with a directory as its first argument and returns its output."""
     file = Path(arguments[0]) / "script.py"
     file.write_text(START + script + END)
     return fork_server.Pair(file, list(arguments), file.parent).finished()

@@ -40,22 +40,22 @@ BUDGETS = {
     "fixedbert_cli.py": 256,
     "fixedbert": 458,  # files at the top of the package, without subpackages
     "fixedbert/model": 1390,
-    "fixedbert/conversion": 1177,
-    "fixedbert/data": 2152,
-    "fixedbert/fine_tuning": 2906,
+    "fixedbert/conversion": 1160,
+    "fixedbert/data": 2126,
+    "fixedbert/fine_tuning": 2876,
     "fixedbert/pretraining": 851,
-    "fixedbert/training": 1334,
-    "fixedbert/shrinking": 2293,
+    "fixedbert/training": 1328,
+    "fixedbert/shrinking": 2280,
     "fixedbert/comparison": 946,
-    "fixedbert/inspection": 681,
-    "fixedbert/publishing": 868,
+    "fixedbert/inspection": 667,
+    "fixedbert/publishing": 860,
     "fixedbert/support": 432,
-    "experiments": 3800,
+    "experiments": 3766,
     "benchmarks": 2065,
     "soak": 526,
     "tests": 14781,
 }
-INSTALLED_BUDGET = 15744  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
+INSTALLED_BUDGET = 15631  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
 
 
 def module_of(file: Path) -> str:

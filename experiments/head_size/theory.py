@@ -39,7 +39,7 @@ class PatternFits:
 
 def theory(output_dir: str | Path, lengths: Sequence[int] = (8, 16, 32), patterns: int = 5, seed: int = 0) -> str:
     """
-    Checks the theorems numerically, and writes theory.png to the new directory `output_dir`.
+    Checks the theorems numerically and writes theory.png to the new directory `output_dir`.
 
     Args:
         lengths: Sequence lengths for the curves. Theorem 1 and the heat maps use the first one.

@@ -32,7 +32,7 @@ ROW = 0.19  # height of a legend entry in inches
 
 def report_runs(files: Sequence[str | Path], output_dir: str | Path) -> Report:
     """
-    Creates the report for the runs of a study, and writes its files to the new directory `output_dir`.
+    Creates the report for the runs of a study and writes its files to the new directory `output_dir`.
 
     Args:
         files: Files runs.jsonl from one study, from one or more machines.

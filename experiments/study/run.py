@@ -1,4 +1,4 @@
-"""Performs one run of a study: pretrains and fine-tunes a model, and returns the fields of the record."""
+"""Performs one run of a study: pretrains and fine-tunes a model, then returns the fields of the record."""
 
 import json
 import math

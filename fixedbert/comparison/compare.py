@@ -50,7 +50,7 @@ def compare(  # noqa: PLR0913  the options of the command
     token: str | None = None,
 ) -> Comparison:
     """
-    Compares the ways to run a model on this machine, or several models, on the same rows.
+    Compares several models, or different ways to run one model on this machine, on the same rows.
 
     A single model runs in every runtime that is installed. If there are several models, each of them runs only in the
     fastest runtime that preserves its predictions. Predictions and times are compared with those of the first model
@@ -63,16 +63,17 @@ def compare(  # noqa: PLR0913  the options of the command
             classification, the rows contain lists of words. For question answering, they are in SQuAD's format.
         text_column_names: Names of the text columns, such as "premise,hypothesis". For token classification, the
             column with the words, "tokens" by default.
-        label_column_name: Name of the label column, or names of several label columns separated by commas. By
-            default, this is "label" (for words "ner_tags" or "labels") if the file has such a column.
-        id_column_name: Names of columns that identify the rows, for the file with different predictions.
-        skip_bad_rows: Skip and print invalid rows.
+        label_column_name: Name of the label column, or names of several label columns separated by commas. The
+            default is "label", or for token classification "ner_tags" or "labels", if the file has such a column.
+        id_column_name: Names of columns that identify the rows. They are copied to the file that lists the rows with
+            different predictions.
+        skip_bad_rows: Print and skip invalid rows.
         max_seq_length: Maximum tokens per row. The default is the lowest limit of all models and tokenizers, at most
             512. Fine-tuning sets the limit of the tokenizer to the length used for training.
         max_samples: Maximum number of rows, sampled at random.
         batch_size: Rows per batch.
         runtime: Names of runtimes from `fixedbert.comparison.runtimes.RUNTIMES`. The default is all of them.
-        output_dir: a new directory for the measurements and the rows with different predictions.
+        output_dir: New directory for the measurements and the rows with different predictions.
         cache_dir, token: Options for models on the Hub.
 
     Raises:

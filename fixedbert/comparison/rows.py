@@ -51,9 +51,9 @@ class Rows(ABC):
     The rows of a file, with or without labels. The constructors read the file.
 
     Attributes:
-        data: a dataset with the column `row`, the position in the file, from 0.
-        config: configuration of the first model, with its label names.
-        item: the unit that has a prediction.
+        data: A dataset with the column `row`, the position in the file, from 0.
+        config: Configuration of the first model, with its label names.
+        item: The unit that has a prediction.
     """
 
     item = "row"

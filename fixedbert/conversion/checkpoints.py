@@ -8,6 +8,7 @@ from tempfile import TemporaryDirectory
 
 import transformers
 from accelerate import PartialState
+from torch import Tensor
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from ..counts import size_text
@@ -17,7 +18,7 @@ from ..support.errors import InputError, error_context, shorten
 from ..support.files import reading
 from .families import FAMILIES, check_config, fixed_head_config, task_head
 from .growing import Heads, int_or_list, set_heads
-from .weights import StoredTensor, load_body, stored_tensors
+from .weights import load_body, stored_tensors
 
 # Strings in parameter names, and the task head that has these parameters.
 HEADS_BY_PART = {"seq_relationship": "ForPreTraining", "cls.": "ForMaskedLM", "lm_head": "ForMaskedLM"}
@@ -133,7 +134,7 @@ def resolve_class(source: str | Path, architecture: str | None, **hub_options) -
     return config, name
 
 
-def pruned_config(config: PreTrainedConfig, tensors: dict[str, StoredTensor]) -> FixedHeadBertConfig | None:
+def pruned_config(config: PreTrainedConfig, tensors: dict[str, Tensor]) -> FixedHeadBertConfig | None:
     """
     Returns a FixedHeadBert configuration for a BERT whose saved weights are pruned, or None if they are not.
 
@@ -153,7 +154,7 @@ def pruned_config(config: PreTrainedConfig, tensors: dict[str, StoredTensor]) ->
     return pruned
 
 
-def rows_by_layer(part: str, default: int, config: PreTrainedConfig, tensors: dict[str, StoredTensor]) -> list[int]:
+def rows_by_layer(part: str, default: int, config: PreTrainedConfig, tensors: dict[str, Tensor]) -> list[int]:
     """Returns the output size of the projection `part` in each layer, or `default` if its weight is missing."""
     pattern = re.compile(rf"encoder\.layer\.(\d+)\.{re.escape(part)}\.weight$")
     rows = {int(match[1]): tensors[name].shape[0] for name in tensors if (match := pattern.search(name))}

@@ -89,8 +89,7 @@ def convert(  # noqa: PLR0913  one parameter per command-line option
         new.save_pretrained(directory)
         auxiliary = auxiliary_directory(source, **hub_options)
         name, metadata = copy_auxiliary_files(source, auxiliary, directory, do_lower_case)
-        names, count = (type(new).__name__, Path(output_dir).name), new.num_parameters()
-        card = checkpoint_card(new.config, *names, f"Converted from `{name}`: {summary}.", count=count, **metadata)
+        card = checkpoint_card(new, Path(output_dir).name, f"Converted from `{name}`: {summary}.", **metadata)
         card.save(directory / CARD)
     PartialState().print(summary)
     return new

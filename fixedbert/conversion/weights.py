@@ -1,4 +1,4 @@
-"""Loads weights without running code from the checkpoint, and checks that no weight of the base model is missing."""
+"""Loads weights without running code from the checkpoint and checks that no weight of the base model is missing."""
 
 import logging
 import threading
@@ -6,12 +6,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import reduce
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from accelerate import PartialState
-from safetensors import safe_open
+from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel, modeling_utils
+from transformers.modeling_utils import load_state_dict
 from transformers.utils import cached_file
 
 from ..support.errors import InputError, shorten
@@ -19,19 +20,11 @@ from ..support.files import read_json_object
 
 # Weight files, in the order in which transformers searches for them.
 FILES = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
-FLOATS = {"F16": torch.float16, "BF16": torch.bfloat16, "F32": torch.float32, "F64": torch.float64}
-FLOATS |= {str(dtype): dtype for dtype in FLOATS.values()}
+FLOATS = {torch.float16, torch.bfloat16, torch.float32, torch.float64}  # dtypes of weights that are not quantized
 # transformers replaces PreTrainedModel.tie_weights while it loads a model. Concurrent loads can leave it replaced, and
 # embeddings of models loaded later would not be tied.
 LOADING = threading.RLock()
 OPTIONAL = ("pooler", "decoder")  # parts of a base model that some task heads do not use
-
-
-class StoredTensor(NamedTuple):
-    """Shape of a stored tensor, and its dtype as the file format writes it."""
-
-    dtype: str
-    shape: tuple[int, ...]
 
 
 def load_body(model_class: Any, source: str | Path, config: PreTrainedConfig, **options) -> tuple[Any, dict]:
@@ -89,31 +82,21 @@ def without_load_report() -> Iterator[None]:
         logger.disabled = False
 
 
-def stored_tensors(source: str | Path, **options) -> dict[str, StoredTensor]:
-    """Returns the dtype and shape of each tensor that `from_pretrained` would load. Does not run pickled code."""
+def stored_tensors(source: str | Path, **options) -> dict[str, Tensor]:
+    """Returns the tensors that `from_pretrained` would load, on the meta device. Does not run pickled code."""
     hub_options = {name: options[name] for name in ("revision", "token", "cache_dir") if options.get(name) is not None}
     for name in FILES:
         file = cached_file(source, name, _raise_exceptions_for_missing_entries=False, **hub_options)
         if file is not None:
             index = read_json_object(Path(file))["weight_map"] if file.endswith(".json") else {"": name}
             files = [Path(str(cached_file(source, shard, **hub_options))) for shard in sorted({*index.values()})]
-            return {name: tensor for file in files for name, tensor in read_header(file).items()}
+            return {name: tensor for file in files for name, tensor in load_state_dict(file, "meta").items()}
     return {}  # from_pretrained reports missing files
 
 
-def read_header(file: Path) -> dict[str, StoredTensor]:
-    """Returns the dtypes and shapes of all tensors in a file, by name."""
-    if file.suffix == ".safetensors":
-        with safe_open(file, framework="pt") as tensors:
-            slices = {name: tensors.get_slice(name) for name in tensors.keys()}  # noqa: SIM118
-            return {name: StoredTensor(part.get_dtype(), tuple(part.get_shape())) for name, part in slices.items()}
-    tensors = torch.load(file, map_location="meta", weights_only=True)
-    return {name: StoredTensor(str(tensor.dtype), tuple(tensor.shape)) for name, tensor in tensors.items()}
-
-
-def highest_precision(config: PreTrainedConfig, stored: dict[str, StoredTensor]) -> torch.dtype | str:
+def highest_precision(config: PreTrainedConfig, stored: dict[str, Tensor]) -> torch.dtype | str:
     """Returns the smallest dtype at least as precise as the stored tensors and the configuration's dtype."""
-    dtypes = {FLOATS[tensor.dtype] for tensor in stored.values() if tensor.dtype in FLOATS}
+    dtypes = {tensor.dtype for tensor in stored.values()} & FLOATS
     if not dtypes:
         return "auto"
     if config.dtype is not None:

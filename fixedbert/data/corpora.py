@@ -215,7 +215,7 @@ def join_lines(lines: list[str]) -> str:
 
 
 def iterate_documents(readers: list[CorpusReader], description: str) -> Iterator[tuple[Document, int]]:
-    """Yields each document with the index of its corpus, and shows a progress bar."""
+    """Yields each document with the index of its corpus and shows a progress bar."""
     total = sum(reader.size for reader in readers)
     with tqdm(total=total, unit="B", unit_scale=True, desc=description, disable=None) as progress:
         for index, reader in enumerate(readers):

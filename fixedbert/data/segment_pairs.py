@@ -52,13 +52,13 @@ def check_labels(labels: np.ndarray):
 def plan_pairs(
     documents: Documents,
     document_ids: np.ndarray,
-    other_ids: np.ndarray,
     max_tokens: int,
     short_seq_prob: float,
     seed: tuple[int, ...],
+    first: int = 0,
 ) -> np.ndarray:
     """
-    Divides documents into segment pairs.
+    Divides PLAN_BLOCK documents into segment pairs. The block begins at the index `first` in `document_ids`.
 
     Each example takes the next sentences from a document until they contain `max_tokens` tokens, or fewer with
     probability `short_seq_prob`, but at least two sentences. It divides them into segments A and B at a random
@@ -69,15 +69,15 @@ def plan_pairs(
     split into pieces (see `split_long_sentences`). If one sentence is left in a document, it is split into A and B.
 
     Args:
-        document_ids: Documents to divide. A document that occurs twice is divided twice.
-        other_ids: Documents to draw random segments from.
+        document_ids: All documents in the epoch, from which random segments are drawn. A document that occurs twice
+            is divided twice.
 
     Returns:
         One row per pair, int32 (pairs, 7), with the columns PAIR_FIELDS. Starts and ends are token offsets.
     """
-    rng = random.Random(" ".join(map(str, seed)))
+    rng = random.Random(" ".join(map(str, (*seed, first))))
     pairs = []
-    for document in document_ids.tolist():
+    for document in document_ids[first : first + PLAN_BLOCK].tolist():
         ends = split_long_sentences(documents.sentence_ends(document), max_tokens).tolist()
         sentence = 0  # index of the first unused sentence
         while sentence < len(ends):
@@ -90,7 +90,7 @@ def plan_pairs(
             if rng.random() < 0.5 or end - start == 1:
                 other = document
                 while other == document:
-                    other = int(other_ids[rng.randrange(len(other_ids))])
+                    other = int(document_ids[rng.randrange(len(document_ids))])
                 min_tokens = max(target - (ends[middle - 1] - start), 1)
                 start_b, end_b = random_segment(documents.sentence_ends(other), min_tokens, max_tokens, rng)
                 pairs.append((document, start, ends[middle - 1], other, start_b, end_b, NOT_NEXT))
@@ -167,19 +167,6 @@ def truncate_pair(
     return a, b
 
 
-def plan_block(
-    documents: Documents,
-    document_ids: np.ndarray,
-    max_tokens: int,
-    short_seq_prob: float,
-    seed: tuple[int, ...],
-    start: int,
-) -> np.ndarray:
-    """Returns the segment pairs for the block of PLAN_BLOCK documents that begins at index `start`."""
-    block = document_ids[start : start + PLAN_BLOCK]
-    return plan_pairs(documents, block, document_ids, max_tokens, short_seq_prob, (*seed, start))
-
-
 class PairExamples(Examples):
     """
     Dataset of segment pairs `[CLS] A [SEP] B [SEP]` with masked tokens and a next-sentence label.
@@ -212,9 +199,9 @@ class PairExamples(Examples):
         arguments = (self.documents, document_ids, self.max_tokens, self.short_seq_prob, (self.seed, epoch))
         # Data loader workers are daemonic and cannot start processes.
         if self.num_proc == 1 or len(starts) < 16 or multiprocessing.current_process().daemon:
-            yield from (plan_block(*arguments, start) for start in starts)
+            yield from (plan_pairs(*arguments, start) for start in starts)
         else:
-            with process_pool(self.num_proc, plan_block, *arguments) as pool:
+            with process_pool(self.num_proc, plan_pairs, *arguments) as pool:
                 yield from pool.map(call_task, starts)
 
     def count_examples(self, plan: np.ndarray) -> int:

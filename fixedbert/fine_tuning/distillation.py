@@ -201,7 +201,7 @@ class DistillationTrainer(CommonTrainer):
     relative squared error of the attention outputs. Both errors are averaged over layers.
 
     Args:
-        original: a model with the same width and number of layers.
+        original: A model with the same width and number of layers.
         predict: Function that returns the predictions of a model for a batch.
     """
 

@@ -39,7 +39,7 @@ class FineTuningTask(ABC):
 
     @abstractmethod
     def evaluate(self, trainer: FineTuningTrainer):
-        """Evaluates the model on the validation splits, and writes the metrics and a plot to the output directory."""
+        """Evaluates the model on the validation splits and writes the metrics and a plot to the output directory."""
 
     @abstractmethod
     def predict(self, trainer: FineTuningTrainer):

@@ -30,7 +30,7 @@ def balanced_accuracy(labels: np.ndarray, predictions: np.ndarray) -> float:
     return recall_score(labels, predictions, labels=np.unique(labels), average="macro", zero_division=0.0)
 
 
-# Each function takes the labels (label ids, 0/1 flags or scores) and the predictions. F1 takes 0/1 flags.
+# Each function takes the labels (ids, multi-hot labels or scores) and the predictions. F1 takes booleans.
 MEASURES = {
     "accuracy": accuracy_score,
     "exact_match": accuracy_score,  # as scikit-learn defines the accuracy of sets of labels
@@ -75,7 +75,7 @@ class GlueEvaluation:
 
     Attributes:
         class_names: names of the labels or targets. Empty for regression with a single target.
-        metric_names: names of the metrics that an evaluation returns.
+        metric_names: Names of the metrics that an evaluation returns.
     """
 
     def __init__(self, task: str | None, config: PreTrainedConfig, threshold: float = 0.5):
@@ -94,8 +94,8 @@ class GlueEvaluation:
         """
         Returns the predictions and the probabilities (examples, labels) for the logits (examples, outputs).
 
-        Predictions are label ids or scores (examples,), or 0/1 flags or scores (examples, outputs). For regression,
-        the probabilities are None. `output` can also be a tuple of outputs that begins with the logits.
+        Predictions are label ids or scores (examples,), or multi-hot labels or scores (examples, outputs). For
+        regression, the probabilities are None. `output` can also be a tuple of outputs that begins with the logits.
         """
         logits = output[0] if isinstance(output, tuple) else output
         if self.problem_type == REGRESSION:
@@ -122,7 +122,7 @@ class GlueEvaluation:
         pearson_price. The average precision, for several labels per text, is an average over the labels that occur.
 
         Args:
-            predictions, labels: Label ids or scores (examples,), or 0/1 flags or scores (examples, outputs).
+            predictions, labels: Label ids or scores (examples,), or multi-hot labels or scores (examples, outputs).
             probabilities: Probabilities (examples, labels), for several labels per text.
         """
         if self.problem_type == REGRESSION and self.class_names:

@@ -88,7 +88,9 @@ class LabelFormat:
         if is_list:
             names = [self.name_of(value) for value in values[0]]
             if len({*names}) < len(names):
-                raise ValueError("a label occurs twice in the list; for 0/1 flags, use a column for each label")
+                raise ValueError(
+                    "a label occurs twice in the list; if its values are 0 and 1, use a column for each label"
+                )
             return names
         flags = [flag_of(value) for value in values]
         if len(values) != len(self.names) or not {*flags} <= {0, 1}:
@@ -185,7 +187,7 @@ def label_sort_key(label: str) -> tuple:
 
 def encode_labels(labels: Sequence, label_ids: Mapping[str, int], config: PreTrainedConfig) -> np.ndarray:
     """
-    Returns the targets of a model for labels: label ids or scores (rows,), or 0/1 flags or scores (rows, outputs).
+    Returns a model's targets for labels: label ids or scores (rows,), or multi-hot labels or scores (rows, outputs).
 
     `label_ids` maps label names to the model's label ids.
     """
@@ -203,7 +205,7 @@ def encode_labels(labels: Sequence, label_ids: Mapping[str, int], config: PreTra
 
 def read_class_weights(text: str, labels: np.ndarray, config: PreTrainedConfig) -> dict[str, float]:
     """
-    Returns the weight of each class, and prints the weights.
+    Returns the weight of each class and prints the weights.
 
     `text` is "balanced", or one number per class, separated by commas. Balanced weights are inversely proportional to
     the number of rows with each class, and their average over the rows is 1, as in scikit-learn. `labels` (rows,) are

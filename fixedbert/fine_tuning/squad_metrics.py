@@ -227,7 +227,7 @@ class SquadEvaluation:
         return texts
 
     def spans(self, window: int, start_logits: np.ndarray, end_logits: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Returns the first character, end character, start logit and end logit of a window's best spans, (spans,)."""
+        """Returns the start and end characters and logits of the best spans in a window, (spans,) each."""
         size = self.lengths[window]
         offsets = self.offsets[self.ends[window] : self.ends[window + 1]].reshape(size, 2)
         starts, ends = (

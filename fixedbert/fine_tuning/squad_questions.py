@@ -40,7 +40,7 @@ def question_rows(
     skip_bad_rows: bool = False,
 ) -> datasets.Dataset:
     """
-    Validates the questions in the file or dataset `name`, and returns a dataset with the columns in FEATURES.
+    Validates the questions in the file or dataset `name` and returns a dataset with the columns in FEATURES.
 
     Questions without an answer are valid with `version_2_with_negative`, as in SQuAD 2.0, and in test data, which is
     not `answered`. Invalid questions raise InputError, or are printed with `skip_bad_rows`.

@@ -159,7 +159,7 @@ def print_row(task: str, metric: str, values: list[float], settings: str = ""):
 
 
 def summarize(directory: Path, runs: list[PlannedRun]):
-    """Prints a table with the results of all runs, and writes results.json and results.png to `directory`."""
+    """Prints a table with the results of all runs and writes results.json and results.png to `directory`."""
     files = {run: directory / run.directory / "all_results.json" for run in runs}
     results = {run: json.loads(file.read_text()) for run, file in files.items() if file.exists()}
     points = dict.fromkeys((run.task, run.settings) for run in results)

@@ -71,7 +71,7 @@ class ReadingOptions:
     id_columns: tuple[str, ...] = ()  # identify the rows of the test split
     labels: LabelFormat | None = None  # by default, inferred from the first split, usually the training split
     do_regression: bool | None = None  # True if labels are scores; by default, floats are scores, as in run_glue.py
-    skip_bad_rows: bool = False  # skip and print invalid rows instead of raising InputError
+    skip_bad_rows: bool = False  # print and skip invalid rows instead of raising InputError
     max_samples: Mapping[str, int | None] = field(default_factory=dict)  # rows to draw for each kind of split
     seed: int = SAMPLE_SEED  # for drawing rows and for the validation split
     validation_percentage: int | None = None  # percentage of the training rows that become the validation split
@@ -115,7 +115,7 @@ class RowSource:
         self, columns: Columns, options: ReadingOptions, labels: LabelFormat | None, count: int | None
     ) -> tuple[datasets.Dataset, LabelFormat | None]:
         """
-        Reads and validates rows, and returns a split for TextData and the format of its labels.
+        Reads and validates rows, then returns a split for TextData and the format of its labels.
 
         `labels` is None if the format must be inferred. `count` rows are drawn at random, or all if it is None.
         """

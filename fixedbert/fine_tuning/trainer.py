@@ -79,7 +79,7 @@ class FineTuningDataArguments:
     train_file: str | None = option(None, "A .csv, .tsv, .json, .jsonl or .parquet file.")
     validation_file: str | None = option(None, "Validation data in the same format.")
     test_file: str | None = option(None, "Test data, with or without labels.")
-    skip_bad_rows: bool = option(False, "Skip and print invalid rows.")
+    skip_bad_rows: bool = option(False, "Print and skip invalid rows.")
     max_seq_length: int = option(128, "Truncate examples to this many tokens.")
     pad_to_max_length: bool = option(False, "Pad to `max_seq_length` instead of the longest example in a batch.")
     max_train_samples: int | None = option(None, "Train on a random subset of this many examples.")
@@ -289,9 +289,12 @@ def mean_loss(predictions: np.ndarray | tuple, labels: np.ndarray | tuple, probl
     """
     Returns the average loss over all examples, in float64.
 
-    For float labels and predictions (examples, outputs), this is the mean squared error. For label ids and logits
-    (examples, classes), it is the cross-entropy in nats, and for flags and logits (examples, labels) the binary
-    cross-entropy. For tuples, such as start and end logits, the losses are averaged.
+    The loss depends on the shapes of labels and predictions:
+
+    - label ids (examples,) and logits (examples, classes): the cross-entropy in nats
+    - multi-hot labels and logits (examples, labels): the binary cross-entropy in nats
+    - scores and predicted scores (examples, outputs): the mean squared error
+    - tuples, such as start and end positions: the average of the losses of all elements
     """
     predictions, labels = (x if isinstance(x, tuple) else (x,) for x in (predictions, labels))
     losses = []

@@ -1,12 +1,10 @@
 """`fixedbert inspect`: measures the attention heads of one or two checkpoints on real text."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 
 import torch
-from torch import Tensor
 from tqdm.auto import tqdm
 from transformers import AutoModel, PreTrainedModel, PreTrainedTokenizerBase
 
@@ -105,13 +103,15 @@ def inspect_checkpoint(
     """
     recorder = checkpoint.recorder
     error = InputError(f"{checkpoint.name}: attention outputs contain NaN or infinity; are the weights corrupted?")
+    sequences = read_sequences([text], checkpoint.tokenizer, length, max_samples)
+    if not len(sequences):
+        raise InputError(f"{text}: shorter than {length} tokens; pass more text or a lower max_seq_length.")
     try:
-        batches = read_sequences([text], checkpoint.tokenizer, length, batch_size)
-        first = measure_sequences(recorder, batches, max_samples, importance_samples)
+        for ids in tqdm(sequences.split(batch_size), desc="measuring sequences", unit="batch"):
+            recorder.add_sequences(ids)
     except torch.linalg.LinAlgError:  # raised for matrices that contain infinity
         raise error from None
-    if first is None:
-        raise InputError(f"{text}: shorter than {length} tokens; pass more text or a lower max_seq_length.")
+    first = sequences[:importance_samples]
     rounds = 1 + len(sentences)
     with tqdm(total=rounds * sum(recorder.counts), desc="ablating heads", unit="head") as progress:
         importance = recorder.importance(first, progress)
@@ -135,20 +135,6 @@ def inspect_checkpoint(
     if finite(fields) != fields:
         raise error
     return inspection
-
-
-def measure_sequences(recorder: Recorder, batches: Iterator[Tensor], maximum: int, kept: int) -> Tensor | None:
-    """Measures up to `maximum` sequences. Returns ids (kept, n) of the first `kept`, or None if there are none."""
-    first: list[Tensor] = []
-    with tqdm(total=maximum, desc="measuring sequences", unit="sequence") as progress:
-        for ids in batches:
-            ids = ids[: maximum - recorder.sequences]
-            recorder.add_sequences(ids)
-            first += ids[: kept - len(first)]
-            progress.update(len(ids))
-            if recorder.sequences >= maximum:
-                break
-    return torch.stack(first) if first else None
 
 
 def example_sentences(checkpoint: Checkpoint, text: str) -> list[str]:

@@ -180,7 +180,7 @@ def apply_to_non_padding(head: nn.Module, hidden_states: torch.Tensor, padding: 
 
 
 def find_label_indices(labels: torch.Tensor) -> torch.Tensor:
-    """Flattens `labels` (B, L), and returns the indices (N,) of all labels other than -100."""
+    """Flattens `labels` (B, L) and returns the indices (N,) of all labels other than -100."""
     return labels.flatten().ne(-100).nonzero().squeeze(-1)
 
 

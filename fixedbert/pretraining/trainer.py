@@ -87,7 +87,7 @@ class PretrainingTrainer(CommonTrainer):
 
     @torch.no_grad()
     def count_tokens(self, inputs, outputs):
-        """Adds a batch to the counts for the next log. Counts correct predictions only in about 10 batches per log."""
+        """Adds a batch to the counts for the next log entry, and in about 10 batches also its correct predictions."""
         labels, mask = inputs["labels"], inputs.get("attention_mask")
         if mask is None:
             assert isinstance(self.processing_class, PreTrainedTokenizerBase)

@@ -147,10 +147,8 @@ def export(  # noqa: PLR0913  the options of the command
         name = Path(output_dir).name
         loading = loading_instructions(graph, name, tokenizer, settings, runtime, int8)
         metadata = {"library_name": runtime, **metadata, "tags": [runtime, *metadata.get("tags", [])]}
-        checkpoint_card(
-            bert.config, type(bert).__name__, name, f"Exported from `{origin}`: {summary}.",
-            count=bert.num_parameters(), loading=loading, **metadata,
-        ).save(directory / CARD)  # fmt: skip
+        provenance = f"Exported from `{origin}`: {summary}."
+        checkpoint_card(bert, name, provenance, loading=loading, **metadata).save(directory / CARD)
     return f"{summary}\nPyTorch can be faster. To measure: fixedbert compare MODEL {output_dir} --validation_file FILE"
 
 

@@ -12,7 +12,7 @@ import torch
 import transformers
 import yaml
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
-from transformers import PreTrainedConfig, Trainer
+from transformers import PreTrainedModel, Trainer
 
 import fixedbert
 
@@ -82,10 +82,10 @@ def markdown_table(rows: list[tuple], header: tuple[str, ...]) -> str:
     return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
 
 
-def shape_table(config: PreTrainedConfig, count: int | None = None) -> str:
-    """Returns a Markdown table of sizes, FLOPs and `count` parameters, by default those with pretraining heads."""
-    config = fixed_head_config(config)
-    total, in_layers = parameters(config)
+def shape_table(model: PreTrainedModel) -> str:
+    """Returns a Markdown table of sizes, parameters and FLOPs."""
+    config = fixed_head_config(model.config)
+    _, in_layers = parameters(config)
     rows = [
         ("width", config.hidden_size),
         ("layers", config.num_hidden_layers),
@@ -93,7 +93,7 @@ def shape_table(config: PreTrainedConfig, count: int | None = None) -> str:
         ("head size", size_text(config.head_sizes)),
         ("value size", size_text(config.value_head_sizes)),
         ("feed-forward neurons", size_text(config.neuron_counts)),
-        ("parameters" if count else "parameters, with pretraining heads", f"{count or total:,}"),
+        ("parameters", f"{model.num_parameters():,}"),
         ("parameters in the layers", f"{in_layers:,}"),
         ("forward pass of the layers", f"{forward_flops(config, 128) / 1e6:,.1f} MFLOPs per token, at 128 tokens"),
     ]
@@ -101,13 +101,11 @@ def shape_table(config: PreTrainedConfig, count: int | None = None) -> str:
 
 
 def checkpoint_card(
-    config: PreTrainedConfig,
-    architecture: str,
+    model: PreTrainedModel,
     name: str,
     provenance: str = "",
     results: dict[str, float] | None = None,
     evaluated_on: dict[str, str] | None = None,
-    count: int | None = None,
     loading: str = "",
     **metadata: Any,
 ) -> ModelCard:
@@ -115,15 +113,14 @@ def checkpoint_card(
     Returns the model card for a trained, converted or exported checkpoint.
 
     Args:
-        architecture: Name of the model class.
         name: Directory or Hub id.
         provenance: Description of how the checkpoint was made, in Markdown.
         results: Metrics, named as in all_results.json. They are shown only if `evaluated_on` is passed.
         evaluated_on: Dictionary with the `type`, `name` and optionally `config` of the evaluation dataset.
-        count: Number of parameters.
         loading: Instructions for loading the checkpoint, in Markdown. The default explains how to use transformers.
         metadata: Additional metadata fields, such as license, datasets or base_model.
     """
+    config, architecture = model.config, type(model).__name__.removeprefix("FSDP")
     fixed = config.model_type == FixedHeadBertConfig.model_type
     head = task_head(architecture, config.model_type)
     title = name.split("/")[-1]
@@ -152,7 +149,7 @@ def checkpoint_card(
         name=name,
         architecture=architecture,
         fixed=fixed,
-        shape=shape_table(config, count),
+        shape=shape_table(model),
         provenance=provenance,
         results=markdown_table(rows, ("metric", "value")) if rows else "",
         evaluated_on=evaluated_on,
@@ -174,7 +171,6 @@ def create_model_card(trainer: Trainer):
         json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
         for file in (directory / "command.json", directory / "summary.json", directory / "all_results.json")
     )
-    architecture = type(model).__name__.removeprefix("FSDP")
     shown = yaml.safe_dump({name: public(value) for name, value in arguments.items() if name != "output_dir"})
     tokens = f", {summary['real tokens seen']:,} non-padding tokens" if "real tokens seen" in summary else ""
     notes = "".join(f"- {note}\n" for note in getattr(trainer, "notes", []))
@@ -190,13 +186,11 @@ def create_model_card(trainer: Trainer):
     datasets, evaluated_on = datasets_of(arguments)
     base = arguments.get("model_name_or_path")
     checkpoint_card(
-        model.config,
-        architecture,
+        model,
         getattr(trainer, "hub_model_id", None) or args.hub_model_id or directory.name,
         provenance,
         results,
         evaluated_on,
-        model.num_parameters(),
         datasets=datasets or None,
         base_model=base if base and not Path(base).exists() else None,
     ).save(directory / "README.md")

@@ -91,7 +91,7 @@ def check_directory(directory: Path, repo_id: str, license: str | None) -> Model
     if (directory / CARD).exists():
         card = ModelCard.load(directory / CARD)
     else:
-        card = checkpoint_card(model.config, type(model).__name__, repo_id, count=model.num_parameters())
+        card = checkpoint_card(model, repo_id)
     if license:
         card.data["license"] = license
     elif not card.data.get("license"):

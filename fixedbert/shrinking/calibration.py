@@ -3,7 +3,6 @@
 import random
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 
 import torch
@@ -81,7 +80,8 @@ class CalibrationData:
         if head == "QuestionAnswering":
             features = self.questions(tokenizer, length)
         elif self.train_file and (head in MASKED_LM or not (head or loaded.pooling)):
-            features = running_text(self.train_file, tokenizer, length, self.batch_size, 4 * count)
+            sequences = read_sequences(self.train_file, tokenizer, length, 4 * count)
+            features = ({"input_ids": ids, "attention_mask": [1] * length} for ids in sequences.tolist())
         else:
             separate = bool(loaded.pooling) or head in MASKED_LM or not head  # each text of a pair is a row
             rows = self.texts(split, head == "TokenClassification")
@@ -92,7 +92,7 @@ class CalibrationData:
         return tokenized[:count]
 
     def texts(self, split: str = "train", can_be_words: bool = False) -> Iterator[tuple]:
-        """Yields the texts or text pairs from the GLUE task or the files. With `can_be_words`, also lists of words."""
+        """Yields texts or text pairs from the GLUE task or files. If `can_be_words`, texts can be lists of words."""
         skip = self.skip_bad_rows
         if self.task_name is not None:
             for dataset in load_task(self.task_name.lower(), self.data_dir, (split,), skip).splits.values():
@@ -163,14 +163,6 @@ def tokenize_rows(texts: Iterable[tuple], tokenizer: PreTrainedTokenizerBase, le
         yield dict(encoded)
     if truncated:
         PartialState().print(f"{truncated:,} of {count:,} calibration rows were truncated to {length:,} tokens")
-
-
-def running_text(
-    files: list[str], tokenizer: PreTrainedTokenizerBase, length: int, batch_size: int, count: int
-) -> Iterator[dict]:
-    """Yields `count` or slightly more rows with `length` tokens of contiguous text each, without padding."""
-    for ids in islice(read_sequences(files, tokenizer, length, batch_size), -(-count // batch_size)):
-        yield from ({"input_ids": row.tolist(), "attention_mask": [1] * length} for row in ids)
 
 
 def texts_of(dataset: Dataset) -> list[tuple[str, ...]]:

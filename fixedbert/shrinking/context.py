@@ -1,6 +1,5 @@
 """The inputs for shrinking: the target, the original model, its rows, and how the new model will be served."""
 
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -131,13 +130,9 @@ class ShrinkContext:
         """The batches for timing models."""
         return random_batches(self.calibration)
 
-    def forward_passes(self, model: FixedHeadBertPreTrainedModel) -> Callable[[], object]:
-        """Returns a function that runs the model on `batches` as it will be served."""
-        return self.serving.forward_passes(model, self.batches)
-
     def measure_speedup(self, pruned: FixedHeadBertPreTrainedModel) -> tuple[float, float, float]:
         """Returns the seconds for the original, the seconds for the pruned model, and the speedup."""
-        before, after = self.forward_passes(self.original), self.forward_passes(pruned)
+        before, after = (self.serving.forward_passes(model, self.batches) for model in (self.original, pruned))
         return measure_speedup(before, after, self.original.device)
 
 

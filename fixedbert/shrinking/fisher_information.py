@@ -45,12 +45,12 @@ class LayerStatistics:
     The layer has H heads of size P and value size V, F neurons and width D. Shapes below are (groups, elements).
 
     Attributes:
-        heads: outputs z of all heads, (1, H V).
-        neurons: activations of the neurons, (1, F).
-        heads_gradient, neurons_gradient: gradients of the log-likelihood with respect to the outputs of the attention
+        heads: Outputs z of all heads, (1, H V).
+        neurons: Activations of the neurons, (1, F).
+        heads_gradient, neurons_gradient: Gradients of the log-likelihood with respect to the outputs of the attention
             and feed-forward blocks, (1, D). Their second moments are the Fisher information.
-        queries: queries of all heads, (H, P).
-        keys: keys of all heads minus the mean key in their row, (H, P).
+        queries: Queries of all heads, (H, P).
+        keys: Keys of all heads minus the mean key in their row, (H, P).
         score_errors: maps each reduced head size to the average of |G^(1/2) W_o dz|^2 over tokens, for each head, (H).
             dz is the change in z at this head size, and G is the Fisher information of the attention block.
     """

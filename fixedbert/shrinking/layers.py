@@ -36,7 +36,7 @@ class LayerPruner:
     Computes the cost of each choice of heads and neurons in one layer, and the pruned weights for a given choice.
 
     Args:
-        layer, shape: a layer of the original model and its shape.
+        layer, shape: A layer of the original model and its shape.
         statistics: Statistics of this layer on the calibration data.
         tokens: Average number of tokens per row.
     """
@@ -71,7 +71,7 @@ class LayerPruner:
         return float(cost)
 
     def cost_of_neurons(self, neurons: int) -> float:
-        """Returns the predicted KL divergence in nats per row if only this number of neurons remains."""
+        """Returns the predicted KL divergence in nats per row if only `neurons` neurons remain."""
         return float(self.neuron_costs[self.shape.neurons - neurons])
 
     def parameters(self, shape: LayerSize) -> dict[str, Tensor]:

@@ -55,9 +55,9 @@ class SecondMoments:
     Accumulates first and second moments over tokens in float64, separately for G groups of S elements.
 
     Attributes:
-        tokens: number of tokens.
-        sum: sums of the vectors, (G, S).
-        products: sums of the outer products of the vectors, (G, S, S).
+        tokens: Number of tokens.
+        sum: Sums of the vectors, (G, S).
+        products: Sums of the outer products of the vectors, (G, S, S).
     """
 
     def __init__(self, groups: int, size: int):

@@ -3,7 +3,7 @@ Prunes a BERT to a target speed or size while preserving its predictions.
 
 1. calibration.py loads unlabeled rows for the model's task.
 2. fisher_information.py collects statistics for each layer: activations, and the Fisher information.
-3. pruning.py computes the cost of pruning heads, head sizes and neurons. latency.py measures the time saved.
+3. pruning.py computes the cost of pruning heads, head dimensions and neurons. latency.py measures the time saved.
 4. budget.py chooses the shapes of all layers so that they meet the target at the lowest cost.
 5. layers.py refits the remaining weights to the hidden states of the original.
 6. fine_tuning/distillation.py optionally trains the pruned model to make the same predictions as the original.
@@ -79,13 +79,13 @@ def shrink(  # noqa: PLR0913  the options of the command
     token: str | None = None,
 ) -> ShrinkResult | ShrinkFamily:
     """
-    Prunes the heads, head sizes and neurons of a model to a target speed or size, and writes the new model.
+    Prunes the heads, head dimensions and neurons of a model to a target speed or size, and writes the new model.
 
     Specify one target (speedup, milliseconds, params, flops, or layer sizes) and calibration rows from the model's
     task (task_name or train_file). Labels are ignored.
 
     Args:
-        model: a model, or the directory or Hub id of any model that `fixedbert.convert` supports.
+        model: A model, or the directory or Hub id of any model that `fixedbert.convert` supports.
         output_dir: a new directory for the model, its tokenizer and model card, shrinking.json and shrinking.png.
         speedup: Target speed relative to the original, measured on this machine. With several targets, `output_dir`
             contains a directory for each of them, such as 1.5x.
@@ -101,8 +101,8 @@ def shrink(  # noqa: PLR0913  the options of the command
         train_file: One or more files with calibration rows.
         text_column_names: Names of the text columns, such as "premise,hypothesis". For token classification, the
             column with lists of words, "tokens" by default.
-        skip_bad_rows: Skip and print invalid rows.
-        latency_table: a file with measured latencies. If it does not exist, latencies are measured and written to it.
+        skip_bad_rows: Print and skip invalid rows.
+        latency_table: A file with measured latencies. If it does not exist, latencies are measured and written to it.
         max_seq_length, max_samples, batch_size: Maximum tokens per row, maximum number of rows, and rows per batch.
         distil_steps: Number of distillation steps after pruning. 600 steps take about ten minutes on two cores.
         learning_rate: Learning rate for the distillation, 5e-5 by default.
@@ -190,7 +190,7 @@ def statistics_for(context: ShrinkContext) -> tuple[Prices | None, list[LayerPru
 
 
 def shrink_family(context: ShrinkContext, targets: list[Target], output_dir: str | Path) -> ShrinkFamily:
-    """Prunes the original to several targets with the same statistics, and writes a directory for each of them."""
+    """Prunes the original to several targets with the same statistics and writes a directory for each of them."""
     with new_directory(output_dir) as directory:
         prices, pruners = statistics_for(context)
         results = []
@@ -378,7 +378,9 @@ def budget_for(context: ShrinkContext, prices: Prices, least: float) -> float:
     if target.milliseconds is not None:
         seconds = needed
         if not prices.machine:  # this machine can now be faster or slower than during the measurement
-            seconds = median_time(context.forward_passes(context.original), context.original.device)
+            seconds = median_time(
+                context.serving.forward_passes(context.original, context.batches), context.original.device
+            )
             seconds /= len(context.batches)
         speedup = 1000 * seconds / target.milliseconds
     wanted = needed / speedup if speedup else target.params or target.flops or 0
@@ -415,6 +417,4 @@ def write_model(
     _, metadata = copy_auxiliary_files(context.source, context.loaded.directory, directory, context.do_lower_case)
     result.write(directory)
     plot(result, directory / PLOT)
-    architecture, count = type(model).__name__, model.num_parameters()
-    card = checkpoint_card(model.config, architecture, name, result.provenance(), count=count, **metadata)
-    card.save(directory / CARD)
+    checkpoint_card(model, name, result.provenance(), **metadata).save(directory / CARD)

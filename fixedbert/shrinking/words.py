@@ -32,7 +32,7 @@ def load_words(
     Args:
         label_column: Column with a label for each word. By default, "ner_tags" or "labels", if the file contains one
             of them.
-        skip_bad_rows: Skip and print invalid rows instead of raising InputError.
+        skip_bad_rows: Print and skip invalid rows instead of raising InputError.
 
     Returns:
         A dataset with the columns `words`, `row` (the position in the file, from 0), and if the file contains labels

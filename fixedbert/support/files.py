@@ -39,7 +39,7 @@ def reading(path: object, remedy: str = "", problem: str = "cannot be read") -> 
     Args:
         path: The file, directory or Hub id at the start of the message.
         remedy: What the user can do about the error, without a full stop.
-        problem: a description of the problem.
+        problem: A description of the problem.
     """
     try:
         check_regular(Path(str(path)))

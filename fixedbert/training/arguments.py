@@ -204,11 +204,11 @@ def read_arguments(argv: list[str] | None, *types: type, prog: str | None = None
 
 def with_recipe(recipe: str | Path | None, given: dict[str, Any]) -> dict[str, Any]:
     """
-    Merges the arguments in `given` into the entries of a recipe, and returns the result. Arguments that are not None
-    take precedence. They also remove the entries that REPLACES lists for them.
+    Merges the arguments in `given` into the entries of a recipe and returns the result. Arguments that are not None
+    take precedence. Each of them also removes its alternatives, which are listed in `REPLACES`, from the recipe.
 
-    A recipe is a YAML or JSON file. If the file recipes/NAME.yaml does not exist, the recipe with this name that
-    is shipped with the package is used instead.
+    A recipe is a YAML or JSON file. If `recipe` is recipes/NAME.yaml and this file does not exist, the recipe with
+    the same name that ships with the package is used.
     """
     given = {name: value for name, value in given.items() if value is not None}
     if recipe is None:

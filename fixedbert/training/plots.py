@@ -103,7 +103,7 @@ def draw_squad(
     Args:
         null_odds: Maps question ids to the score for "no answer" minus the best answer's score. Empty for SQuAD 1.1.
         answers: Maps question ids to lists of correct answers. An unanswerable question has an empty list.
-        threshold: a question whose null odds exceed this value is predicted to be unanswerable.
+        threshold: A question whose null odds exceed this value is predicted to be unanswerable.
     """
     count = 3 if null_odds else 2
     with new_figure(4.4 * count, 4, file) as figure:

@@ -24,7 +24,7 @@ from fixedbert.support.errors import InputError
 
 def make_plan(documents, epoch=0, max_tokens=40, short_seq_prob=0.1, seed=3):
     document_ids = np.arange(len(documents))
-    return plan_pairs(documents, document_ids, document_ids, max_tokens, short_seq_prob, (seed, epoch))
+    return plan_pairs(documents, document_ids, max_tokens, short_seq_prob, (seed, epoch))
 
 
 def test_random_segments_come_from_different_documents(many):
@@ -195,7 +195,7 @@ def test_plans_are_cached_and_independent_of_the_number_of_processes(many, token
         path.write_bytes(corrupted) if corrupted else path.unlink()
         examples = PairExamples(many, np.arange(300), tokenizer, 37, seed=8, num_proc=2)
         assert np.array_equal(examples.plan(0), expected) and path.read_bytes() == content
-    monkeypatch.setattr("fixedbert.data.segment_pairs.plan_block", lambda *arguments: pytest.fail("the plan exists"))
+    monkeypatch.setattr("fixedbert.data.segment_pairs.plan_pairs", lambda *arguments: pytest.fail("the plan exists"))
     assert np.array_equal(PairExamples(many, np.arange(300), tokenizer, 37, seed=8).plan(0), expected)
 
 

@@ -37,7 +37,7 @@ def save_vocabulary(directory: Path, config: dict | None = None) -> str:
 
 
 def tokens(directory: str, *flag) -> list[str]:
-    """Returns the tokens of four words, and checks that saving and loading the tokenizer does not change them."""
+    """Returns the tokens of four words and checks that saving and loading the tokenizer does not change them."""
     tokenizer = load_tokenizer(directory, *flag)
     tokenizer.save_pretrained(Path(directory, "saved"))
     found = tokenizer.tokenize("The C Cl é")
@@ -140,7 +140,7 @@ def test_unknown_tokens(tmp_path, vocabulary):
     with pytest.raises(InputError, match=r"a.txt: 97% of 618 tokens are unknown; .* change `do_lower_case`"):
         prepare_store([Corpus(str(tmp_path / "a.txt"))], tokenizer, store_dir=tmp_path)
     with pytest.raises(InputError, match="a.txt: 9.% of .* tokens are unknown"):
-        next(read_sequences([str(tmp_path / "a.txt")], tokenizer, 8, 50))
+        read_sequences([str(tmp_path / "a.txt")], tokenizer, 8, 50)
     features = datasets.Dataset.from_dict({"input_ids": [[5, 6], [tokenizer.unk_token_id] * 300]})
     with pytest.raises(InputError, match="train: 99% of 302 tokens are unknown"):
         check_features("train", features, tokenizer)
@@ -153,12 +153,14 @@ def test_running_text(tmp_path, vocabulary):
     tokenizer = load_tokenizer(vocabulary)
     (tmp_path / "a.txt").write_text("one two three\nfour\n")
     (tmp_path / "b.txt").write_text("five six [SEP] one")
-    batches = list(read_sequences([str(tmp_path / "a.txt"), str(tmp_path / "b.txt")], tokenizer, 5, 2))
+    sources = [str(tmp_path / "a.txt"), str(tmp_path / "b.txt")]
+    sequences = read_sequences(sources, tokenizer, 5, 10)
     expected = ["one two three", "four five six"]
-    assert [tokenizer.decode(ids[1:-1]) for ids in batches[0]] == expected
-    assert [len(batch) for batch in batches] == [2, 2]
-    assert all((batch[:, 0] == tokenizer.cls_token_id).all() for batch in batches)
-    assert not any((batch[:, 1:-1] == tokenizer.sep_token_id).any() for batch in batches)
+    assert [tokenizer.decode(ids[1:-1]) for ids in sequences[:2]] == expected
+    assert sequences.shape == (4, 5) and sequences[:3].equal(read_sequences(sources, tokenizer, 5, 3))
+    assert (sequences[:, 0] == tokenizer.cls_token_id).all() and (sequences[:, -1] == tokenizer.sep_token_id).all()
+    assert not (sequences[:, 1:-1] == tokenizer.sep_token_id).any()
+    assert read_sequences(sources, tokenizer, 50, 3).shape == (0, 50)  # the text is too short
 
 
 def test_trained_tokenizer_is_an_ordinary_bert_tokenizer(tmp_path):

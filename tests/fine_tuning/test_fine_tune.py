@@ -256,7 +256,7 @@ def test_answers_are_predicted_without_labels(model, questions, tmp_path, capsys
 
 
 def test_early_stopping_keeps_the_best(model, download, tmp_path):
-    """Training stops after two evaluations without a better metric, and loads the best checkpoint."""
+    """Training stops after two evaluations without a better metric and loads the best checkpoint."""
     steps = ("--max_steps", "9", "--learning_rate", "0", "--eval_strategy", "steps", "--eval_steps", "1")
     best = ("--save_strategy", "steps", "--save_steps", "1", "--load_best_model_at_end", "--metric_for_best_model")
     stop = (*best, "accuracy", "--early_stopping_patience", "2")

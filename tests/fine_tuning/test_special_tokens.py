@@ -75,7 +75,7 @@ def test_additional_special_tokens_stay_intact(vocabulary, tmp_path, family):
     offsets = np.array(windows["offsets"][0]).reshape(-1, 2)
     assert text[offsets[first, 0] : offsets[last, 1]] == "three"
     (tmp_path / "a.txt").write_text(text)
-    (sequence,) = next(read_sequences([str(tmp_path / "a.txt")], tokenizer, len(mixed) + 2, 1))
+    (sequence,) = read_sequences([str(tmp_path / "a.txt")], tokenizer, len(mixed) + 2, 1)
     assert sequence[1:-1].tolist() == mixed
     ((tokens, ends),) = tokenize_sentences([[marked, text, marked]], tokenizer)
     pieces = np.split(tokens, ends[:-1])

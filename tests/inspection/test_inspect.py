@@ -231,7 +231,7 @@ def text(tmp_path) -> str:
 
 
 def test_command(model, text, tmp_path, capsys):
-    """`fixedbert inspect` prints a table, and writes a page, a plot, and JSON with every measure."""
+    """`fixedbert inspect` prints a table and writes a page, a plot, and JSON with every measure."""
     files = ["--output_dir", str(tmp_path / "out"), "--validation_file", text]
     main(["inspect", model, *files, "--max_seq_length", "16", "--max_samples", "20"])
     printed = capsys.readouterr().out

@@ -47,7 +47,8 @@ def test_milliseconds_refer_to_the_current_speed(monkeypatch):
     monkeypatch.setattr("fixedbert.shrinking.shrink.median_time", lambda *_: 3.0)
 
     def budget(machine="", **target):
-        options = {"original": SimpleNamespace(device=None), "batches": [{}], "forward_passes": lambda _: None}
+        serving = SimpleNamespace(forward_passes=lambda *_: None)
+        options = {"original": SimpleNamespace(device=None), "batches": [{}], "serving": serving}
         prices = Prices([], original=4.6, rest=0.2, unit="seconds", machine=machine)
         return budget_for(SimpleNamespace(target=Target(**target), **options), prices, least=0.1)
 

@@ -74,7 +74,7 @@ def remote(tmp_path, vocabulary):
 
 @pytest.mark.parametrize("command", ["convert", "inspect"])
 def test_code_of_a_model_is_not_run(remote, tmp_path, monkeypatch, command):
-    """convert and inspect never run code from a model directory, and never ask for permission to do so."""
+    """convert and inspect never run code from a model directory and never ask for permission to do so."""
     monkeypatch.setattr("builtins.input", lambda *args: pytest.fail("asked for permission"))
     text = tmp_path / "text.txt"
     text.write_text("One.\n")
