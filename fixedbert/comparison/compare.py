@@ -65,8 +65,7 @@ def compare(  # noqa: PLR0913  the options of the command
             column with the words, "tokens" by default.
         label_column_name: Name of the label column, or names of several label columns separated by commas. The
             default is "label", or for token classification "ner_tags" or "labels", if the file has such a column.
-        id_column_name: Names of columns that identify the rows. They are copied to the file that lists the rows with
-            different predictions.
+        id_column_name: Names of columns that identify rows. They are copied to the list of different predictions.
         skip_bad_rows: Print and skip invalid rows.
         max_seq_length: Maximum tokens per row. The default is the lowest limit of all models and tokenizers, at most
             512. Fine-tuning sets the limit of the tokenizer to the length used for training.

@@ -155,8 +155,7 @@ def test_running_text(tmp_path, vocabulary):
     (tmp_path / "b.txt").write_text("five six [SEP] one")
     sources = [str(tmp_path / "a.txt"), str(tmp_path / "b.txt")]
     sequences = read_sequences(sources, tokenizer, 5, 10)
-    expected = ["one two three", "four five six"]
-    assert [tokenizer.decode(ids[1:-1]) for ids in sequences[:2]] == expected
+    assert [tokenizer.decode(ids[1:-1]) for ids in sequences[:2]] == ["one two three", "four five six"]
     assert sequences.shape == (4, 5) and sequences[:3].equal(read_sequences(sources, tokenizer, 5, 3))
     assert (sequences[:, 0] == tokenizer.cls_token_id).all() and (sequences[:, -1] == tokenizer.sep_token_id).all()
     assert not (sequences[:, 1:-1] == tokenizer.sep_token_id).any()

@@ -88,8 +88,7 @@ def test_grid_of_the_bert_paper(tmp_path):
         for rate in (5e-5, 3e-5, 2e-5)
         for epochs in (2, 3, 4)
     }
-    training_args.gradient_accumulation_steps, training_args.push_to_hub = 4, True
-    training_args.hub_model_id = "bert"  # set by output_directory
+    training_args.push_to_hub, training_args.hub_model_id, training_args.gradient_accumulation_steps = True, "bert", 4
     given = {"grid": "bert", "seeds": [1, 2], "learning_rate": 0.5, "bf16": False}
     fields = run_fields(runs[-1], given, training_args)
     assert fields.pop("hub_model_id").startswith("bert-rte-train-batch-size-32")  # one repository per run

@@ -12,12 +12,7 @@ from helpers.tiny_checkpoints import SHAPE, save
 from helpers.tiny_models import model_of
 from helpers.tiny_tasks import glue
 from huggingface_hub import ModelCard
-from transformers import (
-    DistilBertConfig,
-    DistilBertForSequenceClassification,
-    RobertaConfig,
-    RobertaForSequenceClassification,
-)
+from transformers import AutoModelForSequenceClassification, DistilBertConfig, RobertaConfig
 
 from fixedbert import PRESETS, convert, preset_config
 from fixedbert.counts import forward_flops, parameters
@@ -88,12 +83,12 @@ def test_cards_of_stock_models():
     """Cards for RoBERTa and DistilBERT mention no remote code, and DistilBERT's sizes are correct."""
     sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 37}
     results = {"eval_accuracy": 0.5, "eval_loss": float("nan"), "eval_name": "x"}
-    model = RobertaForSequenceClassification(RobertaConfig(vocab_size=99, **sizes))
+    model = AutoModelForSequenceClassification.from_config(RobertaConfig(vocab_size=99, **sizes))
     card = checkpoint_card(model, "me/r", "", results, {"type": "files", "name": "dev.tsv"})
     assert "import AutoTokenizer, AutoModelForSequenceClassification" in str(card) and "trust_remote" not in str(card)
     assert [m["type"] for r in metadata(card)["model-index"][0]["results"] for m in r["metrics"]] == ["accuracy"]
     config = DistilBertConfig(dim=32, n_layers=2, n_heads=4, hidden_dim=37, vocab_size=99)
-    text = str(checkpoint_card(DistilBertForSequenceClassification(config), "me/d"))
+    text = str(checkpoint_card(AutoModelForSequenceClassification.from_config(config), "me/d"))
     in_layers = 2 * (4 * (32 * 32 + 32) + 2 * 32 * 37 + 37 + 32 + 4 * 32)
     assert "| head size | 8 |\n" in text and "| feed-forward neurons | 37 |\n" in text
     assert f"in the layers | {in_layers:,} |" in text

@@ -2,6 +2,7 @@
 
 import json
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
@@ -47,8 +48,7 @@ def test_milliseconds_refer_to_the_current_speed(monkeypatch):
     monkeypatch.setattr("fixedbert.shrinking.shrink.median_time", lambda *_: 3.0)
 
     def budget(machine="", **target):
-        serving = SimpleNamespace(forward_passes=lambda *_: None)
-        options = {"original": SimpleNamespace(device=None), "batches": [{}], "serving": serving}
+        options = {"original": SimpleNamespace(device=None), "batches": [{}], "serving": Mock()}
         prices = Prices([], original=4.6, rest=0.2, unit="seconds", machine=machine)
         return budget_for(SimpleNamespace(target=Target(**target), **options), prices, least=0.1)
 

@@ -8,6 +8,7 @@ import re
 import signal
 import socket
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -23,13 +24,7 @@ from fixedbert.fine_tuning.trainer import FineTuningArguments, FineTuningTrainer
 from fixedbert.support.errors import InputError, exit_on_input_error
 from fixedbert.support.files import directory_lock
 from fixedbert.training.arguments import CommonArguments, read_arguments
-from fixedbert.training.output import (
-    check_same_command,
-    command_of,
-    complete_checkpoints,
-    last_checkpoint,
-    output_directory,
-)
+from fixedbert.training.output import check_same_command, command_of, complete_checkpoints, output_directory
 
 TRAIN = ("--do_train", "--do_eval", "--max_steps", "3")
 OTHER_HOST = "7\nelsewhere\n"  # the lock of a process on a different machine
@@ -37,10 +32,10 @@ OTHER_HOST = "7\nelsewhere\n"  # the lock of a process on a different machine
 pytestmark = pytest.mark.usefixtures("same_signals")
 
 
-def hold(find_progress, output: str, command: list[str], entered):
+def hold(directory, output: str, command: list[str], entered):
     """Locks an output directory until this process is killed."""
     given = read_arguments(command, *TextClassification.arguments)
-    with output_directory(FineTuningArguments(output_dir=output, use_cpu=True), given, find_progress):
+    with directory(FineTuningArguments(output_dir=output, use_cpu=True), given):
         entered.set()
         time.sleep(300)
 
@@ -49,11 +44,11 @@ def hold(find_progress, output: str, command: list[str], entered):
 def test_one_run_at_a_time(model, download, tmp_path, seeds):
     """A second run or sweep in the same output directory is rejected, and resumes it after the first is killed."""
     output = tmp_path / "out"
-    find_progress = find_started_run if seeds else last_checkpoint
+    directory = partial(output_directory, find_progress=find_started_run) if seeds else output_directory
     command = glue_arguments(model, download, output, *TRAIN, *seeds)
     context = multiprocessing.get_context("fork")
     entered = context.Event()
-    first = context.Process(target=hold, args=(find_progress, str(output), command, entered))
+    first = context.Process(target=hold, args=(directory, str(output), command, entered))
     first.start()
     try:
         assert entered.wait(60)
