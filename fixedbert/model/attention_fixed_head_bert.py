@@ -68,7 +68,9 @@ class FixedHeadBertSelfAttention(bert.BertSelfAttention):
             self.value = nn.Linear(config.hidden_size, G * self.value_head_size)  # D -> G V
             self.dropout = nn.Dropout(config.attention_probs_dropout_prob)
 
-    def forward(self, hidden_states, attention_mask=None, past_key_values=None, encoder_hidden_states=None, **kwargs):
+    def forward(  # type: ignore[override]
+        self, hidden_states, attention_mask=None, cache=None, encoder_hidden_states=None, **kwargs
+    ):
         """
         Args:
             hidden_states: Tensor (B, Lq, D) that is projected to queries.
@@ -80,6 +82,7 @@ class FixedHeadBertSelfAttention(bert.BertSelfAttention):
             The concatenated heads (B, Lq, H V), and the attention probabilities (B, H, Lq, Lk), or None if the
             attention implementation does not return them.
         """
+        cache = kwargs.pop("past_key_values", cache)  # its name before transformers 5.24
         attend = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention_forward)
         is_flash = "flash" in (self.config._attn_implementation or "")
         is_packed = attention_mask is None and kwargs.get("cu_seq_lens_q") is not None and not is_flash
@@ -92,12 +95,12 @@ class FixedHeadBertSelfAttention(bert.BertSelfAttention):
             attend = eager_attention_forward
         elif attend is not eager_attention_forward and self.inherits_forward and encoder_hidden_states is None:
             # BERT's forward supports all other backends if heads differ from BERT's only in size.
-            return super().forward(hidden_states, attention_mask, past_key_values, **kwargs)
+            return super().forward(hidden_states, attention_mask, cache, **kwargs)
 
         source = hidden_states if encoder_hidden_states is None else encoder_hidden_states
         query, key, value = self.project_heads(hidden_states, source)
-        if past_key_values is not None:
-            key, value = past_key_values.update(key, value, self.layer_idx)
+        if cache is not None:
+            key, value = cache.update(key, value, self.layer_idx)
         if attend is not eager_attention_forward:
             query, key, value = expand_and_pad_heads(query, key, value)
         if is_packed:

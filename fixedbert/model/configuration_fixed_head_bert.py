@@ -105,7 +105,7 @@ class FixedHeadBertConfig(transformers.BertConfig):
 
     model_type = "fixed_head_bert"
     _auto_class = "AutoConfig"  # saves this file with the configuration
-    keys_to_ignore_at_inference = ["past_key_values", "masked_lm_loss", "next_sentence_loss"]  # not logits
+    keys_to_ignore_at_inference = ["past_key_values", "cache", "masked_lm_loss", "next_sentence_loss"]  # not logits
     base_model_fsdp_plan = {"embeddings.word_embeddings": "free_full_weight", "encoder.layer.*": "free_full_weight"}
     base_model_tp_plan = {
         "embeddings.word_embeddings": "embedding_rowwise",

@@ -37,6 +37,7 @@ from transformers.utils.generic import can_return_tuple
 from .attention_fixed_head_bert import BiasOnly, FixedHeadBertEncoder, FixedHeadBertLayer, FixedHeadBertSelfAttention
 from .configuration_fixed_head_bert import HEADS, FixedHeadBertConfig
 from .unpadding_fixed_head_bert import (
+    CACHE,
     PackedBatch,
     apply_to_non_padding,
     fast_forward,
@@ -61,6 +62,8 @@ def forward_like(stock: type[PreTrainedModel]) -> Callable:
         @can_return_tuple
         @wraps(stock.forward)
         def by_name(self, *args, **kwargs):
+            if "past_key_values" in kwargs:
+                kwargs[CACHE] = kwargs.pop("past_key_values")
             return forward(**stock_signature.bind_partial(self, *args).arguments, **kwargs)
 
         return by_name
@@ -187,7 +190,7 @@ class FixedHeadBertModel(FixedHeadBertPreTrainedModel, bert.BertModel):
             ValueError: If the mask has an invalid shape, or if both or neither of ids and embeddings are passed.
         """
         ids_or_embeddings = single_input(inputs)
-        check_mask(attention_mask, ids_or_embeddings, inputs.get("past_key_values"))
+        check_mask(attention_mask, ids_or_embeddings, inputs.get(CACHE))
         # Flash attention needs sequence lengths for packed rows, which only the fast path computes.
         if self.unpad_inputs or "flash" in self.config._attn_implementation:
             return fast_forward(self, ids_or_embeddings, attention_mask, output_mask, packed_batch, inputs)
@@ -198,22 +201,22 @@ class FixedHeadBertModel(FixedHeadBertPreTrainedModel, bert.BertModel):
         Runs BERT's forward pass. Creates masks for packed rows, and if attention probabilities are returned. With
         `unpad_inputs`, last hidden states at padding are zero.
         """
-        ids_or_embeddings, past_key_values = single_input(inputs), inputs.get("past_key_values")
+        ids_or_embeddings, cache = single_input(inputs), inputs.get(CACHE)
         if inputs.get("output_attentions") is None:
             inputs["output_attentions"] = self.config.output_attentions
         config, mask, sequence_ids = self.config, attention_mask, None
-        if attention_mask is None and past_key_values is None:
+        if attention_mask is None and cache is None:
             sequence_ids = sequence_ids_from(inputs.get("position_ids"), ids_or_embeddings.shape[:2])
         if inputs["output_attentions"] and config._attn_implementation != "eager":
             config = copy.copy(config)
             config._attn_implementation = "eager"
         if sequence_ids is not None or config is not self.config:
-            create_mask = create_causal_mask if config.is_decoder else create_bidirectional_mask
+            create_mask: Callable = create_causal_mask if config.is_decoder else create_bidirectional_mask
             mask = create_mask(
                 config=config,
                 inputs_embeds=ids_or_embeddings.new_empty((*ids_or_embeddings.shape[:2], 0), dtype=self.dtype),
                 attention_mask=attention_mask,
-                past_key_values=past_key_values,
+                **{CACHE: cache},
                 and_mask_function=None if sequence_ids is None else packed_sequence_mask_function(sequence_ids),
             )
             inputs["use_cache"] = inputs.get("use_cache") if sequence_ids is None else False
@@ -245,11 +248,11 @@ def single_input(inputs: dict) -> torch.Tensor:
     return passed[0]
 
 
-def check_mask(attention_mask, ids_or_embeddings: torch.Tensor, past_key_values):
+def check_mask(attention_mask, ids_or_embeddings: torch.Tensor, cache):
     """Raises ValueError unless the mask has shape (B, past + L), or is a boolean or floating-point 4D mask."""
     if not isinstance(attention_mask, torch.Tensor) or is_symbolic(ids_or_embeddings):
         return
-    past = 0 if past_key_values is None else int(past_key_values.get_seq_length())
+    past = 0 if cache is None else int(cache.get_seq_length())
     expected = (ids_or_embeddings.shape[0], past + ids_or_embeddings.shape[1])
     is_full = attention_mask.ndim == 4 and (attention_mask.dtype == torch.bool or attention_mask.is_floating_point())
     if attention_mask.shape != expected and not is_full:

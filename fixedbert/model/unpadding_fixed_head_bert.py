@@ -14,6 +14,7 @@ head reads.
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from inspect import signature
 from itertools import groupby
 from typing import NamedTuple
 
@@ -24,8 +25,11 @@ from torch.nn.functional import pad
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_outputs import BaseModelOutputWithPoolingAndCrossAttentions
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+from transformers.models.bert.modeling_bert import BertSelfAttention
 from transformers.utils.import_utils import is_tracing
 
+# The argument with past keys and values. transformers 5.24 renamed it.
+CACHE = "cache" if "cache" in signature(BertSelfAttention.forward).parameters else "past_key_values"
 SHORT_TEXT = 64  # tokens in a single row for which packing takes longer than it saves
 MULTIPLE, LONGEST_BUCKET = 16, 128  # lengths in a bucket are rounded up to multiples of 16, at most 128
 
@@ -160,7 +164,7 @@ def requires_padding(model, ids_or_embeddings, attention_mask, sequence_ids, bat
         or requested("output_attentions") is not False
         or requested("output_hidden_states") is not False
         or (config.is_decoder and requested("use_cache") and sequence_ids is None and not model.training)
-        or inputs.get("past_key_values") is not None
+        or inputs.get(CACHE) is not None
         or not (attention_mask is None or isinstance(attention_mask, torch.Tensor) and attention_mask.ndim == 2)
         or not (model.unpad_inputs or sequence_ids is not None)
         or "flex" in name

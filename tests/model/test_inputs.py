@@ -4,6 +4,8 @@ import pytest
 import torch
 from helpers.tiny_models import B, D, L, V, inputs_of, model_of
 
+from fixedbert.model.unpadding_fixed_head_bert import CACHE
+
 
 @pytest.mark.parametrize("unpad_inputs", [False, True])
 @pytest.mark.parametrize(
@@ -118,9 +120,9 @@ def test_mask_that_does_not_cover_the_cache():
     """With a cache, the mask must cover the cached tokens."""
     model = model_of("LMHeadModel")
     ids = inputs_of("Model")["input_ids"]
-    cache = model(ids[:, :4]).past_key_values
+    cache = model(ids[:, :4])[CACHE]
     with pytest.raises(ValueError, match=r"attention_mask has shape \(13, 3\) .* shape \(13, 7\)"):
-        model(ids[:, 4:], attention_mask=torch.ones(B, 3), past_key_values=cache)
+        model(ids[:, 4:], attention_mask=torch.ones(B, 3), **{CACHE: cache})
 
 
 def test_masks_of_four_dimensions():

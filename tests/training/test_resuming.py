@@ -167,17 +167,17 @@ def test_sigterm_stops_all_processes_at_the_same_step(corpus, pretrained, tmp_pa
     assert json.loads((tmp_path / "run" / "trainer_state.json").read_text())["global_step"] == step + 3
 
 
-STUBS = {
-    "srun": 'echo $$ > srun.pid; shift; exec "$@"',
-    "scontrol": 'echo "$@" >> scontrol.txt',
-    "accelerate": f'shift; exec {sys.executable} -m accelerate.commands.launch --main_process_port 0 "$@"',
+STUBS = {  # of a cluster with two nodes on this machine
+    "srun": 'shift; for id in 0 1; do SLURM_NODEID=$id "$@" & done; jobs -p > srun.pid; wait %1; exit $?',
+    "scontrol": 'if [ $1 = show ]; then echo localhost; else echo "$@" >> scontrol.txt; fi',
+    "accelerate": f'shift; exec {sys.executable} -m accelerate.commands.launch "$@"',
 }
 
 
 @pytest.mark.slow
 @OLD_TRAINER
 def test_slurm_job_is_requeued(corpus, pretrained, tmp_path):
-    """slurm.sh requeues the job after SIGTERM, and the job resumes. A job that fails is not requeued."""
+    """slurm.sh runs on two nodes, and requeues the job after SIGTERM, which then resumes. Failed jobs are final."""
     (tmp_path / "bin").mkdir()
     for name, line in STUBS.items():
         (tmp_path / "bin" / name).write_text(f"#!/bin/bash\n{line}\n")
@@ -185,15 +185,19 @@ def test_slurm_job_is_requeued(corpus, pretrained, tmp_path):
     for name in ("fixedbert", "run_pretraining.py"):
         (tmp_path / name).symlink_to(ROOT / name)
     environment = {**os.environ, "PATH": f"{tmp_path}/bin:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
-    environment |= {"SLURM_JOB_ID": "7", "SLURM_GPUS_ON_NODE": "2", "OMP_NUM_THREADS": "1"}
-    environment["ACCELERATE_CONFIG"] = "fixedbert/recipes/accelerate/cpu.yaml"
+    environment |= {"SLURM_JOB_ID": "7", "SLURM_NNODES": "2", "SLURM_GPUS_ON_NODE": "1", "OMP_NUM_THREADS": "1"}
+    environment |= {
+        "ACCELERATE_CONFIG": "fixedbert/recipes/accelerate/cpu.yaml",
+        "MAIN_PROCESS_PORT": fork_server.free_port(),
+    }
     fixed = ("--max_steps", "200", "--save_steps", "5", "--tokenizer_name", str(pretrained))
     command = ["bash", "fixedbert/recipes/slurm.sh", "run_pretraining.py"]
     command += pretraining(corpus, tmp_path / "run", *fixed)
     job = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.DEVNULL)
     while job.poll() is None and not list(tmp_path.glob("run.partial/checkpoint-5/trainer_state.json")):
         time.sleep(0.02)
-    os.kill(int((tmp_path / "srun.pid").read_text()), signal.SIGTERM)
+    for node in (tmp_path / "srun.pid").read_text().split():
+        os.kill(int(node), signal.SIGTERM)
     assert job.wait(timeout=120) != 0
     assert (tmp_path / "scontrol.txt").read_text() == "requeue 7\n" and not (tmp_path / "run").exists()
     subprocess.run(command, cwd=tmp_path, env=environment | {"SLURM_RESTART_COUNT": "1"}, check=True, timeout=300)
