@@ -169,6 +169,7 @@ def plan_arguments(parser: ArgumentParser):
     parser.add_argument("--max_seq_length", type=int, default=128, help="tokens per training row; default: 128")
     parser.add_argument("--params", help="maximum number of parameters of the pretraining model, such as 110M")
     parser.add_argument("--flops", help="maximum training FLOPs per token, such as 700M")
+    parser.add_argument("--attention_head_size", type=int, help="list only shapes with this head size")
 
 
 def import_experiment(name: str) -> ModuleType | None:
@@ -226,6 +227,8 @@ def parse(argv: list[str]) -> Callable[[], None]:
     commands: dict[str, tuple] = {name: (*command, partial(run_command, name)) for name, command in COMMANDS.items()}
     if experiments := import_experiment("commands"):
         commands |= experiments.COMMANDS
+    elif argv[:1] in (["study"], ["theory"]):
+        parser.error(f"{argv[0]} runs only from a checkout; install it with pip install -e")
     for name, (text, add_arguments, _) in commands.items():
         add_arguments(subparsers.add_parser(name, help=text, description=text, allow_abbrev=False))
     parsed = vars(parser.parse_args(argv or ["--help"]))

@@ -31,7 +31,7 @@ HEADER = ROW("", *"width layers heads head_size ffn params MFLOPs p>=n-1 h*p>=d"
 LEGEND = """
 MFLOPs: millions of training FLOPs per token. p>=n-1: a head can express every attention pattern over n tokens.
 h*p>=d: the layer can represent every standard layer with as many heads. The first shape uses most of the budget, but
-nothing shows that it trains better than the others. Named models are listed if they fit the budget."""
+there is no evidence that it trains better than the others. Named models can exceed the budget by 5%."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,12 @@ class Plan:
         return "\n".join([title, HEADER, *map(str, (*self.shapes, *self.known)), LEGEND])
 
 
-def plan(max_seq_length: int = 128, params: str | float | None = None, flops: str | float | None = None) -> Plan:
+def plan(
+    max_seq_length: int = 128,
+    params: str | float | None = None,
+    flops: str | float | None = None,
+    attention_head_size: int | None = None,
+) -> Plan:
     """
     Returns up to ten shapes that use as much of the budgets as possible, at most one per width and depth.
 
@@ -86,6 +91,7 @@ def plan(max_seq_length: int = 128, params: str | float | None = None, flops: st
         max_seq_length: Tokens per training row.
         params: Maximum number of parameters in the pretraining model, such as "110M" or 110e6.
         flops: Maximum training FLOPs per token.
+        attention_head_size: Head size of the shapes. By default, several sizes from 16 to 256.
 
     Raises:
         InputError: If no budget is set, or no shape fits.
@@ -97,11 +103,12 @@ def plan(max_seq_length: int = 128, params: str | float | None = None, flops: st
         raise InputError("no budget: set `params` or `flops`.")
     limits = {name: parse_number(name, text) for name, text in budgets.items()}
     planned = partial(PlannedShape.from_shape, max_seq_length)
+    sizes = HEAD_SIZES if attention_head_size is None else (attention_head_size,)
     # Proportions of published models: d / L is 21 in the paper's narrow models, 64 in BERT-base and 128 in DistilBERT.
     # h p / d is 1 in standard models and at least 0.5 in the paper's.
     candidates = [
         planned(Shape(d, L, h, p, factor * d))
-        for d, L, h, p, factor in product(WIDTHS, LAYERS, HEADS, HEAD_SIZES, FEED_FORWARD)
+        for d, L, h, p, factor in product(WIDTHS, LAYERS, HEADS, sizes, FEED_FORWARD)
         if 16 <= d / L <= 128 and 0.5 <= h * p / d <= 4
     ]
     fitting: dict[tuple[int, int], PlannedShape] = {}

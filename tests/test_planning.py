@@ -12,6 +12,7 @@ from fixedbert_cli import main
 def test_shapes_fit_the_budget(budgets):
     """All shapes are within the budgets, use at least 85% of one budget, and differ in width or depth."""
     result = plan(**budgets)
+    assert {one.shape.p for one in plan(**budgets, attention_head_size=100).shapes} == {100}
     used = []
     for planned in result.shapes:
         shape = planned.shape

@@ -37,25 +37,25 @@ LAYER_OF = {name: number for number, names in enumerate(LAYERS) for name in name
 
 # Maximum number of lines of Python in each directory or file.
 BUDGETS = {
-    "fixedbert_cli.py": 256,
-    "fixedbert": 458,  # files at the top of the package, without subpackages
-    "fixedbert/model": 1390,
+    "fixedbert_cli.py": 259,
+    "fixedbert": 465,  # files at the top of the package, without subpackages
+    "fixedbert/model": 1400,
     "fixedbert/conversion": 1160,
-    "fixedbert/data": 2126,
+    "fixedbert/data": 2127,
     "fixedbert/fine_tuning": 2876,
     "fixedbert/pretraining": 851,
     "fixedbert/training": 1328,
-    "fixedbert/shrinking": 2280,
-    "fixedbert/comparison": 946,
+    "fixedbert/shrinking": 2285,
+    "fixedbert/comparison": 948,
     "fixedbert/inspection": 667,
-    "fixedbert/publishing": 860,
-    "fixedbert/support": 432,
+    "fixedbert/publishing": 861,
+    "fixedbert/support": 433,
     "experiments": 3766,
     "benchmarks": 2065,
     "soak": 526,
-    "tests": 14781,
+    "tests": 14791,
 }
-INSTALLED_BUDGET = 15631  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
+INSTALLED_BUDGET = 15660  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
 
 
 def module_of(file: Path) -> str:

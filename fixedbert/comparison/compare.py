@@ -23,7 +23,7 @@ from ..shrinking.calibration import row_length
 from ..shrinking.latency import machine_name
 from ..shrinking.predictions import Fidelity, LoadedModel, fidelity
 from ..support.errors import InputError
-from ..support.files import new_directory, to_json
+from ..support.files import new_directory, reading, to_json
 from .candidates import Candidate, build_candidates, check_same_task, load_model
 from .report import CHANGED, NEARLY_SAME, RANDOM, SINGLE, SINGLE_ROWS, SORTED, ComparedModel, Comparison, advice
 from .rows import Answers, Cells, QuestionRows, TextRows, WordRows
@@ -81,6 +81,8 @@ def compare(  # noqa: PLR0913  the options of the command
     unknown = [name for name in runtime or () if name not in RUNTIMES]
     if unknown:
         raise InputError(f"{unknown[0]!r}: must be one of {', '.join(RUNTIMES)}.", "runtime")
+    with reading(validation_file):  # before the models are loaded
+        Path(validation_file).stat()
     loaded = [load_model(str(source), cache_dir=cache_dir, token=token) for source in models]
     candidates = [candidate for _, own in loaded for candidate in own]
     check_same_task(candidates)

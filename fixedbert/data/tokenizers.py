@@ -56,7 +56,8 @@ def load_tokenizer(name_or_path: str | None, do_lower_case: bool | None = None, 
     else:
         if do_lower_case is not None:
             options["do_lower_case"] = do_lower_case
-        with reading(name_or_path, "use the model's own tokenizer", "could not load a tokenizer"):
+        remedy = "set `tokenizer_name` to a directory or a vocab.txt file"
+        with reading(name_or_path, remedy, "could not load a tokenizer"):
             tokenizer = AutoTokenizer.from_pretrained(name_or_path, **{"trust_remote_code": False} | options)
         # If there are no tokenizer files, transformers 5 returns a tokenizer that contains only special tokens.
         if len(tokenizer) <= len(tokenizer.all_special_tokens):

@@ -23,7 +23,7 @@ from ..data.tokenizers import load_tokenizer, tokenizer_state
 from ..support.errors import InputError
 from ..training.arguments import CommonArguments, ModelArguments
 from ..training.loading import check_length, load_config, load_model
-from ..training.speed import enable_unpadding, has_bf16
+from ..training.speed import enable_unpadding, is_bf16_faster
 from ..training.trainer import CommonTrainer
 from .labels import MULTI, REGRESSION, SINGLE, default_names, match_names, problem_type_of
 from .target_scaling import scale, unscale
@@ -177,7 +177,7 @@ def distillation_arguments(output_dir: str | Path, steps: int, learning_rate: fl
         logging_steps=max(1, steps // 30),
         save_steps=100,
         save_total_limit=1,
-        bf16=has_bf16(use_cpu),
+        bf16=is_bf16_faster(use_cpu),
         use_cpu=use_cpu,
         remove_unused_columns=False,
         report_to=["none"],

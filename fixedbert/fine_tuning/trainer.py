@@ -17,7 +17,7 @@ from transformers.trainer_pt_utils import get_length_grouped_indices
 from ..data.readers import load_from_hub
 from ..support.errors import InputError
 from ..training.arguments import CommonArguments, option
-from ..training.speed import has_bf16
+from ..training.speed import is_bf16_faster
 from ..training.trainer import CommonTrainer
 from .distillation import Teacher
 from .examples import SAMPLE_SEED
@@ -34,7 +34,7 @@ class FineTuningArguments(CommonArguments):
         "group_by_length", "group_by_length: batches of similar lengths; random: as in transformers' scripts."
     )
     bf16: bool | None = option(  # type: ignore[assignment]  # set by __post_init__
-        None, "Use bf16 mixed precision. By default, True if the hardware supports it."
+        None, "Use bf16 mixed precision. By default, True if this hardware is faster in bf16."
     )
     early_stopping_patience: int | None = option(
         None, "Stop after this many evaluations without a better metric_for_best_model."
@@ -47,7 +47,7 @@ class FineTuningArguments(CommonArguments):
 
     def __post_init__(self):
         if self.bf16 is None:
-            self.bf16 = not self.fp16 and has_bf16(self.use_cpu)
+            self.bf16 = not self.fp16 and is_bf16_faster(self.use_cpu)
         if metric := self.metric_for_best_model:  # Trainer's default is True for metrics such as mse
             if self.greater_is_better == lower_is_better(metric):
                 raise InputError(f"cannot be {str(self.greater_is_better).lower()} for {metric}.", "greater_is_better")

@@ -149,7 +149,8 @@ def export(  # noqa: PLR0913  the options of the command
         metadata = {"library_name": runtime, **metadata, "tags": [runtime, *metadata.get("tags", [])]}
         provenance = f"Exported from `{origin}`: {summary}."
         checkpoint_card(bert, name, provenance, loading=loading, **metadata).save(directory / CARD)
-    return f"{summary}\nPyTorch can be faster. To measure: fixedbert compare MODEL {output_dir} --validation_file FILE"
+    original = "MODEL" if isinstance(model, PreTrainedModel) else model
+    return f"{summary}\nTo compare the speed: fixedbert compare {original} {output_dir} --validation_file FILE"
 
 
 def loading_instructions(

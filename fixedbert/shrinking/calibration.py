@@ -19,6 +19,7 @@ from ..fine_tuning.squad_questions import load_squad
 from ..fine_tuning.squad_windows import squad_windows
 from ..fine_tuning.texts import load_files, load_task
 from ..support.errors import InputError
+from ..support.files import reading
 from .predictions import MASKED_LM, MASKED_POSITIONS, LoadedModel, head_name
 from .words import WORDS, check_splits_words, has_words, load_words
 
@@ -50,6 +51,9 @@ class CalibrationData:
     def __post_init__(self):
         if (self.task_name is None) == (self.train_file is None):
             raise InputError("specify either `task_name` or `train_file` for the calibration rows.")
+        for file in self.train_file or ():
+            with reading(file):
+                Path(file).stat()
 
     def load(self, loaded: LoadedModel, distillation_rows: int = 0) -> tuple[list[Batch], list[Batch], list[Batch]]:
         """

@@ -49,7 +49,8 @@ def reading(path: object, remedy: str = "", problem: str = "cannot be read") -> 
     except Exception as error:  # libraries raise many types of errors for a corrupted file
         for file in Path(str(path)).glob("*"):
             check_regular(file)
-        raise InputError(f"{path}: {problem} ({error_reason(error)}){remedy and '; '}{remedy}.") from error
+        remedy = "" if isinstance(error, FileNotFoundError) else remedy and f"; {remedy}"
+        raise InputError(f"{path}: {problem} ({error_reason(error)}){remedy}.") from error
 
 
 def check_regular(file: Path):

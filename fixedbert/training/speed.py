@@ -65,6 +65,13 @@ def has_bf16(use_cpu: bool) -> bool:
     return any(capabilities.get(name) for name in BF16_INSTRUCTIONS)
 
 
+def is_bf16_faster(use_cpu: bool) -> bool:
+    """Returns True if training should be faster in bf16 than in float32. Intel's CPUs need AMX for this."""
+    capabilities = torch.cpu.get_capabilities()
+    is_intel = (use_cpu or not torch.accelerator.is_available()) and "Intel" in str(capabilities.get("cpu_name"))
+    return has_bf16(use_cpu) and (not is_intel or bool(capabilities.get("amx_bf16")))
+
+
 def disable_emulated_bf16(arguments: TrainingArguments):
     """Replaces bf16 with float32 in the arguments, and logs a warning, if training on this CPU would emulate bf16."""
     requested = arguments.bf16 or arguments.bf16_full_eval or arguments.mixed_precision == "bf16"

@@ -167,7 +167,7 @@ def test_distillation_improves_and_resumes(large, rows, tmp_path, monkeypatch, s
     same pruned model and results in the same weights.
     """
     options = {"num_attention_heads": [2, 0, 2], "intermediate_size": 7, "distil_steps": 100, "learning_rate": 1e-3}
-    monkeypatch.setattr("fixedbert.fine_tuning.distillation.has_bf16", lambda _: False)
+    monkeypatch.setattr("fixedbert.fine_tuning.distillation.is_bf16_faster", lambda _: False)
 
     def interrupt(*_, **__):
         raise KeyboardInterrupt
