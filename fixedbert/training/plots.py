@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 NOT_METRICS = ("loss", "runtime", "samples", "per_second", "epoch", "total", "thresh", "dtype")
 NOT_DRAWN = ("eval_mse", "eval_mae", "Ans", "best")  # metrics in other units, and for a part of the questions
+COLORS = {"held out": "C1", "held out, tokens": "C2", "held out, next sentence": "C3"}  # the same in all panels
 MAX_COUNTED_CLASSES = 12  # a confusion matrix with more classes shows no numbers
 
 
@@ -163,7 +164,8 @@ def draw_curves(
     for name, label in curves.items():
         entries = [entry for entry in log_history if entry.get(name) is not None and against in entry]
         x, y = [entry[against] for entry in entries], [factor * entry[name] for entry in entries]
-        panel.plot(x, y, "o-" if name.startswith("eval_") or len(entries) == 1 else "-", label=label)
+        style = "o-" if name.startswith("eval_") or len(entries) == 1 else "-"
+        panel.plot(x, y, style, color=COLORS.get(label), label=label)
     panel.set(xlim=(0, None), ylim=(min(0, panel.get_ylim()[0]), None))  # a correlation can be negative
     panel.legend()
 
