@@ -39,12 +39,12 @@ LAYER_OF = {name: number for number, names in enumerate(LAYERS) for name in name
 BUDGETS = {
     "fixedbert_cli.py": 259,
     "fixedbert": 465,  # files at the top of the package, without subpackages
-    "fixedbert/model": 1400,
+    "fixedbert/model": 1398,
     "fixedbert/conversion": 1160,
     "fixedbert/data": 2127,
     "fixedbert/fine_tuning": 2876,
     "fixedbert/pretraining": 851,
-    "fixedbert/training": 1328,
+    "fixedbert/training": 1337,
     "fixedbert/shrinking": 2285,
     "fixedbert/comparison": 948,
     "fixedbert/inspection": 667,
@@ -53,9 +53,9 @@ BUDGETS = {
     "experiments": 3766,
     "benchmarks": 2065,
     "soak": 526,
-    "tests": 14791,
+    "tests": 14797,
 }
-INSTALLED_BUDGET = 15660  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
+INSTALLED_BUDGET = 15667  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
 
 
 def module_of(file: Path) -> str:

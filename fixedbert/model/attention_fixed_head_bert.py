@@ -40,7 +40,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.models.bert import modeling_bert as bert
 
 from .configuration_fixed_head_bert import FixedHeadBertConfig
-from .unpadding_fixed_head_bert import packed_attention_forward
+from .unpadding_fixed_head_bert import CACHE, packed_attention_forward
 
 
 class FixedHeadBertSelfAttention(bert.BertSelfAttention):
@@ -68,9 +68,7 @@ class FixedHeadBertSelfAttention(bert.BertSelfAttention):
             self.value = nn.Linear(config.hidden_size, G * self.value_head_size)  # D -> G V
             self.dropout = nn.Dropout(config.attention_probs_dropout_prob)
 
-    def forward(  # type: ignore[override]
-        self, hidden_states, attention_mask=None, cache=None, encoder_hidden_states=None, **kwargs
-    ):
+    def forward(self, hidden_states, attention_mask=None, *args, encoder_hidden_states=None, **kwargs):
         """
         Args:
             hidden_states: Tensor (B, Lq, D) that is projected to queries.
@@ -82,7 +80,7 @@ class FixedHeadBertSelfAttention(bert.BertSelfAttention):
             The concatenated heads (B, Lq, H V), and the attention probabilities (B, H, Lq, Lk), or None if the
             attention implementation does not return them.
         """
-        cache = kwargs.pop("past_key_values", cache)  # its name before transformers 5.24
+        (cache,) = args or (kwargs.pop(CACHE, None),)
         attend = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention_forward)
         is_flash = "flash" in (self.config._attn_implementation or "")
         is_packed = attention_mask is None and kwargs.get("cu_seq_lens_q") is not None and not is_flash
