@@ -44,6 +44,7 @@ SHORTER = {
     "fixedbert inspect": "fixedbert inspect --max_samples 16 --importance_samples 1",
     "--speedup 2": "--batch_size 2 --intermediate_size 16",
     "--distil_steps": "--distil_steps 2",
+    "--output_dir compared": "--output_dir compared --runtime torch onnxruntime",
     "runs/mnli --task_name mnli --data_dir glue/": "runs/reviews --train_file recent.csv",
     "--max_samples 600 --num_attention_heads 6": "--batch_size 2 --intermediate_size 16",
     "theory --out": "theory --lengths 4 --patterns 1 --out",

@@ -53,7 +53,7 @@ BUDGETS = {
     "experiments": 3766,
     "benchmarks": 2065,
     "soak": 526,
-    "tests": 14797,
+    "tests": 14799,
 }
 INSTALLED_BUDGET = 15667  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
 
