@@ -42,7 +42,7 @@ BUDGETS = {
     "fixedbert/model": 1398,
     "fixedbert/conversion": 1160,
     "fixedbert/data": 2127,
-    "fixedbert/fine_tuning": 2876,
+    "fixedbert/fine_tuning": 2878,
     "fixedbert/pretraining": 851,
     "fixedbert/training": 1337,
     "fixedbert/shrinking": 2285,
@@ -55,7 +55,7 @@ BUDGETS = {
     "soak": 526,
     "tests": 14799,
 }
-INSTALLED_BUDGET = 15667  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
+INSTALLED_BUDGET = 15669  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
 
 
 def module_of(file: Path) -> str:

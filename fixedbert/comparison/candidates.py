@@ -63,7 +63,7 @@ class Candidate:
         return self.name if self.runtime == REFERENCE else f"{self.name}, {self.runtime}"
 
     def batch(self, rows: Iterable[int]) -> Batch:
-        """Returns a padded batch with the rows that have these indices."""
+        """Returns a padded batch with the rows at these indices."""
         names = self.tokenizer.model_input_names
         windows = [{name: x[name] for name in names if name in x} for row in rows for x in self.features[row]]
         return dict(self.tokenizer.pad(windows, return_tensors="pt"))

@@ -168,7 +168,7 @@ class WordRows(Rows):
         return [[row] for row in encoded], sum(row["truncated"] for row in encoded)
 
     def first_tokens(self, model: Candidate) -> np.ndarray:
-        """Returns the index of each word's first token among the tokens of all rows, (words,), or -1 for no token."""
+        """Returns the index (words,) of each word's first token in all rows, or -1 if the word has no tokens."""
         indices, begin = [], 0
         for (row,) in model.features:
             indices += [begin + token if token >= 0 else -1 for token in row["first_tokens"]]

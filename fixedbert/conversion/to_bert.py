@@ -76,7 +76,7 @@ def bert_head_count(config: FixedHeadBertConfig) -> int:
 def expand_shared_projections(
     tensors: dict[str, torch.Tensor], config: FixedHeadBertConfig
 ) -> dict[str, torch.Tensor]:
-    """Returns a model's parameters after replacing shared projections and head embeddings with one per head."""
+    """Returns a model's parameters after replacing shared projections with one projection per head."""
     if config.head_embedding is None:
         return tensors
     expanded = {name: x for name, x in tensors.items() if not name.endswith(("head_embedding", "value_embedding"))}

@@ -223,7 +223,7 @@ class EpochSampler(torch.utils.data.Sampler):
 
     def __init__(self, examples: Examples, step_size: int = 1):
         self.examples = examples
-        self.step_size = step_size  # number of examples per optimizer step on all processes
+        self.step_size = step_size  # number of examples per optimizer step across all processes
         self.epoch = 0
 
     def set_epoch(self, epoch: int):

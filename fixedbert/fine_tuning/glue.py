@@ -188,8 +188,10 @@ class TextClassification(FineTuningTask):
         """Returns the features of each split. Prints how many rows are truncated, or split into windows."""
         length, stride = self.data_args.max_seq_length, self.data_args.stride
         room = length - tokenizer.num_special_tokens_to_add()
-        if stride is not None and (len(self.data.text_columns) > 1 or not 0 <= stride < room):
-            raise InputError(f"{stride}: requires single texts, and a number below {room}.", "stride")
+        if stride is not None and len(self.data.text_columns) > 1:
+            raise InputError("is not supported for pairs of texts.", "stride")
+        if stride is not None and not 0 <= stride < room:
+            raise InputError(f"{stride}: must be at least 0 and below {room}.", "stride")
         result = {}
         for split, rows in self.data.splits.items():
             targets = None

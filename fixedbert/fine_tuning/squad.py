@@ -125,7 +125,7 @@ class QuestionAnswering(FineTuningTask):
 
 
 def write_answers(directory: Path, prefix: str, evaluation: SquadEvaluation):
-    """Writes predictions in SQuAD's format, n-best answers and null odds to the same files as run_qa.py."""
+    """Writes the predictions, n-best answers and null odds to the same files and in the same format as run_qa.py."""
     contents: dict[str, dict] = {"predictions": evaluation.predictions, "nbest_predictions": evaluation.n_best}
     if evaluation.version_2_with_negative:
         contents["null_odds"] = evaluation.null_odds

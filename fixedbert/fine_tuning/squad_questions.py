@@ -25,8 +25,8 @@ FEATURES = datasets.Features(
 
 def load_squad(file: str, **options) -> datasets.Dataset:
     """
-    Loads the questions from a .json file in SQuAD's official format, or from rows with the columns id, context,
-    question and answers in a .jsonl or .parquet file, or under "data" in a .json file.
+    Loads the questions from a .json file in SQuAD's official format, or from rows with the columns `id`, `context`,
+    `question` and `answers`. The rows are in a .jsonl or .parquet file, or under "data" in a .json file.
     """
     with reading(file, REDOWNLOAD, "not in SQuAD's format"):
         return question_rows(questions_in(Path(file)), file, **options)

@@ -131,7 +131,7 @@ class ExampleSampler(Sampler):
     Sampler that draws one window of each example in every epoch, in random order.
 
     The order depends only on the seed and the epoch. With `group_by_length`, it groups windows with similar lengths
-    into steps, and the first step contains the longest one. A step has `step_size` windows in total on all processes.
+    into steps, and the first step contains the longest one. A step has `step_size` windows across all processes.
     In contrast, transformers' sampler groups the examples of a single process, and uses the global random generator,
     whose state differs between processes because of dropout.
 

@@ -143,7 +143,7 @@ class PretrainingArguments(CommonArguments):
     )
     total_train_batch_size: int | None = option(
         None,
-        "Examples per step on all devices. Sets gradient accumulation so that a device processes at most "
+        "Examples per step across all devices. Sets gradient accumulation so that a device processes at most "
         "--per_device_train_batch_size examples at once.",
     )
     stages: list[dict] | None = list_option(

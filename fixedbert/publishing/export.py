@@ -225,7 +225,7 @@ def example_batches(graph: Graph, tokenizer: PreTrainedTokenizerBase) -> list[Ba
 def calibration_batches(
     source: str, file: str | Path | None, text_column_names: str | None, **hub_options
 ) -> list[Batch]:
-    """Returns up to 200 rows of the file as batches of one row, or an empty list without a file."""
+    """Returns up to 200 rows of the file as batches of one row, or an empty list if `file` is None."""
     if file is None:
         return []
     columns = None if text_column_names is None else tuple(text_column_names.split(","))

@@ -225,7 +225,7 @@ class LeastSquaresRefit:
 
 
 def low_rank_svd(A: Tensor, B: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns the SVD of the product A B of A (D, P) and B (P, E), computed by decomposing a (P, P) matrix."""
+    """Returns the SVD of A @ B for A (D, P) and B (P, E), computed by decomposing a (P, P) matrix."""
     Q_a, R_a = torch.linalg.qr(A)
     Q_b, R_b = torch.linalg.qr(B.T)
     left, singular, right = torch.linalg.svd(R_a @ R_b.T, full_matrices=False)

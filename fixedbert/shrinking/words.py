@@ -35,8 +35,8 @@ def load_words(
         skip_bad_rows: Print and skip invalid rows instead of raising InputError.
 
     Returns:
-        A dataset with the columns `words`, `row` (the position in the file, from 0), and if the file contains labels
-        `labels` ("" for words without a label).
+        A dataset with the columns `words` and `row` (the position in the file, from 0). If the file contains labels,
+        there is also a column `labels` ("" for words without a label).
     """
     source = RowSource.from_file(Path(file))
     known = [name for name in LABELS if name in source.columns]
@@ -79,7 +79,7 @@ def align_word_labels(rows: datasets.Dataset, config: PreTrainedConfig, file: st
     Replaces the label names in the column `labels` with the model's label ids, or -1 for words without a label.
 
     Raises:
-        InputError: If the model does not predict a label.
+        InputError: If the rows contain a label that the model does not have.
     """
     if "labels" not in rows.column_names:
         return rows

@@ -176,8 +176,8 @@ def check_launcher(arguments: TrainingArguments):
     launched = {"ACCELERATE_MIXED_PRECISION", "MASTER_PORT"} <= os.environ.keys() and "WORLD_SIZE" not in os.environ
     if launched and arguments.world_size == 1 and arguments.device.type == "cpu":
         raise InputError(
-            "accelerate launch started only one CPU process, because it needs mpirun for more; pass "
-            f"--config_file {RECIPES / 'accelerate' / 'cpu.yaml'} --num_processes N to it, without --cpu."
+            "'accelerate launch' started only one CPU process, because it requires mpirun to start more; instead, run "
+            f"it with --config_file {RECIPES / 'accelerate' / 'cpu.yaml'} --num_processes N and without --cpu."
         )
 
 

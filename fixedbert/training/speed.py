@@ -58,7 +58,7 @@ def enable_unpadding(model: PreTrainedModel):
 
 
 def has_bf16(use_cpu: bool) -> bool:
-    """Returns True if the accelerator supports bf16. Checks the CPU if `use_cpu` is True or no accelerator exists."""
+    """Returns True if the accelerator, or the CPU if `use_cpu` is True or there is no accelerator, supports bf16."""
     if not use_cpu and torch.accelerator.is_available():
         return torch.cuda.is_available() and torch.cuda.is_bf16_supported(including_emulation=False)
     capabilities = torch.cpu.get_capabilities()

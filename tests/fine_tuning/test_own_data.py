@@ -250,10 +250,10 @@ def test_text_columns_of_the_model(model, tmp_path, capsys):
     "more, sentence",
     [
         ({"id_column_name": "row", "train_file": "single"}, "`id_column_name` row: predictions.csv already"),
-        ({"stride": 5, "train_file": "pairs"}, "`stride` 5: requires single texts"),
+        ({"stride": 5, "train_file": "pairs"}, "`stride` is not supported for pairs"),
         (
             {"stride": 11, "max_seq_length": 13, "train_file": "single"},
-            "`stride` 11: requires .* a number below 11",
+            "`stride` 11: must be at least 0 and below 11",
         ),
         ({"class_weights": "balanced", "train_file": "scores"}, "`class_weights` requires data with one label"),
     ],
