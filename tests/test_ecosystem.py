@@ -84,7 +84,7 @@ def test_lora(tmp_path):
     assert torch.allclose(merged(**inputs).logits, expected, rtol=0, atol=1e-10)
 
 
-@pytest.mark.skipif(CACHE == "cache", reason="PEFT 0.21 does not know the name of the cache in transformers 5.24")
+@pytest.mark.xfail(CACHE == "cache", reason="PEFT 0.21 does not know transformers 5.24", strict=True)
 def test_prefix_tuning():
     """Prefix tuning works with a configurable head size if token_dim is heads * head size."""
     peft = pytest.importorskip("peft")

@@ -38,24 +38,24 @@ LAYER_OF = {name: number for number, names in enumerate(LAYERS) for name in name
 # Maximum number of lines of Python in each directory or file.
 BUDGETS = {
     "fixedbert_cli.py": 259,
-    "fixedbert": 465,  # files at the top of the package, without subpackages
-    "fixedbert/model": 1398,
+    "fixedbert": 467,  # files at the top of the package, without subpackages
+    "fixedbert/model": 1399,
     "fixedbert/conversion": 1160,
     "fixedbert/data": 2127,
-    "fixedbert/fine_tuning": 2878,
+    "fixedbert/fine_tuning": 2873,
     "fixedbert/pretraining": 851,
     "fixedbert/training": 1337,
     "fixedbert/shrinking": 2285,
     "fixedbert/comparison": 948,
-    "fixedbert/inspection": 667,
+    "fixedbert/inspection": 670,
     "fixedbert/publishing": 861,
     "fixedbert/support": 433,
     "experiments": 3766,
     "benchmarks": 2065,
     "soak": 526,
-    "tests": 14799,
+    "tests": 14812,
 }
-INSTALLED_BUDGET = 15669  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
+INSTALLED_BUDGET = 15670  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
 
 
 def module_of(file: Path) -> str:

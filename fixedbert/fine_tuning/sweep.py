@@ -14,7 +14,7 @@ from accelerate import PartialState
 from ..support.errors import InputError
 from ..support.files import to_json, write_atomically
 from ..training.arguments import make_arguments
-from ..training.output import COMMAND_FILE, Trained, already_complete, output_directory, read_result
+from ..training.output import Trained, already_complete, output_directory, read_result
 from ..training.plots import draw_sweep, is_metric
 from .fine_tune import FineTuningTask, check_metric, fine_tune
 from .glue_metrics import METRICS
@@ -84,7 +84,7 @@ def sweep(task_class: type[FineTuningTask], **given: Any) -> Trained:
         return read_result(training_args.directory)
     if training_args.resume_from_checkpoint is not None:
         raise InputError("can only be used with a single run; sweeps resume automatically.", "resume_from_checkpoint")
-    with output_directory(training_args, given, find_started_run):
+    with output_directory(training_args, given):
         directory = training_args.directory
         for number, run in enumerate(runs, start=1):
             if (directory / run.directory).exists():
@@ -124,11 +124,6 @@ def run_fields(run: PlannedRun, given: dict[str, Any], training_args: FineTuning
             fields |= dict.fromkeys(("config_name", "config_overrides", "tokenizer_name"))
             fields["model_name_or_path"] = str(mnli)
     return {name: value for name, value in fields.items() if value is not None}
-
-
-def find_started_run(directory: Path) -> str | None:
-    """Returns the directory of a sweep if one of its runs has been started, otherwise None."""
-    return str(directory) if any(directory.glob(f"*/**/{COMMAND_FILE}")) else None
 
 
 # The main metric of a task is the first metric in this list that its runs report.

@@ -67,6 +67,9 @@ def inspect(  # noqa: PLR0913  one argument per command-line option
     """
     text = str(validation_file)
     hub_options = {"revision": revision, "cache_dir": cache_dir, "token": token}
+    for name, value in (("max_samples", max_samples), ("importance_samples", importance_samples)):
+        if value < 1:
+            raise InputError(f"{value}: must be at least 1.", name)
     require_package("matplotlib", "plots")
     CorpusReader(Corpus(text))  # fails early if no text is found
     with new_directory(output_dir) as directory, model_directory(model, tokenizer) as path:

@@ -63,7 +63,7 @@ def forward_like(stock: type[PreTrainedModel]) -> Callable:
         @wraps(stock.forward)
         def by_name(self, *args, **kwargs):
             if "past_key_values" in kwargs:
-                kwargs[CACHE] = kwargs.pop("past_key_values")
+                kwargs.setdefault(CACHE, kwargs.pop("past_key_values"))
             return forward(**stock_signature.bind_partial(self, *args).arguments, **kwargs)
 
         return by_name

@@ -3,6 +3,7 @@
 import random
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from glob import glob
 from pathlib import Path
 
 import torch
@@ -19,7 +20,6 @@ from ..fine_tuning.squad_questions import load_squad
 from ..fine_tuning.squad_windows import squad_windows
 from ..fine_tuning.texts import load_files, load_task
 from ..support.errors import InputError
-from ..support.files import reading
 from .predictions import MASKED_LM, MASKED_POSITIONS, LoadedModel, head_name
 from .words import WORDS, check_splits_words, has_words, load_words
 
@@ -52,8 +52,8 @@ class CalibrationData:
         if (self.task_name is None) == (self.train_file is None):
             raise InputError("specify either `task_name` or `train_file` for the calibration rows.")
         for file in self.train_file or ():
-            with reading(file):
-                Path(file).stat()
+            if not (Path(file).exists() or glob(file, recursive=True)):
+                raise InputError(f"{file}: file not found.")
 
     def load(self, loaded: LoadedModel, distillation_rows: int = 0) -> tuple[list[Batch], list[Batch], list[Batch]]:
         """

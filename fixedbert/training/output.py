@@ -9,7 +9,7 @@ import json
 import re
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,12 +75,14 @@ def last_checkpoint(directory: Path) -> str | None:
     return next(map(str, [*trained, *reversed(complete_checkpoints(directory))]), None)
 
 
+def find_progress(directory: Path) -> str | None:
+    """Returns from where a run or a sweep in `directory` can resume, or None if it has saved nothing."""
+    has_runs = any(directory.glob(f"*/**/{COMMAND_FILE}"))
+    return last_checkpoint(directory) or (str(directory) if has_runs else None)
+
+
 @contextmanager
-def output_directory(
-    training_args: CommonArguments,
-    given: dict[str, Any],
-    find_progress: Callable[[Path], str | None] = last_checkpoint,
-) -> Iterator[str | None]:
+def output_directory(training_args: CommonArguments, given: dict[str, Any]) -> Iterator[str | None]:
     """
     Context manager that locks an output directory, and renames OUTPUT.partial to OUTPUT at the end.
 
@@ -89,7 +91,6 @@ def output_directory(
 
     Args:
         given: The arguments, which are written to command.json.
-        find_progress: Function that returns from where a run or sweep in a directory can resume, or None.
 
     Raises:
         InputError: If the directory is not empty, is not writable or is in use. Also if OUTPUT.partial contains an
@@ -118,10 +119,9 @@ def output_directory(
         try:
             yield checkpoint
         except BaseException:
-            last = find_progress(partial)
-            if state.is_main_process and last:
+            if state.is_main_process and (last := last_checkpoint(partial)):
                 print(f"\nrun the same command to resume from {last}", file=sys.stderr)
-            elif state.is_main_process:
+            elif state.is_main_process and not find_progress(partial):
                 shutil.rmtree(partial, ignore_errors=True)
             raise
         state.wait_for_everyone()

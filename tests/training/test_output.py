@@ -8,7 +8,6 @@ import re
 import signal
 import socket
 import time
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -19,7 +18,6 @@ from helpers.tiny_tasks import glue, glue_arguments
 from fixedbert.fine_tuning import glue as glue_task
 from fixedbert.fine_tuning.glue import TextClassification
 from fixedbert.fine_tuning.glue import main as run_glue
-from fixedbert.fine_tuning.sweep import find_started_run
 from fixedbert.fine_tuning.trainer import FineTuningArguments, FineTuningTrainer
 from fixedbert.support.errors import InputError, exit_on_input_error
 from fixedbert.support.files import directory_lock
@@ -32,10 +30,10 @@ OTHER_HOST = "7\nelsewhere\n"  # the lock of a process on a different machine
 pytestmark = pytest.mark.usefixtures("same_signals")
 
 
-def hold(directory, output: str, command: list[str], entered):
+def hold(output: str, command: list[str], entered):
     """Locks an output directory until this process is killed."""
     given = read_arguments(command, *TextClassification.arguments)
-    with directory(FineTuningArguments(output_dir=output, use_cpu=True), given):
+    with output_directory(FineTuningArguments(output_dir=output, use_cpu=True), given):
         entered.set()
         time.sleep(300)
 
@@ -44,11 +42,10 @@ def hold(directory, output: str, command: list[str], entered):
 def test_one_run_at_a_time(model, download, tmp_path, seeds):
     """A second run or sweep in the same output directory is rejected, and resumes it after the first is killed."""
     output = tmp_path / "out"
-    directory = partial(output_directory, find_progress=find_started_run) if seeds else output_directory
     command = glue_arguments(model, download, output, *TRAIN, *seeds)
     context = multiprocessing.get_context("fork")
     entered = context.Event()
-    first = context.Process(target=hold, args=(directory, str(output), command, entered))
+    first = context.Process(target=hold, args=(str(output), command, entered))
     first.start()
     try:
         assert entered.wait(60)
@@ -249,6 +246,20 @@ def test_output_directory_appears_complete_or_not_at_all(tmp_path):
     earlier = str(partial / "checkpoint-5")
     with output_directory(arguments(resume_from_checkpoint=earlier), command) as checkpoint:
         assert checkpoint == earlier
+
+
+@pytest.mark.parametrize("saved", ["checkpoint-5/trainer_state.json", "seed-1.partial/command.json"])
+def test_runs_and_sweeps_do_not_remove_each_other(tmp_path, saved):
+    """An unfinished run or sweep in the output directory is kept, and different arguments are an error."""
+    file = tmp_path / "out.partial" / saved
+    file.parent.mkdir(parents=True)
+    file.write_text("{}")
+    (tmp_path / "out.partial" / "command.json").write_text('{"seed": 1}')
+    arguments = CommonArguments(output_dir=str(tmp_path / "out"), use_cpu=True)
+    with pytest.raises(InputError, match=r"different arguments \(seed, seeds"):
+        with output_directory(arguments, {"seeds": [1, 2]}):
+            pass
+    assert file.exists()
 
 
 def test_arguments_of_a_resumed_run(tmp_path):

@@ -168,7 +168,8 @@ def test_sigterm_stops_all_processes_at_the_same_step(corpus, pretrained, tmp_pa
 
 
 STUBS = {  # of a cluster with two nodes on this machine
-    "srun": 'shift; for id in 0 1; do SLURM_NODEID=$id "$@" & done; jobs -p > srun.pid; wait %1; exit $?',
+    "srun": """shift; for id in 0 1; do SLURM_NODEID=$id "$@" & done
+jobs -p > srun.pid; wait %1; status=$?; wait %2 && exit $status""",
     "scontrol": 'if [ $1 = show ]; then echo localhost; else echo "$@" >> scontrol.txt; fi',
     "accelerate": f'shift; exec {sys.executable} -m accelerate.commands.launch "$@"',
 }
@@ -201,7 +202,8 @@ def test_slurm_job_is_requeued(corpus, pretrained, tmp_path):
     assert job.wait(timeout=120) != 0
     assert (tmp_path / "scontrol.txt").read_text() == "requeue 7\n" and not (tmp_path / "run").exists()
     subprocess.run(command, cwd=tmp_path, env=environment | {"SLURM_RESTART_COUNT": "1"}, check=True, timeout=300)
-    assert "resuming from step" in (tmp_path / "slurm-7-1.log").read_text() and (tmp_path / "run").exists()
+    assert "resuming from step" in (tmp_path / "slurm-7-1.log").read_text()
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["processes"] == 2
     assert (tmp_path / "scontrol.txt").read_text() == "requeue 7\n"
     failed = subprocess.run([*command, "--learning_rat", "1"], cwd=tmp_path, env=environment, capture_output=True)
     assert failed.returncode != 0 and (tmp_path / "scontrol.txt").read_text() == "requeue 7\n"
