@@ -1,9 +1,10 @@
 """
 How many dimensions per head explain the variance of the attention scores, and how many do the predictions need?
 
-    python -m experiments.score_variance MINILM MNLI_1 MNLI_2 MNLI_3 --data_dir glue/ --output_dir scores
+    python -m experiments.score_variance MINILM MNLI_1 MNLI_2 MNLI_3 --others MINI --data_dir glue/ --output_dir scores
 
-All models read MNLI pairs. Those after the first are fine-tuned on MNLI, and their scores are also truncated.
+All models read MNLI pairs. The models after the first are fine-tuned on MNLI, and their scores are also truncated. For
+the others, only the variance is measured.
 """
 
 import argparse
@@ -154,6 +155,7 @@ def draw(record: dict, file: Path):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="+", help="directories of a pretrained model and models fine-tuned on MNLI")
+    parser.add_argument("--others", nargs="*", default=[], help="directories of other pretrained models")
     parser.add_argument("--data_dir", required=True, help="directory with the GLUE tasks")
     parser.add_argument("--output_dir", type=Path, required=True, help="directory for the record and the figure")
     args = parser.parse_args()
@@ -162,6 +164,7 @@ def main():
     models = [measure_variance(source, pairs) for source in args.models]
     record = {
         "models": models,
+        "others": [measure_variance(source, pairs) for source in args.others],
         "accuracy": [measure_accuracy(source, CalibrationData(**data)) for source in args.models[1:]],
     }
     args.output_dir.mkdir(parents=True, exist_ok=True)
