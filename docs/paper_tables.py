@@ -59,7 +59,7 @@ def main():
             axes.minorticks_off()
         handles = [line for axes in panels[0, ::2] for line in axes.containers]
         figure.legend(handles=handles, loc="outside lower center")
-        figure.suptitle("Scores printed in the paper (± as printed; points are offset)")
+        figure.suptitle("Scores printed in the paper (± as printed; points are shifted sideways)")
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ Draws the figures of this directory, from docs/records, experiments/head_size/re
 
 import json
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from shutil import copyfile
 from tempfile import TemporaryDirectory
@@ -266,7 +267,9 @@ def draw_shapes(series: dict[str, list[Shape]], field: str, label: str, file: Pa
         panels[1].xaxis.set_major_formatter(EngFormatter())
         panels[1].xaxis.set_minor_formatter(NullFormatter())
         figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
-        figure.suptitle("Perplexity of language models (mean of three seeds, 95% interval; points are offset)")
+        figure.suptitle(
+            "Perplexity of language models (mean of three seeds, 95% interval; points are shifted sideways)"
+        )
 
 
 def draw_thin_keys():
@@ -280,6 +283,7 @@ def draw_thin_keys():
             shapes = report.series[objective]
             points = [(shape["attention_head_size"], shape.estimate(metric)) for shape in shapes]
             draw_estimates(panel, points, 0, "trained with this size")
+            (base,) = (shape for shape in shapes if shape["attention_head_size"] == 32)
             labels = {
                 "reduced": "trained with 32, then reduced",
                 "retrained": "reduced, then trained for 10% more steps",
@@ -288,6 +292,9 @@ def draw_thin_keys():
                 sizes = sorted(reduced[objective][kind].items(), key=lambda item: int(item[0]))
                 points = [(int(size), Estimate({int(s): x for s, x in found.items()})) for size, found in sizes]
                 draw_estimates(panel, points, number, label)
+            shapes = sorted([*report.series[f"{objective}, equal FLOPs"], base], key=itemgetter("attention_head_size"))
+            points = [(shape["attention_head_size"], shape.estimate(metric)) for shape in shapes]
+            draw_estimates(panel, points, 3, "trained with this size, equal FLOPs")
             panel.set(title=title, xlabel="size of queries and keys (values: 32)", xscale="log")
             panel.set_xticks([8, 16, 32, 64], ["8", "16", "32", "64"])
             panel.minorticks_off()
