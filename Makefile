@@ -4,7 +4,7 @@ PYTHON ?= python3
 OLDEST_PYTHON ?= python3.10
 BIN := .venv/bin
 PYTEST := -m pytest -n 2 --dist worksteal
-INSTALL := pip install --quiet --disable-pip-version-check
+INSTALL := pip install --quiet --disable-pip-version-check --no-compile # Python compiles what it imports
 
 .PHONY: demo test test-slow test-tools test-all test-oldest test-newest coverage browser dist docs benchmark soak lint clean
 

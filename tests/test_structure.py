@@ -45,7 +45,7 @@ BUDGETS = {
     "fixedbert/fine_tuning": 2873,
     "fixedbert/pretraining": 851,
     "fixedbert/training": 1337,
-    "fixedbert/shrinking": 2285,
+    "fixedbert/shrinking": 2287,
     "fixedbert/comparison": 948,
     "fixedbert/inspection": 670,
     "fixedbert/publishing": 861,
@@ -55,7 +55,7 @@ BUDGETS = {
     "soak": 526,
     "tests": 14812,
 }
-INSTALLED_BUDGET = 15670  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
+INSTALLED_BUDGET = 15672  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
 
 
 def module_of(file: Path) -> str:

@@ -5,6 +5,7 @@ All statistics ignore padding.
 """
 
 import copy
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -118,7 +119,8 @@ def minus_row_mean(states: Tensor, non_padding: Tensor) -> Tensor:
 def attention_mask_for(model: FixedHeadBertPreTrainedModel, states: Tensor, batch: Batch):
     mask = batch["attention_mask"]
     if model.config.is_decoder:
-        return create_causal_mask(model.config, states, attention_mask=mask, **{CACHE: None})  # type: ignore[arg-type]
+        no_cache: dict[str, Any] = {CACHE: None}
+        return create_causal_mask(model.config, states, attention_mask=mask, **no_cache)
     return create_bidirectional_mask(model.config, states, attention_mask=mask)
 
 
