@@ -1,12 +1,12 @@
 """
 python -m benchmarks.quality --recipe RECIPE.yaml ... --output_dir DIR [--trials FILE] [--minutes 30]
 
-Measures how long pretraining takes to reach a given loss. The baseline is transformers' BERT trained with Trainer,
-both with common settings and with all settings from a recipe that it supports. It is compared with FixedHeadBert,
-which is trained with run_pretraining.py and each recipe. All models start from random weights, train on the same text
-for the same time, and are evaluated on the same masked tokens. The environment variable FIXEDBERT_DATA must contain
-the path of a directory with wikipedia/, books/ and vocab/. Writes results.jsonl, table.md, quality.png and the models.
-Another call with the same directory adds to them. time_to_quality.md in this directory explains the table.
+Measures how long pretraining takes to reach a given loss. FixedHeadBert is trained with run_pretraining.py, once per
+recipe. The baseline is transformers' BERT, trained with Trainer once with common settings, and once with every setting
+of a recipe that Trainer supports. All models start from random weights, train on the same text for the same amount of
+time, and are evaluated on the same masked tokens. The environment variable FIXEDBERT_DATA must be set to a directory
+with wikipedia/, books/ and vocab/. Writes results.jsonl, table.md, quality.png and the models. If they exist, adds to
+them. time_to_quality.md in this directory explains the table.
 """
 
 import argparse

@@ -27,7 +27,7 @@ CALIBRATION_ROWS = 1500
 
 
 def perplexity(run: Run, model: Path, sources: DataSources, output_dir: Path, **changes) -> float:
-    """Evaluates a model like the runs of the study, after training if `changes` say so."""
+    """Evaluates a model in the same way as the runs of the study. Trains it first if `changes` require it."""
     stage = {name: value for name, value in run.pretraining[-1].items() if not name.startswith(("vocab", "tokenizer"))}
     settings = {"model_name_or_path": str(model), "objective": run.objective, "seed": run.seed, **stage}
     settings |= {**sources.settings(), **flow_settings(), "do_train": False, "output_dir": str(output_dir), **changes}

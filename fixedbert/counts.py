@@ -17,7 +17,7 @@ PREDICTED = 0.15  # fraction of tokens that BERT predicts in pretraining
 
 @dataclass(frozen=True)
 class LayerShape:
-    """Sizes of one layer, whose values have size v. `shared_projection` is True if all heads share one projection."""
+    """Sizes of one layer. v is the size of a value. `shared_projection` is True if all heads share one projection."""
 
     d: int
     h: int

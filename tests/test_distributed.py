@@ -362,7 +362,7 @@ def test_fsdp_trains_like_one_process(script, corpus, pretrained, tasks, tmp_pat
 
 
 def test_two_processes_train_like_one(corpus, pretrained, tmp_path):
-    """Two processes give the losses, weights and metrics of one process with twice the batch size."""
+    """Two processes have the same losses, weights and metrics as one process with twice the batch size."""
     fixed = ("--tokenizer_name", str(pretrained), "--learning_rate", "1e-3", "--config_overrides")
     fixed += (f"{SHAPE},{NO_DROPOUT}", "--max_steps", "24")
     fixed += ("--total_train_batch_size", "10", "--per_device_train_batch_size", "5")

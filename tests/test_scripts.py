@@ -153,7 +153,7 @@ def test_files_that_would_be_misread(pretrained, tmp_path, name, content, messag
 
 
 def test_fine_tuning_learns(vocabulary, tmp_path):
-    """A model learns to predict a label that equals the second sentence with an accuracy of 100%."""
+    """If the label is the same as the second sentence, a fine-tuned model has an accuracy of 100%."""
     rows = [f"the file .\t{word} .\t{word}\n" for _ in range(30) for word in ("one", "three", "two")]
     (tmp_path / "all.tsv").write_text("sentence1\tsentence2\tlabel\n" + "".join(rows))
     shape = f"{SHAPE},hidden_dropout_prob=0,attention_probs_dropout_prob=0"

@@ -60,8 +60,8 @@ def separated(case: int, d: int, heads: int, head_size: int, seed: int = 0) -> t
     """
     if d % heads or not d // heads < head_size <= d or case == 3 and (head_size - d // heads) % 2:
         raise InputError(
-            f"case {case} with {heads} heads of size {head_size} in width {d}: needs d / h < head size <= d, and in "
-            "case 3 an even difference."
+            f"case {case} with {heads} heads of size {head_size} in width {d}: the head size must be more than d / h "
+            f"= {d / heads:g} and at most {d}. In case 3, the difference between head size and d / h must be even."
         )
     size, generator = d // heads, torch.Generator().manual_seed(seed)
 

@@ -83,7 +83,7 @@ def run_study(
 
 def run_in_parallel(log: "RunLog", sources: DataSources, bar: tqdm, processes: int):
     """
-    Performs up to `processes` runs in parallel in worker processes.
+    Executes the runs in worker processes, up to `processes` at a time.
 
     Raises:
         InputError: If a run failed. All other runs are completed first, unless a worker was killed.

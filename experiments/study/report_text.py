@@ -1,4 +1,4 @@
-"""Writes the text of report.md: a table of shapes, the differences between them, conditions and limits."""
+"""Writes report.md: a table of shapes, their differences, the experimental conditions, and the limitations."""
 
 from collections.abc import Callable, Iterable
 

@@ -296,7 +296,7 @@ class Study:
         }
 
     def places(self, share: tuple[int, int] = (1, 1)) -> list[tuple[str, int]]:
-        """Returns (series, point) for a share of the shapes. (1, 2) is every second shape, starting with the first."""
+        """Returns (series, point) for the shapes in a share. The share (1, 2) has every second shape."""
         number, of = share
         every = [(series, point) for series, shapes in self.shapes.items() for point in range(len(shapes))]
         return every[number - 1 :: of]
@@ -412,7 +412,7 @@ def load_study(name: str, scale: str | None = None) -> Study:
     entries = dict(named[name] if name in named else read_yaml(file))
     scales = entries.pop("scales", {})
     if scale not in (scales or {None}):
-        raise InputError(f"{scale}: the scales of study {name} are {', '.join(scales) or 'not defined'}.", "scale")
+        raise InputError(f"{scale}: study {name} has these scales: {', '.join(scales) or 'none'}.", "scale")
     entries |= {**(scales.get(scale) or {}), "name": file.stem, "scale": scale}
     if isinstance(entries.get("pretraining"), dict):
         entries["pretraining"] = [entries["pretraining"]]

@@ -8,21 +8,15 @@ from pathlib import Path
 import datasets
 import numpy as np
 
-from ..data.readers import file_format
+from ..data.file_formats import file_format
 from ..data.tokenizers import encode
 from ..fine_tuning.distillation import Predictions
 from ..fine_tuning.glue import check_text_columns
 from ..fine_tuning.glue_metrics import GlueEvaluation
 from ..fine_tuning.label_columns import encode_labels
 from ..fine_tuning.labels import MULTI, REGRESSION, align_labels, default_names, problem_type_of
-from ..fine_tuning.squad_metrics import (
-    AnswerArguments,
-    SquadEvaluation,
-    best_score,
-    exact_match,
-    squad_scores,
-    squad_v2_scores,
-)
+from ..fine_tuning.squad_answers import AnswerArguments, SquadEvaluation
+from ..fine_tuning.squad_metrics import best_score, exact_match, squad_scores, squad_v2_scores
 from ..fine_tuning.squad_questions import load_squad, questions_in, questions_that_fit
 from ..fine_tuning.squad_windows import squad_windows
 from ..fine_tuning.target_scaling import unscale

@@ -129,7 +129,7 @@ def check_electra(config: PreTrainedConfig, head: str | None):
         )
     if head in ("ForMaskedLM", "LMHeadModel") and config.hidden_act != "gelu":
         raise InputError(
-            "hidden_act must be gelu, because ELECTRA's prediction head uses gelu and BERT's uses hidden_act."
+            "hidden_act must be gelu: ELECTRA's prediction head always uses gelu, whereas BERT's uses hidden_act."
         )
 
 

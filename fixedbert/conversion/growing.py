@@ -10,8 +10,9 @@ s = sqrt(new head size / old head size), new weights are initialized as follows:
     W_k, W_v      random                        random
     W_o           zero                          zero
 
-The existing weights of W_q are multiplied by s. This keeps the attention scores, which are divided by sqrt(head size).
-New dimensions and heads do not change the output, because W_o multiplies them by zero. The zero weights receive a
+The existing weights of W_q are multiplied by s. The attention scores do not change, because
+they are divided by sqrt(head size) and the new dimensions of W_q are zero. The output does not change, because W_o
+multiplies new dimensions and heads by zero. The zero weights receive a
 gradient in the first training step, and the random weights in the second. New biases are zero. New neurons have random
 input weights and zero output weights.
 """

@@ -12,7 +12,7 @@ from tqdm.auto import tqdm
 from ..support.errors import InputError
 from ..support.files import reading
 from . import sample
-from .readers import READERS, REDOWNLOAD, DataFile, check_columns, file_format, load_from_hub, text_problem
+from .file_formats import READERS, REDOWNLOAD, DataFile, check_columns, file_format, load_from_hub, text_problem
 
 DOCUMENT_BOUNDARIES = {
     "row": "the end of a row (jsonl, csv, parquet, Hub) or of a text file",

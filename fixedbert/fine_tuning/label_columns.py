@@ -12,7 +12,7 @@ import numpy as np
 from accelerate import PartialState
 from transformers import PreTrainedConfig
 
-from ..data.readers import text_problem
+from ..data.file_formats import text_problem
 from ..support.errors import InputError
 from .labels import MULTI, REGRESSION, SINGLE, default_names, problem_type_of, shorten
 

@@ -16,7 +16,8 @@ from ..training.output import Trained, record_metrics
 from ..training.plots import draw_squad
 from .examples import longest_first, sample_rows, warn_of_overlap
 from .fine_tune import FineTuningTask
-from .squad_metrics import AnswerArguments, SquadEvaluation, f1_gain_without_punctuation, squad_scores, squad_v2_scores
+from .squad_answers import AnswerArguments, SquadEvaluation
+from .squad_metrics import f1_gain_without_punctuation, squad_scores, squad_v2_scores
 from .squad_questions import load_squad, question_rows, questions_that_fit
 from .squad_windows import squad_windows
 from .sweep import sweep

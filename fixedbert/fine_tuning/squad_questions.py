@@ -6,7 +6,7 @@ from pathlib import Path
 import datasets
 from transformers import PreTrainedTokenizerBase
 
-from ..data.readers import REDOWNLOAD, DataFile, parse_json, text_problem
+from ..data.file_formats import REDOWNLOAD, DataFile, parse_json, text_problem
 from ..data.tokenizers import encode
 from ..support.errors import InputError
 from ..support.files import reading

@@ -12,8 +12,8 @@ import numpy as np
 from sklearn.model_selection import train_test_split
 from transformers import PreTrainedTokenizerBase
 
+from ..data.file_formats import TOO_FEW, DataFile, FileRow, check_columns, load_from_hub, text_problem
 from ..data.glue import TASKS
-from ..data.readers import TOO_FEW, DataFile, FileRow, check_columns, load_from_hub, text_problem
 from ..data.tokenizers import encode
 from ..support.errors import InputError
 from .examples import SAMPLE_SEED, make_features, report_bad_rows, sample_rows, sampled_indices

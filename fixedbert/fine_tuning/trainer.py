@@ -14,7 +14,7 @@ from torch.utils.data import Sampler, SequentialSampler
 from transformers import DataCollatorWithPadding, EarlyStoppingCallback, EvalPrediction
 from transformers.trainer_pt_utils import get_length_grouped_indices
 
-from ..data.readers import load_from_hub
+from ..data.file_formats import load_from_hub
 from ..support.errors import InputError
 from ..training.arguments import CommonArguments, option
 from ..training.speed import is_bf16_faster
@@ -313,9 +313,8 @@ def weighted_cross_entropy(logits: Tensor, labels: Tensor, weights: list[float])
     """
     Returns the average over the rows of the weighted cross-entropy, for logits (B, C) and label ids (B,).
 
-    The sum is divided by the number of rows, as if the weights were part of each row's loss. The average over a step
-    is then exactly the average of its batches, weighted by their number of rows. PyTorch divides by the sum of the
-    weights, which differs between batches, so that the gradient would depend on how a step is divided into batches.
+    The sum is divided by the number of rows, so that a step has the same gradient however it is divided into batches.
+    PyTorch divides by the sum of the weights, which differs between batches.
     """
     losses = cross_entropy(
         logits.float(), labels, weight=logits.new_tensor(weights, dtype=torch.float32), reduction="sum"

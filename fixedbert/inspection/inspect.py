@@ -99,7 +99,7 @@ def inspect_checkpoint(
     importance_samples: int,
 ) -> Inspection:
     """
-    Measures the attention heads on sequences of `length` tokens from the text, and on the example sentences.
+    Computes statistics of the heads on sequences of `length` tokens from the text and on the example sentences.
 
     Raises:
         InputError: If the text is shorter than one sequence, or if a measure is NaN or infinite.

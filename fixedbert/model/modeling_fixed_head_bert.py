@@ -99,7 +99,7 @@ class FixedHeadBertPreTrainedModel(bert.BertPreTrainedModel):
             cls._auto_class = None
 
     def build(self, config: FixedHeadBertConfig, pooled: bool = True, **modules: Callable):
-        """Adds the base model, with a pooler if `pooled`, and the `modules`, which are called with the config."""
+        """Adds the base model, with a pooler if `pooled`, and an instance of each class in `modules`."""
         FixedHeadBertPreTrainedModel.__init__(self, config)
         self.num_labels = config.num_labels
         self.add_module("bert", FixedHeadBertModel(config, add_pooling_layer=pooled))
@@ -379,7 +379,7 @@ class FixedHeadBertLMHeadModel(FixedHeadBertPreTrainedModel, bert.BertLMHeadMode
 
     def __init__(self, config: FixedHeadBertConfig):
         if not config.is_decoder:
-            logger.warning("FixedHeadBertLMHeadModel needs is_decoder=True, otherwise tokens attend to later tokens.")
+            logger.warning("FixedHeadBertLMHeadModel needs is_decoder=True; otherwise, tokens attend to later tokens.")
         self.build(config, pooled=False, cls=bert.BertOnlyMLMHead)
 
     @forward_like(bert.BertLMHeadModel)

@@ -65,8 +65,8 @@ class PackedBatch:
 
     def select_queries(self, output_mask: torch.Tensor | bool, shape: torch.Size, pooled: bool) -> "PackedBatch":
         """
-        Returns a batch for which the last layer computes only the tokens where `output_mask` (B, L) is True. The mask
-        can also be False to select no tokens. If `pooled`, the first non-padding token in each row is also computed.
+        Returns a batch that limits the last layer's output to the tokens where `output_mask` (B, L) is True, or to no
+        tokens if it is False. If `pooled`, the output also includes the first non-padding token in each row.
         """
         row = self.indices // shape[1]
         selected = torch.zeros_like(row, dtype=torch.bool)

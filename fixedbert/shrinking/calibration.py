@@ -12,7 +12,7 @@ from datasets import Dataset
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 from ..conversion.families import max_tokens
-from ..data.readers import DataFile, file_format
+from ..data.file_formats import DataFile, file_format
 from ..data.sequences import read_sequences
 from ..data.tokenizers import encode
 from ..fine_tuning.distillation import Batch
@@ -130,7 +130,7 @@ class CalibrationData:
         for begin in range(0, len(rows), self.batch_size):
             batch: Batch = dict(loaded.tokenizer.pad(rows[begin : begin + self.batch_size], return_tensors="pt"))
             if head_name(loaded.model) in MASKED_LM:
-                batch = mask_tokens(batch, loaded.tokenizer, generator)
+                batch = mask_randomly(batch, loaded.tokenizer, generator)
             batches.append({name: x.to(loaded.model.device) for name, x in batch.items()})
         return batches
 
@@ -183,7 +183,7 @@ def lines_of(file: Path) -> list[tuple[int, str]]:
     return [(position, text) for position, text in lines if text]
 
 
-def mask_tokens(batch: Batch, tokenizer: PreTrainedTokenizerBase, generator: torch.Generator) -> Batch:
+def mask_randomly(batch: Batch, tokenizer: PreTrainedTokenizerBase, generator: torch.Generator) -> Batch:
     """Masks 15% of the tokens, at least one per row. Adds a mask (B, L) of their positions as `MASKED_POSITIONS`."""
     ids = batch["input_ids"]
     special = torch.isin(ids, torch.tensor(tokenizer.all_special_ids))

@@ -61,7 +61,7 @@ def head_name(model: PreTrainedModel) -> str:
 
 
 def reads_first_token(model: PreTrainedModel) -> bool:
-    """Returns True if the model's last layer computes only the first token in each row."""
+    """Returns True if the model's last layer computes its output only for the first token in each row."""
     is_encoder = not model.config.is_decoder  # a causal mask needs all queries
     return bool(model.config.unpad_inputs) and is_encoder and head_name(model) in FIRST_TOKEN
 

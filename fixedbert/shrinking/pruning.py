@@ -95,7 +95,7 @@ class PruningOrder:
 
     Args:
         removed: Indices of the groups in the order of removal.
-        costs: Squared error after 0, 1, 2, ... removals, (groups + 1).
+        costs: Squared errors (groups + 1,) after 0, 1, 2, ... removals.
     """
 
     removed: list[int]

@@ -6,7 +6,7 @@ from pathlib import Path
 import datasets
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
-from ..data.readers import FileRow, text_problem
+from ..data.file_formats import FileRow, text_problem
 from ..data.tokenizers import encode
 from ..fine_tuning.examples import report_bad_rows
 from ..fine_tuning.label_columns import label_sort_key

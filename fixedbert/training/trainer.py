@@ -228,7 +228,7 @@ class CommonTrainer(Trainer):
         super().log(logs, *args, **kwargs)
 
     def counted(self, counts: list[float]) -> dict[str, float]:
-        """Returns a subclass's metrics. `counts` are its sums over all processes since the last log entry."""
+        """Returns a subclass's metrics for the log, from its `counts` since the last entry, over all processes."""
         return {}
 
 

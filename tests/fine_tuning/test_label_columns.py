@@ -30,7 +30,7 @@ def infer(labels, columns=("label",), do_regression=None):
     ],
 )
 def test_formats(rows, columns, problem_type, names, parsed):
-    """Lists and columns of 0 and 1 are sets of labels, floats are scores, and all other values are labels."""
+    """Lists and several columns of 0 and 1 are multi-label targets, floats are scores, and other values are labels."""
     labels = infer(rows, tuple(f"c{n}" for n in range(columns)))
     assert (labels.problem_type, [*labels.names]) == (problem_type, names)
     assert [labels.parse(row) for row in rows] == parsed

@@ -10,7 +10,7 @@ from pyarrow import parquet
 from transformers import BertTokenizer, EvalPrediction
 
 from fixedbert.fine_tuning.squad import SquadDataArguments
-from fixedbert.fine_tuning.squad_metrics import AnswerArguments, SquadEvaluation
+from fixedbert.fine_tuning.squad_answers import AnswerArguments, SquadEvaluation
 from fixedbert.fine_tuning.squad_questions import FEATURES, load_squad, question_rows, questions_that_fit
 from fixedbert.fine_tuning.squad_windows import squad_windows
 from fixedbert.support.errors import InputError

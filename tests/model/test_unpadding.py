@@ -97,7 +97,7 @@ def test_labels_at_padding_are_ignored(head, side, sparse_prediction):
 
 
 def test_span_loss_equals_stock_without_padding():
-    """With unpadding, the span loss equals BERT's without padding in the softmax. Positions at padding are ignored."""
+    """With unpadding, the span loss equals BERT's without padding in the softmax. Answers in padding are ignored."""
     plain, unpadded = pair_of("ForQuestionAnswering")
     inputs = inputs_of("ForQuestionAnswering", labels=True)
     real = inputs["attention_mask"].bool()

@@ -8,7 +8,7 @@ from helpers.tiny_checkpoints import SHAPE, save
 from helpers.tiny_models import model_of
 
 from fixedbert.publishing.sentence_models import SentencePooling
-from fixedbert.shrinking.calibration import CalibrationData, mask_tokens
+from fixedbert.shrinking.calibration import CalibrationData, mask_randomly
 from fixedbert.shrinking.predictions import MASKED_POSITIONS, LoadedModel
 from fixedbert.support.errors import InputError
 
@@ -59,7 +59,7 @@ def test_running_text_for_a_masked_lm(texts, loaded):
         assert positions.any(dim=1).all() and (batch["input_ids"][positions] == model.tokenizer.mask_token_id).all()
         assert not positions[:, [0, -1]].any()  # [CLS] and [SEP]
     ids = torch.tensor([[2, 7, 8, 3]] * 2000)
-    masked = mask_tokens({"input_ids": ids}, model.tokenizer, torch.Generator().manual_seed(0))
+    masked = mask_randomly({"input_ids": ids}, model.tokenizer, torch.Generator().manual_seed(0))
     assert 0.5 <= masked[MASKED_POSITIONS].float().mean() * 2 <= 0.6  # at least one of two tokens
 
 

@@ -192,7 +192,7 @@ def test_invalid_studies(tmp_path, changes, message):
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        ("heads", "the scales of study heads are tiny, day, small, paper"),
+        ("heads", "study heads has these scales: tiny, day, small, paper"),
         ("heads --scale tiny", "no corpus: set `train_file`"),
         ("heads --scale tiny --share 3/2 --dry_run", "`share` 3/2"),
     ],

@@ -10,7 +10,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from fixedbert.data.readers import READERS, DataFile
+from fixedbert.data.file_formats import READERS, DataFile
 from fixedbert.support.errors import InputError
 
 

@@ -1,7 +1,7 @@
 """
 Readers for .txt, .csv, .tsv, .json, .jsonl and .parquet files, which may be compressed, and for Hub datasets.
 
-To add a format, write a reader, register it in READERS and add an example to tests/data/test_readers.py. A reader
+To add a format, write a reader, register it in READERS and add an example to tests/data/test_file_formats.py. A reader
 takes a DataFile, updates its `position` and yields its rows. It raises InputError for malformed rows.
 """
 

@@ -1,0 +1,110 @@
+"""Conversion of the logits for SQuAD windows into answers."""
+
+from dataclasses import dataclass
+
+import datasets
+import numpy as np
+from transformers import EvalPrediction
+
+from ..data.store import as_arrays
+from ..training.arguments import option
+from .squad_metrics import squad_scores, squad_v2_scores
+
+
+@dataclass
+class AnswerArguments:
+    """Arguments for the selection of answers."""
+
+    version_2_with_negative: bool = option(False, "Accept questions without an answer, as in SQuAD 2.0.")
+    null_score_diff_threshold: str = option(
+        "0.0",
+        "Predict no answer if the score of [CLS] exceeds the score of the best answer by more than this. best: choose "
+        "the threshold that maximizes F1.",
+    )
+    n_best_size: int = option(20, "Number of starts and ends per window, and of answers kept per question.")
+    max_answer_length: int = option(30, "Maximum answer length in tokens.")
+
+
+class SquadEvaluation:
+    """
+    Converts the logits for all windows into answers, as run_qa.py does, and computes the metrics.
+
+    Instances can be passed to Trainer as `compute_metrics`. The score of a span is the sum of its two logits. The
+    score of [CLS] is its minimum over all windows. `rows` come from `question_rows`, and `windows`, in any order, from
+    `squad_windows`. The attributes contain the results of the last evaluation, for each question id.
+    """
+
+    def __init__(self, rows: datasets.Dataset, windows: datasets.Dataset, arguments: AnswerArguments):
+        self.contexts = dict(zip(rows["id"], rows["context"], strict=True))
+        self.answers = {row["id"]: row["answers"]["text"] for row in rows}
+        table = windows.with_format("arrow")[:]
+        self.questions = table["question"].to_numpy()
+        self.offsets, self.ends = as_arrays(table["offsets"].combine_chunks())
+        self.lengths = table["length"].to_numpy()
+        self.n_best_size, self.max_answer_length = arguments.n_best_size, arguments.max_answer_length
+        self.version_2_with_negative = arguments.version_2_with_negative
+        chosen = arguments.null_score_diff_threshold
+        self.fixed_threshold = None if chosen == "best" else float(chosen)  # None to choose it in each evaluation
+        self.threshold = 0.0  # in the last evaluation
+        self.predictions: dict[str, str] = {}
+        self.n_best: dict[str, list[dict]] = {}  # the best spans with their probabilities and logits
+        self.null_odds: dict[str, float] = {}  # the score of [CLS] minus the score of the best span
+
+    def __call__(self, prediction: EvalPrediction) -> dict[str, float]:
+        texts = self.predict(*prediction.predictions[:2])
+        if not self.version_2_with_negative:
+            return squad_scores(self.predictions, self.answers)
+        scores = squad_v2_scores(texts, self.answers, self.null_odds, self.threshold)
+        return scores | {"null_score_diff_threshold": self.threshold}
+
+    def predict(self, start_logits: np.ndarray, end_logits: np.ndarray) -> dict[str, str]:
+        """Updates the attributes from logits (windows, L). Returns the best nonempty text for each question id."""
+        windows_of = np.split(np.argsort(self.questions, kind="stable"), np.cumsum(np.bincount(self.questions))[:-1])
+        texts = {}
+        self.n_best, self.null_odds = {}, {}
+        for (name, context), windows in zip(self.contexts.items(), windows_of, strict=True):
+            spans = [self.spans(window, start_logits[window], end_logits[window]) for window in windows]
+            first, last, start, end = (np.concatenate(parts) for parts in zip(*spans, strict=True))
+            best = np.argsort(-(start + end), kind="stable")[: self.n_best_size]
+            candidates = [(context[first[i] : last[i]], start[i], end[i]) for i in best]
+            spans_with_text = [span for span in candidates if span[0] or not self.version_2_with_negative]
+            best_span = spans_with_text[0] if spans_with_text else ("", 0.0, 0.0)
+            texts[name] = best_span[0]
+            if self.version_2_with_negative:
+                null = min(windows, key=lambda window: start_logits[window, 0] + end_logits[window, 0])
+                no_answer = ("", start_logits[null, 0], end_logits[null, 0])
+                self.null_odds[name] = float(sum(no_answer[1:]) - sum(best_span[1:]))
+                candidates = sorted([*candidates, no_answer], key=lambda candidate: -sum(candidate[1:]))
+                candidates = candidates[: self.n_best_size]
+                if no_answer not in candidates:
+                    candidates.append(no_answer)
+            self.n_best[name] = with_probabilities(candidates)
+        self.threshold = self.fixed_threshold or 0.0
+        if self.fixed_threshold is None:
+            self.threshold = squad_v2_scores(texts, self.answers, self.null_odds)["best_f1_thresh"]
+        empty = {name for name, odds in self.null_odds.items() if odds > self.threshold}
+        self.predictions = {name: "" if name in empty else text for name, text in texts.items()}
+        return texts
+
+    def spans(self, window: int, start_logits: np.ndarray, end_logits: np.ndarray) -> tuple[np.ndarray, ...]:
+        """Returns the start and end characters and logits of the best spans in a window, (spans,) each."""
+        size = self.lengths[window]
+        offsets = self.offsets[self.ends[window] : self.ends[window + 1]].reshape(size, 2)
+        starts, ends = (
+            np.argsort(logits[:size])[: -self.n_best_size - 1 : -1] for logits in (start_logits, end_logits)
+        )
+        length = ends[None, :] - starts[:, None] + 1  # (starts, ends)
+        inside = (offsets[starts, 0] >= 0)[:, None] & (offsets[ends, 0] >= 0)[None, :]
+        start, end = np.nonzero(inside & (length >= 1) & (length <= self.max_answer_length))
+        start, end = starts[start], ends[end]
+        return offsets[start, 0], offsets[end, 1], start_logits[start], end_logits[end]
+
+
+def with_probabilities(candidates: list[tuple]) -> list[dict]:
+    """Converts candidates (text, start logit, end logit) to the format of run_qa.py, which includes probabilities."""
+    scores = np.array([start + end for _, start, end in candidates])
+    weights = np.exp(scores - scores.max()) if candidates else scores
+    return [
+        {"text": text, "probability": float(weight), "start_logit": float(start), "end_logit": float(end)}
+        for (text, start, end), weight in zip(candidates, weights / weights.sum(), strict=True)
+    ]
