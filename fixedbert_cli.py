@@ -2,7 +2,7 @@
 The `fixedbert` command.
 
 This module is installed next to the package instead of inside it, and imports only the standard library until a
-command runs. Importing fixedbert takes seconds, which would also slow down `fixedbert --help`.
+command runs, because importing fixedbert takes seconds and would slow down even `fixedbert --help`.
 """
 
 import os
@@ -31,7 +31,7 @@ def limit_openmp_spinning():
 
 def add_hub_arguments(parser: ArgumentParser):
     parser.add_argument("--cache_dir", help="directory for files downloaded from the Hub")
-    parser.add_argument("--token", help="Hub token; default: the token of hf auth login")
+    parser.add_argument("--token", help="Hub token; default: the one saved by hf auth login")
 
 
 def add_source_arguments(parser: ArgumentParser):
@@ -57,7 +57,7 @@ def add_new_model_arguments(parser: ArgumentParser):
 
 def add_row_arguments(parser: ArgumentParser, max_samples: int):
     add = parser.add_argument
-    add("--text_column_names", help="text column, or two columns separated by a comma; for words: tokens by default")
+    add("--text_column_names", help="text column, or two separated by a comma; default for lists of words: tokens")
     add("--skip_bad_rows", action="store_true", help="print and skip invalid rows")
     add("--max_seq_length", type=int, help="maximum number of tokens per row; default: as in fine-tuning, at most 512")
     add("--max_samples", type=int, default=max_samples, help="maximum number of rows; default: %(default)s")
@@ -68,7 +68,7 @@ def convert_arguments(parser: ArgumentParser):
     add = parser.add_argument
     add("model", help="directory or Hub id of a BERT, RoBERTa, DistilBERT, ELECTRA or FixedHeadBert model")
     add("--num_hidden_layers", type=int, help="number of layers; repeats or drops existing layers")
-    add("--architecture", help="class such as BertForMaskedLM, if missing in config.json; drops all other weights")
+    add("--architecture", help="class to load, such as BertForMaskedLM; drops weights that it does not have")
     add("--bert", action="store_true", help="convert a FixedHeadBert back to a transformers BERT")
     add("--unpad_inputs", action="store_true", help="skip padding tokens, which is faster")
     add("--dtype", help="dtype of the weights: float32, bfloat16 or float16; default: unchanged")
@@ -96,7 +96,7 @@ def shrink_arguments(parser: ArgumentParser):
     add("--unpad_inputs", action=BooleanOptionalAction, help="skip padding tokens; default: only if faster")
     add(
         "--dtype",
-        help="dtype of the weights, such as bfloat16; default: the fastest on this machine for a target time",
+        help="dtype of the weights, such as bfloat16; default: the fastest if the target is a time, else unchanged",
     )
     add("--latency_table", help="file with measured latencies; created if it does not exist")
     add(
@@ -116,7 +116,7 @@ def compare_arguments(parser: ArgumentParser):
     add(
         "models",
         nargs="+",
-        help="directories or Hub ids; a single model runs in all runtimes, each of several models in its fastest one",
+        help="directories or Hub ids; a single model runs in all runtimes, and several models each in their fastest",
     )
     add(
         "--validation_file",
@@ -124,7 +124,7 @@ def compare_arguments(parser: ArgumentParser):
         help="texts, words or questions (.csv, .tsv, .jsonl, .json, .parquet, .txt)",
     )
     add("--label_column_name", help="label column, or columns separated by commas; default: label, if it exists")
-    add("--id_column_name", help="columns that identify the rows in the file with different predictions")
+    add("--id_column_name", help="columns that identify rows in the file that lists different predictions")
     add("--runtime", nargs="+", help="ways to run the models, such as torch-unpadded-bf16; default: all that work")
     add("--output_dir", help="new directory for the measurements and the rows with different predictions")
     add_row_arguments(parser, max_samples=1000)
@@ -137,7 +137,7 @@ def export_arguments(parser: ArgumentParser):
     parser.add_argument("--runtime", default="onnx", help="onnx or openvino; default: onnx")
     parser.add_argument("--int8", action="store_true", help="also write an int8 graph")
     parser.add_argument("--calibration_file", help="rows of the model's task for --runtime openvino --int8")
-    parser.add_argument("--text_column_names", help="text columns in this file, separated by a comma")
+    parser.add_argument("--text_column_names", help="text columns in the calibration file, separated by a comma")
     add_source_arguments(parser)
 
 
@@ -148,7 +148,7 @@ def push_arguments(parser: ArgumentParser):
     add("--license", help="license for the weights, such as apache-2.0, if the model card does not specify one")
     add("--private", action="store_true", default=None, help="create a private repository")
     add("--commit_message", help="commit message")
-    add("--token", help="Hub token; default: the token of hf auth login")
+    add("--token", help="Hub token; default: the one saved by hf auth login")
     add("--dry_run", action="store_true", help="check the model and list its files, without uploading them")
 
 
@@ -228,7 +228,7 @@ def parse(argv: list[str]) -> Callable[[], None]:
     if experiments := import_experiment("commands"):
         commands |= experiments.COMMANDS
     elif argv[:1] in (["study"], ["theory"]):
-        parser.error(f"{argv[0]} runs only from a checkout; install it with pip install -e .")
+        parser.error(f"{argv[0]} runs only from a checkout of fixedbert; install one with pip install -e .")
     for name, (text, add_arguments, _) in commands.items():
         add_arguments(subparsers.add_parser(name, help=text, description=text, allow_abbrev=False))
     parsed = vars(parser.parse_args(argv or ["--help"]))

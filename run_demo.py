@@ -1,5 +1,5 @@
 """
-Pretrains a tiny model, fine-tunes it on two tasks with and without pretraining, and compares the results.
+Pretrains a tiny model, fine-tunes it on two tasks, and compares the results with those of training from scratch.
 
     make demo        # or: python run_demo.py
 
@@ -37,7 +37,7 @@ LEARNED, NOT_LEARNED = 95, 75  # minimum score (%) with pretraining, and maximum
 
 
 def run_once(script, output: Path, *arguments: str):
-    """Runs a script unless its output directory exists. The scripts create it only when they are finished."""
+    """Runs a script unless its output directory exists. Scripts create this directory only when they finish."""
     if output.exists():
         print(f"{output}: already done")
         return
@@ -48,7 +48,7 @@ def run_once(script, output: Path, *arguments: str):
 
 
 def main():
-    """Runs all steps with the flags of this process."""
+    """Runs all steps with the flags from the command line."""
     flags = sys.argv[1:]
     start_time = time.monotonic()
     silence_libraries()
@@ -161,7 +161,7 @@ def show(seconds: float):
 
 
 def history(output: Path, key: str) -> tuple[list[int], list[float]]:
-    """Returns the steps and values at which a metric was logged."""
+    """Returns the steps at which a metric was logged, and its values."""
     log = json.loads((output / "trainer_state.json").read_text())["log_history"]
     points = [(entry["step"], entry[key]) for entry in log if key in entry]
     return [step for step, _ in points], [value for _, value in points]

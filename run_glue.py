@@ -1,5 +1,5 @@
 """
-Fine-tune, evaluate and predict on texts or text pairs, from GLUE, a dataset on the Hub or your own files.
+Fine-tunes, evaluates and predicts on texts or text pairs from GLUE, a dataset on the Hub or your own files.
 
     python run_glue.py --model_name_or_path runs/mini --task_name mnli --data_dir glue/ --do_train --do_eval \
         --output_dir runs/mini-mnli
@@ -7,7 +7,7 @@ Fine-tune, evaluate and predict on texts or text pairs, from GLUE, a dataset on 
         --output_dir runs/mini-glue
     accelerate launch --num_processes 4 run_glue.py recipe.yaml
 
-docs/fine_tuning.md describes its arguments and the differences from transformers' script.
+docs/fine_tuning.md describes the arguments and the differences from transformers' script.
 """
 
 import fixedbert_cli

@@ -1,5 +1,5 @@
 """
-Fine-tune, evaluate and predict on SQuAD, or other questions whose answers are spans of a text.
+Fine-tunes, evaluates and predicts on SQuAD, or on other questions whose answers are spans of a text.
 
     python run_squad.py --model_name_or_path runs/mini --train_file train-v1.1.json --validation_file dev-v1.1.json \
         --do_train --do_eval --output_dir runs/mini-squad
@@ -7,7 +7,7 @@ Fine-tune, evaluate and predict on SQuAD, or other questions whose answers are s
         --null_score_diff_threshold best --do_train --do_eval --output_dir runs/mini-squad2
     accelerate launch --num_processes 4 run_squad.py recipe.yaml
 
-docs/fine_tuning.md describes its arguments and the differences from transformers' script.
+docs/fine_tuning.md describes the arguments and the differences from transformers' script.
 """
 
 import fixedbert_cli

@@ -32,7 +32,7 @@ class Line:
     Args:
         right: True if the result is within its limit, or None if there is no limit.
         skipped: Reason why there is no result.
-        values: Numbers for the file with results.
+        values: Numbers to write to the results file.
     """
 
     title: str
@@ -193,13 +193,13 @@ def outputs_and_gradients(
 
 
 def distance(actual: list[torch.Tensor], expected: list[torch.Tensor]) -> float:
-    """Returns the largest relative error of any tensor, measured by the norm. NaN and infinity give infinity."""
+    """Returns the largest relative error in norm over all tensors, or infinity if an error is not finite."""
     errors = [float((one - other).norm() / other.norm()) for one, other in zip(actual, expected, strict=True)]
     return max(error if math.isfinite(error) else math.inf for error in errors)
 
 
 def agreement(device: torch.device, backends: list[Backend]) -> Iterator[dict]:
-    """Yields the error of each backend relative to eager attention in float64, with its limit, for each case."""
+    """For each case and backend, yields the error relative to eager attention in float64, and the error limit."""
     scale = SCALES[device.type]
     for case in tqdm(list(cases(scale)), desc="backends", leave=False):
         plain = replace(case, layout="packed" if case.layout == "packed" else "full rows")
@@ -230,7 +230,7 @@ def name_of(dtype: torch.dtype) -> str:
 
 
 def agreement_lines(device: torch.device) -> Iterator[Line]:
-    """Yields the worst case for each backend and precision, and the reason for each unavailable backend."""
+    """Yields a line with the worst case of each backend and precision, or the reason why a backend cannot run."""
     backends = [backend for backend in BACKENDS if unavailable(backend, device) is None]
     results = list(agreement(device, backends))
     for backend in BACKENDS:

@@ -47,7 +47,7 @@ BERT_OPTIMIZER = {
 @dataclass(frozen=True)
 class Settings:
     """
-    Settings that both stock BERT and a recipe support, without the learning rate. The defaults are common settings.
+    Settings other than the learning rate that stock BERT and recipes both support. The defaults are common choices.
 
     Args:
         dropout: Dropout rate for hidden states and attention.
@@ -133,7 +133,7 @@ def to_flags(arguments: dict) -> list[str]:
 
 
 def text_flags() -> list[str]:
-    """Returns the flags for the corpora and their documents, which determine the held-out pairs."""
+    """Returns the flags for the corpora and how to split them, which determine the held-out pairs."""
     text = [str(data_directory() / "wikipedia"), str(data_directory() / "books")]
     files = {"train_file": text, "tokenizer_name": vocabulary()}
     options = {"document_boundary": "row", "validation_split_percentage": 5}
@@ -154,7 +154,7 @@ def held_out_batches(seed: int) -> list[Batch]:
 
 
 def parameters(auto_class, config: PreTrainedConfig) -> dict[str, int]:
-    """Returns the number of parameters, in total and without embeddings."""
+    """Returns the number of parameters, both in total and without embeddings."""
     with torch.device("meta"):
         model = auto_class.from_config(config)
     return {"parameters": model.num_parameters(), "besides_embeddings": model.num_parameters(exclude_embeddings=True)}
@@ -166,7 +166,7 @@ class Recipe:
     A recipe for run_pretraining.py.
 
     Args:
-        command: Flags, except for the corpora, because results should not contain local paths.
+        command: Flags other than those for the corpora, which would add local paths to the results.
         stages: Stages of the schedule.
         equal: Settings that stock BERT also supports.
     """
@@ -177,15 +177,15 @@ class Recipe:
 
 
 def read_recipe(recipe: str, tokenizer: PreTrainedTokenizerBase) -> tuple[Recipe, dict[str, int]]:
-    """Returns the recipe in a file and the number of parameters of its final model."""
+    """Returns the recipe in a file and the parameter counts of its final model."""
     return make_recipe(recipe, to_flags(with_recipe(recipe, {})), tokenizer)
 
 
 def read_trials(file: str, names: list[str], tokenizer: PreTrainedTokenizerBase) -> Iterator[tuple]:
     """
-    Yields the name, change, recipe and number of parameters for each recipe in a file, or only those in `names`.
+    Yields the name, change, recipe and parameter counts of each recipe in a file, or only of those in `names`.
 
-    The field `change` describes a recipe. Names that begin with a dot are only used in YAML merge keys.
+    The field `change` describes a recipe. Entries whose names begin with a dot exist only for YAML merge keys.
     """
     trials = {name: trial for name, trial in read_yaml(Path(file)).items() if not name.startswith(".")}
     for name in names or trials:
@@ -197,7 +197,7 @@ def read_trials(file: str, names: list[str], tokenizer: PreTrainedTokenizerBase)
 
 
 def make_recipe(recipe: str, entries: list[str], tokenizer: PreTrainedTokenizerBase) -> tuple[Recipe, dict[str, int]]:
-    """Returns the recipe with the flags `entries`. Error messages contain the name `recipe`."""
+    """Returns the recipe with the flags `entries`, and its parameter counts. `recipe` is its name in messages."""
     command = [*to_flags(device_options()), *entries]
     given = read_arguments([*command, *to_flags({"output_dir": "unused", "do_train": True})], *ARGUMENTS)
     arguments = make_arguments(given, *ARGUMENTS)
@@ -206,7 +206,7 @@ def make_recipe(recipe: str, entries: list[str], tokenizer: PreTrainedTokenizerB
     stages = plan_stages(given)
     steps = stages[0].schedule_steps or training_args.max_steps
     if steps < 1:
-        raise InputError(f"{recipe}: max_steps is required for the learning-rate schedule.")
+        raise InputError(f"{recipe}: set max_steps, which the learning-rate schedule requires.")
     run = {"do_train": True, "do_eval": False, "eval_strategy": "no", "eval_on_start": False, "save_strategy": "no"}
     run |= {"max_steps": MAX_STEPS, "disable_tqdm": True, "report_to": "none"}
     run["use_cpu"] = device_options()["use_cpu"]
@@ -225,9 +225,9 @@ def make_recipe(recipe: str, entries: list[str], tokenizer: PreTrainedTokenizerB
 def check_comparable(
     recipe: str, model: ModelArguments, data: PretrainingDataArguments, training: PretrainingArguments
 ):
-    """Raises InputError if a recipe changes the corpora or weights, predicts no masked tokens or is compiled."""
+    """Raises InputError if a recipe sets corpora or initial weights, predicts no masked tokens or is compiled."""
     if model.model_name_or_path or data.dataset_name or data.validation_file:
-        raise InputError(f"{recipe}: all sides use the same corpora and random weights; remove these fields.")
+        raise InputError(f"{recipe}: all sides use the same corpora and random weights; remove its dataset and model.")
     if data.objective == "clm":
         raise InputError(f"{recipe}: objective clm is not supported, because it predicts no masked tokens.")
     if training.torch_compile:

@@ -19,7 +19,7 @@ from fixedbert.model.modeling_fixed_head_bert import FixedHeadBertModel
 from fixedbert.support.figures import PAGE, new_figure
 
 BASE = Shape(256, 4, 8, 32, 1024, vocabulary=1000)
-GROWING = {  # for each panel, a field of Shape or the sequence length, and its values
+GROWING = {  # for each panel, a field of Shape or the sequence length, and the numbers to measure
     "heads": ("h", (2, 4, 8, 16, 32)),
     "head size": ("p", (8, 16, 32, 64, 128)),
     "width (feed-forward 4 x)": ("d", (64, 128, 256, 512)),
@@ -30,7 +30,7 @@ GROWING = {  # for each panel, a field of Shape or the sequence length, and its 
 
 @torch.no_grad()
 def forward_seconds(shape: Shape, length: int, tokens: int = 2048) -> np.ndarray:
-    """Returns the seconds per token for five forward passes without the task head, in ascending order (5,)."""
+    """Returns the seconds per token (5,) of five forward passes without the task head, in ascending order."""
     model = FixedHeadBertModel(shape.config(), add_pooling_layer=False).eval()
     model.set_attn_implementation("eager")
     ids = torch.randint(shape.vocabulary, (max(1, tokens // length), length))

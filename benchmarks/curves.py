@@ -1,4 +1,4 @@
-"""Compares loss curves: how much sooner one curve reaches the final loss of another, and a plot of all curves."""
+"""Compares loss curves: computes how much sooner one curve reaches another's final loss, and plots all curves."""
 
 from itertools import pairwise
 from pathlib import Path

@@ -1,9 +1,9 @@
 """
 python -m benchmarks.finetuning
 
-Compares run_glue.py with plain Trainer, as in transformers' example script, on the same model and 4,000 MNLI pairs.
-Measures tokenization, an epoch of training and an evaluation in alternation. The environment variable FIXEDBERT_DATA
-must contain the path of a directory with glue/ and vocab/. text_and_models.md in this directory explains the table.
+Compares run_glue.py with Trainer as transformers' example script uses it, on the same model and 4,000 MNLI pairs.
+Times tokenization, an epoch of training and an evaluation in alternation. The environment variable FIXEDBERT_DATA
+must be set to a directory with glue/ and vocab/. text_and_models.md in this directory explains the table.
 """
 
 import argparse
@@ -45,7 +45,7 @@ SETTINGS = {
     "disable_tqdm": True,
 }
 SIDES = ("plain", "fixedbert", "same settings")
-PARTS = {"features": 1.0, "training": 3.0, "evaluation": 3.0}  # with the target for each ratio
+PARTS = {"features": 1.0, "training": 3.0, "evaluation": 3.0}  # what is timed, and the target for its ratio
 ROW = "{:<46} {:>9} {:>9} {:>18} {:>7}".format
 
 
@@ -75,7 +75,7 @@ def feature_seconds(side: str, model: str) -> float:
 
 def train_plain(model: str, seed: int, bf16: bool, directory: str, same_settings: bool) -> dict[str, float]:
     """
-    Returns the seconds for an epoch and an evaluation with Trainer, and the accuracy.
+    Trains and evaluates with Trainer. Returns the seconds for an epoch and for the evaluation, and the accuracy.
 
     Args:
         same_settings: If True, use all of run_glue.py's settings that Trainer supports: memory reuse, eager attention,
@@ -136,7 +136,7 @@ def run_side(side: str, model: str, seed: int, bf16: bool) -> dict[str, float]:
 def main():
     parser = argparse.ArgumentParser(prog="python -m benchmarks.finetuning", description=__doc__)
     parser.add_argument(
-        "--rounds", type=int, default=3, help="number of rounds with different seeds (default: %(default)s)"
+        "--rounds", type=int, default=3, help="number of rounds, each with its own seed (default: %(default)s)"
     )
     arguments = parser.parse_args()
     bf16 = has_bf16(use_cpu=True)

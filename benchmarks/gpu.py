@@ -1,8 +1,8 @@
 """
 python -m benchmarks.gpu [--output_json FILE]
 
-Compares every attention backend with float64, and then measures pretraining steps. On a CPU, it only compares the
-backends, with small inputs. Exits with status 1 if a result is wrong. machines.md in this directory has more details.
+Compares every attention backend with eager attention in float64, then times pretraining steps. On a CPU, compares
+only the backends, on small inputs. Exits with status 1 if a result is wrong. See machines.md in this directory.
 """
 
 import argparse
@@ -23,11 +23,11 @@ from benchmarks.pretraining_steps import speed_lines
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=__doc__)
-    parser.add_argument("--output_json", type=Path, help="file for all results")
+    parser.add_argument("--output_json", type=Path, help="file to which all results are written")
     arguments = parser.parse_args(argv)
     transformers.utils.logging.set_verbosity_error()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    machine = [description(), *(gpus() or ["no GPU: compares only the backends, with small inputs"])]
+    machine = [description(), *(gpus() or ["no GPU: only the backends are compared, on small inputs"])]
     print("\n".join(machine) + "\n")
     lines = []
     for line in chain(agreement_lines(device), speed_lines(device)):

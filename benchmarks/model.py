@@ -1,8 +1,8 @@
 """
 python -m benchmarks.model
 
-Compares the speed and memory of FixedHeadBert with those of transformers' BERT with the same shape. Both take steps in
-alternation on this machine. README.md in this directory explains the table.
+Compares the speed and memory use of FixedHeadBert with those of transformers' BERT of the same shape. The models take
+turns on this machine, step by step. README.md in this directory explains the table.
 """
 
 import argparse
@@ -26,7 +26,7 @@ SHAPE = {"vocab_size": 30522, "hidden_size": 512, "num_hidden_layers": 4, "num_a
 SHAPE |= {"intermediate_size": 2048, "hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
 TINY = SHAPE | {"vocab_size": 99, "hidden_size": 8, "intermediate_size": 8}
 BATCH, LENGTH = 32, 128
-# Every 5th percentile of the lengths of MNLI's dev_matched pairs in tokens.
+# Every 5th percentile of the lengths, in tokens, of MNLI's dev_matched pairs.
 MNLI_LENGTHS = [6, 15, 18, 21, 23, 25, 27, 29, 31, 34, 36, 38, 41, 43, 46, 50, 53, 57, 62, 72, 128]
 WARM_UP = 2  # rounds that are discarded
 M_MMAP_THRESHOLD = -3  # from glibc's malloc.h
@@ -42,10 +42,10 @@ HEADS = {
 @dataclass(frozen=True)
 class Work:
     """
-    The work that a line in the table measures.
+    The work measured in one line of the table.
 
     Args:
-        kind: One of HEADS. "rows" means a forward and backward pass of the encoder alone.
+        kind: A key of HEADS. "rows" means a forward and backward pass of the encoder alone.
         padded_to: Length to which batches are padded. Defaults to the length of the longest row.
     """
 
@@ -71,7 +71,7 @@ WORKS = {
 
 
 def make_batch(work: Work, lengths: list[int], seed: int, rows: int = BATCH, vocabulary: int = 30522):
-    """Returns the batch for the round `seed`, which is the same for all sides."""
+    """Returns the batch for the round with this seed. All sides get the same batch."""
     generator = torch.Generator().manual_seed(seed)
 
     def integers(high, *shape):
@@ -135,13 +135,13 @@ def worker(side: str, work: Work, lengths: list[int], exact_memory: bool, pipe):
     """
     Takes a step for each seed that it receives and sends the tokens per second. At the end, it sends its peak memory.
 
-    With `exact_memory`, glibc returns freed memory immediately, which is slow, so that only tensors are measured.
+    With `exact_memory`, glibc releases freed memory immediately, so the peak counts only live tensors. This is slow.
     """
     if exact_memory:
         ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 2**17)
     elif side != "stock":
         keep_freed_memory(torch.device("cpu"))
-    step(work, *build(side, work, TINY), make_batch(work, lengths, 0, 2, 99))  # library memory does not count
+    step(work, *build(side, work, TINY), make_batch(work, lengths, 0, 2, 99))  # so library memory is not counted
     before = resident_peak()
     model, optimizer = build(side, work, SHAPE)
     while (seed := pipe.recv()) is not None:
@@ -161,7 +161,7 @@ class Side:
 
 
 def measure(work: Work, sides: list[str], lengths: list[int], rounds: int, exact_memory: bool = False):
-    """Measures the sides in alternation with the same batches, each in its own process."""
+    """Measures the sides in alternation on the same batches. Each side runs in its own process."""
     context = multiprocessing.get_context("spawn")
     pipes, processes = {}, []
     for side in sides:
@@ -200,7 +200,7 @@ def main():
     parser = argparse.ArgumentParser(prog="python -m benchmarks.model", description=__doc__)
     parser.add_argument("--rounds", type=int, default=9, help="measured steps for each side (default: %(default)s)")
     parser.add_argument(
-        "--only", nargs="+", choices=WORKS, default=list(WORKS), help="lines to measure (default: all)"
+        "--only", nargs="+", choices=WORKS, default=list(WORKS), help="lines of the table to measure (default: all)"
     )
     arguments = parser.parse_args()
     lengths = MNLI_LENGTHS * 100

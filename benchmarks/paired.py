@@ -47,7 +47,7 @@ def data_directory() -> Path:
 
 
 def in_a_process(work: Callable[..., Result], *arguments) -> Result:
-    """Returns the result of `work` in a new process, with its own caches, memory and allocator settings."""
+    """Runs `work` in a new process with its own caches, memory and allocator settings, and returns the result."""
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, context, exit_with_parent, (os.getpid(),)) as processes:
         return processes.submit(quietly, work, *arguments).result()

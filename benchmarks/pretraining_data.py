@@ -1,9 +1,9 @@
 """
 python -m benchmarks.pretraining_data
 
-Compares the preparation of a corpus with `datasets.map`, and the speed of the data loader with that of training steps.
-text_and_models.md in this directory explains the table. The environment variable FIXEDBERT_DATA must contain the path
-of a directory with wikipedia/, books/ and vocab/.
+Compares the speed and memory of fixedbert and `datasets.map` when they prepare a corpus, and the speed of the data
+loader with that of training steps. text_and_models.md in this directory explains the table. The environment variable
+FIXEDBERT_DATA must be set to a directory with wikipedia/, books/ and vocab/.
 """
 
 import argparse
@@ -84,7 +84,7 @@ def measure_speed(work) -> tuple[float, int]:
 
 
 def measure_speed_and_memory(work) -> tuple[float, int, float]:
-    """Returns the speed, token count and peak memory (GiB) of `work`, run in a new process. Children are included."""
+    """Runs `work` in a new process. Returns its speed, token count and peak memory in GiB, including its children."""
     peak, done = 0, threading.Event()
 
     def watch():
@@ -175,7 +175,7 @@ def print_batches(directory: str):
 
 def main():
     parser = argparse.ArgumentParser(prog="python -m benchmarks.pretraining_data", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=2, help="preparations on each side (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=2, help="number of preparations per side (default: %(default)s)")
     arguments = parser.parse_args()
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # datasets.map also disables it in its processes
     print(f"{description()}, datasets {datasets.__version__}\n")

@@ -44,7 +44,7 @@ class Measurement:
     flops: float
 
     def text(self, matmul_speed: float) -> str:
-        """Describes the speed, also relative to a matrix product with `matmul_speed` FLOP/s."""
+        """Describes the speed, both absolute and relative to `matmul_speed`, the FLOP/s of a matrix product."""
         rate = self.flops / self.seconds
         return (
             f"{self.count / self.seconds:.2f} steps/s, {self.tokens / self.seconds:,.0f} tokens/s, "
@@ -75,7 +75,7 @@ def on_device(batch, device: torch.device):
 
 def measure_steps(preset: str, device: torch.device, rows: int, count: int, compiled: bool = False) -> Measurement:
     """
-    Measures training steps in bf16 with AdamW after a warm-up.
+    Measures the speed of training steps in bf16 with AdamW, after a warm-up.
 
     Args:
         compiled: Use torch.compile and batches with a fixed shape.
@@ -174,7 +174,7 @@ def speed_lines(device: torch.device) -> Iterator[Line]:
 
 
 def step_line(title: str, work: Callable[[], Measurement], matmul_speed: float) -> Line:
-    """Measures steps in a new process and returns their line. If they fail, the line contains the error."""
+    """Measures steps in a new process. Returns a line with their speed, or with the error if they fail."""
     try:
         measured = in_a_process(work)
     except Exception as error:

@@ -2,11 +2,11 @@
 python -m benchmarks.quality --recipe RECIPE.yaml ... --output_dir DIR [--trials FILE] [--minutes 30]
 
 Measures how long pretraining takes to reach a given loss. FixedHeadBert is trained with run_pretraining.py, once per
-recipe. The baseline is transformers' BERT, trained with Trainer once with common settings, and once with every setting
-of a recipe that Trainer supports. All models start from random weights, train on the same text for the same amount of
-time, and are evaluated on the same masked tokens. The environment variable FIXEDBERT_DATA must be set to a directory
-with wikipedia/, books/ and vocab/. Writes results.jsonl, table.md, quality.png and the models. If they exist, adds to
-them. time_to_quality.md in this directory explains the table.
+recipe. The baseline is transformers' BERT trained with Trainer: once with common settings, and once per recipe with
+those of its settings that Trainer supports. All models start from random weights, train on the same text for the same
+amount of time, and are evaluated on the same masked tokens. The environment variable FIXEDBERT_DATA must be set to a
+directory with wikipedia/, books/ and vocab/. Writes results.jsonl, table.md, quality.png and the models to DIR. If DIR
+already has results, adds missing ones. time_to_quality.md in this directory explains the table.
 """
 
 import argparse
@@ -39,14 +39,14 @@ from fixedbert.data.tokenizers import load_tokenizer
 from fixedbert.support.errors import InputError, exit_on_input_error, require_package
 from fixedbert.support.files import directory_lock, write_atomically
 
-Contenders = dict[str, tuple[Stock | Recipe, dict]]  # for each name, what to train and fields for its results
+Contenders = dict[str, tuple[Stock | Recipe, dict]]  # for each name, what to train, and fields to add to its results
 BySeed = dict[int, dict]  # for each seed, the result of one side
 COLUMNS = ("", "parameters, M", "steps", "TFLOP", "loss", "time ratio", "FLOP ratio")
 COLUMNS += ("time ratio, same settings", "FLOP ratio, same settings", "seeds", "change")
 
 
 def contenders_of(arguments: argparse.Namespace, tokenizer: PreTrainedTokenizerBase) -> Contenders:
-    """Returns the recipes, and stock BERT for each combination of a learning rate and a recipe's settings."""
+    """Returns the recipes, and stock BERT at each learning rate with common settings and each recipe's settings."""
     recipes = [(Path(file).stem, Path(file).stem, *read_recipe(file, tokenizer)) for file in arguments.recipe]
     if arguments.trials:
         recipes += read_trials(arguments.trials, arguments.trial, tokenizer)
@@ -63,18 +63,18 @@ def contenders_of(arguments: argparse.Namespace, tokenizer: PreTrainedTokenizerB
         if sizes["besides_embeddings"] > largest:
             raise InputError(
                 f"{name}: the model has {sizes['besides_embeddings']:,} parameters besides the embeddings, more than "
-                f"stock BERT's {largest:,}; make it smaller or change --stock_shape."
+                f"stock BERT's {largest:,}; make the model smaller or change --stock_shape."
             )
         contenders[name] = recipe, {"stock": False, "change": change, "settings": asdict(recipe), **sizes}
     return contenders
 
 
 def earlier_results(file: Path, contenders: Contenders, minutes: float) -> list[dict]:
-    """Returns the results of earlier calls, or raises InputError if they are for different settings."""
+    """Returns the results of earlier calls, or raises InputError if their settings were different."""
     directory = file.parent
     if not file.exists():
         if directory.exists() and any(directory.iterdir()):
-            raise InputError(f"{directory}: contains other files; choose a new --output_dir.")
+            raise InputError(f"{directory}: contains files but no results; choose a new --output_dir.")
         directory.mkdir(parents=True, exist_ok=True)
         write_atomically(file, "")
     results = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
@@ -82,12 +82,12 @@ def earlier_results(file: Path, contenders: Contenders, minutes: float) -> list[
         _, fields = contenders.get(result["side"], (None, result))
         settings = json.loads(json.dumps(fields["settings"]))  # tuples become lists
         if result["minutes"] != minutes or result["settings"] != settings:
-            raise InputError(f"{directory}: {result['side']} had different settings; choose a new --output_dir.")
+            raise InputError(f"{directory}: the settings of {result['side']} changed; choose a new --output_dir.")
     return results
 
 
 def train_missing(file: Path, results: list[dict], contenders: Contenders, arguments: argparse.Namespace):
-    """Trains the sides that have no result yet in turns, one seed at a time, and appends each result to the file."""
+    """For each seed, trains in turns the sides that have no result yet, and appends each result to the file."""
     done = {(result["side"], result["seed"]) for result in results}
     for seed in arguments.seeds:
         missing = {name: contender for name, contender in contenders.items() if (name, seed) not in done}
@@ -162,7 +162,7 @@ def ratio_cells(runs: BySeed, stock: BySeed) -> list[str]:
 
 
 def mean_and_range(values: Iterable[float], digits: int) -> str:
-    """Formats the mean and range, such as 3.412 (3.401-3.420), or a single value."""
+    """Formats the mean and range, such as 3.412 (3.401-3.420), or only the mean if there is a single number."""
     numbers = list(values)
     mean, *ends = (f"{value:.{digits}f}" for value in (statistics.mean(numbers), min(numbers), max(numbers)))
     return f"{mean} ({'-'.join(ends)})" if len(numbers) > 1 else mean
@@ -211,13 +211,13 @@ def show(directory: Path, sides: dict[str, BySeed], plotted: Iterable[str]):
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.quality", description=__doc__)
-    parser.add_argument("--recipe", nargs="+", default=[], help="recipes for run_pretraining.py without texts")
+    parser.add_argument("--recipe", nargs="+", default=[], help="recipes for run_pretraining.py that set no corpus")
     parser.add_argument("--trials", help="file with several named recipes, such as benchmarks/trials.yaml")
     parser.add_argument("--trial", nargs="+", default=[], help="names of recipes from --trials (default: all)")
-    parser.add_argument("--output_dir", type=Path, required=True, help="another call adds missing results")
+    parser.add_argument("--output_dir", type=Path, required=True, help="for results; another call adds missing ones")
     parser.add_argument("--minutes", type=float, default=30, help="training time for each side (default: %(default)s)")
-    parser.add_argument("--recipe_minutes", type=float, default=math.inf, help="stop recipes early (default: never)")
-    parser.add_argument("--stock_learning_rate", type=float, nargs="+", default=[5e-4], help="uses the best one")
+    parser.add_argument("--recipe_minutes", type=float, default=math.inf, help="when to stop recipes (default: never)")
+    parser.add_argument("--stock_learning_rate", type=float, nargs="+", default=[5e-4], help="the best one is used")
     parser.add_argument("--stock_batch_size", type=int, default=16, help="examples per step (default: %(default)s)")
     parser.add_argument(
         "--stock_shape", type=int, nargs=4, default=[6, 256, 4, 1024],

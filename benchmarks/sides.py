@@ -23,8 +23,8 @@ from fixedbert.pretraining.trainer import logits_and_targets
 from fixedbert.support.errors import InputError
 from fixedbert.support.processes import exit_with_parent
 
-MIN_POINTS, MAX_POINTS = 5, 30  # limits for the number of evaluations in a run, which is one per minute
-TURN = 120.0  # seconds, less in short runs
+MIN_POINTS, MAX_POINTS = 5, 30  # evaluations in a run: one per minute, within these limits
+TURN = 120.0  # seconds; shorter in short runs
 MIN_TURNS = 5  # in a short run
 MAX_STEPS = 10**7  # never reached, because the time limit ends a run
 
@@ -59,7 +59,7 @@ class Clock:
 
 class TimedTraining(TrainerCallback):
     """
-    Callback that ends training after a number of seconds, evaluates the model, and takes turns with other processes.
+    A callback that evaluates the model, takes turns with other processes, and ends training after `seconds`.
 
     The learning-rate schedule is stretched over the training time. After half of a stage's time, the learning rate is
     the one for half of the stage's steps. Each stage is a separate run of Trainer. The clock continues between stages.
@@ -67,8 +67,8 @@ class TimedTraining(TrainerCallback):
     Args:
         pipe: Receives the points of the loss curve, and None at the end of each turn. Training then waits until the
             other end sends something.
-        held_out: Labelled batches for the evaluation, the same in all processes.
-        seconds: Training time of all stages in total.
+        held_out: Labeled batches for the evaluation, the same in all processes.
+        seconds: Total training time of all stages.
     """
 
     def __init__(self, pipe: Connection, held_out: list[Batch], seconds: float, stages: Stages):
@@ -122,7 +122,7 @@ class TimedTraining(TrainerCallback):
 
 
 def make_scheduler(arguments: TrainingArguments, steps: int) -> LRScheduler:
-    """Returns the learning-rate scheduler that the arguments specify, for a number of steps."""
+    """Returns the learning-rate scheduler that the arguments specify for this number of steps."""
     optimizer = torch.optim.SGD([torch.zeros(1)], lr=1.0)
     warmup = arguments.get_warmup_steps(steps)
     return get_scheduler(arguments.lr_scheduler_type, optimizer, warmup, steps, arguments.lr_scheduler_kwargs)
@@ -130,9 +130,9 @@ def make_scheduler(arguments: TrainingArguments, steps: int) -> LRScheduler:
 
 def computed_tokens(model: PreTrainedModel, batch: Batch) -> torch.Tensor:
     """
-    Returns a tensor (B, 2) with the number of tokens in each row that the layers and the masked-LM head process.
+    Returns how many tokens of each row the layers and the masked-LM head process, as a tensor (B, 2).
 
-    FixedHeadBert skips padding and predicts only labelled tokens. Tokens that its last layer skips are counted.
+    FixedHeadBert skips padding and predicts only labeled tokens. Tokens that only its last layer skips are counted.
     """
     computed = predicted = torch.ones_like(batch["input_ids"])
     if isinstance(model, FixedHeadBertPreTrainedModel):
@@ -142,7 +142,7 @@ def computed_tokens(model: PreTrainedModel, batch: Batch) -> torch.Tensor:
 
 @torch.no_grad()
 def held_out_loss(model: PreTrainedModel, batches: list[Batch]) -> float:
-    """Returns the average loss over labelled tokens in nats. Without a next-sentence head, token types are omitted."""
+    """Returns the average loss over labeled tokens, in nats. Without a next-sentence head, token types are omitted."""
     model.eval()
     total, labelled = 0.0, 0
     for batch in batches:
@@ -208,7 +208,7 @@ def run(train: Callable, log: Path, pipe: Connection, parent: int, *arguments):
 
 
 def train_in_turns(sides: dict[str, Side]) -> Iterator[tuple[str, Side]]:
-    """Lets the sides train in turns, in alternating order, and yields the name and side when one is complete."""
+    """Lets the sides train in turns, in alternating order, and yields each side with its name once it is complete."""
     waiting = list(sides)
     try:
         while waiting:

@@ -1,4 +1,4 @@
-"""The documentation as a site: `make docs` writes it into build/site."""
+"""Configures the documentation website, which `make docs` writes to build/site."""
 
 import re
 import sys
@@ -35,7 +35,7 @@ def setup(app):
 
 
 class SiteBuilder(StandaloneHTMLBuilder):
-    """Sphinx's HTML, with the front page at the top of the site although its source is in docs/."""
+    """Sphinx's HTML builder, but with the front page at the root of the site although its source is in docs/."""
 
     def get_target_uri(self, docname, typ=None):
         return "index.html" if docname == root_doc else super().get_target_uri(docname, typ)
@@ -45,13 +45,13 @@ class SiteBuilder(StandaloneHTMLBuilder):
 
 
 def lead_to_the_front(app, exception):
-    """Leave a page that leads to the front where the search, and older links, look for it."""
+    """At the address that the search and older links use, writes a page that redirects to the front page."""
     page = '<!doctype html><meta http-equiv="refresh" content="0; url=../index.html">'
     (Path(app.outdir) / f"{root_doc}.html").write_text(page, encoding="utf-8")
 
 
 def link_pictures(app, doctree, docname):
-    """Make each picture a link to its file, which is larger than a page is wide."""
+    """Makes each picture a link to its file, which is wider than a page."""
     for image in list(doctree.findall(nodes.image)):
         if image["uri"] in app.env.images and not isinstance(image.parent, nodes.reference):
             file = f"{app.builder.imagedir}/{app.env.images[image['uri']][1]}"
@@ -61,9 +61,9 @@ def link_pictures(app, doctree, docname):
 
 
 def as_restructured_text(app, what, name, obj, options, lines: list[str]):
-    """Our docstrings are Markdown: `code` in single backticks, and in modules tables and indented formulas."""
+    """Converts docstrings from Markdown: `code` in single backticks and, in modules, tables and indented formulas."""
     literal, result, whole = False, [], []
-    for line in lines:  # a piece of code that goes on in the next line
+    for line in lines:  # joins code that continues on the next line
         if whole and whole[-1].count("`") % 2:
             whole[-1] += " " + line.strip()
         else:

@@ -1,5 +1,5 @@
 """
-Draws docs/paper_tables.png, from the shapes of the presets and the table of docs/paper.md.
+Draws docs/paper_tables.png from the shapes of the presets and the table in docs/paper.md.
 
     python docs/paper_tables.py
 """
@@ -21,7 +21,7 @@ AXES = {"num_attention_heads": "number of heads", "parameters": "parameters (mil
 
 
 def printed() -> dict[str, list[tuple[float, float]]]:
-    """By preset: F1 and accuracy, each with the ± of the paper."""
+    """Returns the F1 and accuracy of each preset, each with the ± printed in the paper."""
     page = Path(__file__).with_name("paper.md").read_text(encoding="utf-8")
     rows = (line.split("|") for line in page.splitlines() if " ± " in line)
     scores = {re.search("`(.+)`", row[4]): row[-3:-1] for row in rows if len(row) == 10}
@@ -40,7 +40,7 @@ def main():
                     places = [getattr(shape, field) for shape in shapes.values()]
                     if field == "num_attention_heads":
                         places = [place * 1.02**aside for place in places]
-                    elif prefix == "standard-1024-":  # all have 336 M
+                    elif prefix == "standard-1024-":  # all have 336 M parameters
                         places, style = [place + 4 * (one - 1) for one, place in enumerate(places)], "s"
                     means, spreads = zip(*(scores[key][number] for key in shapes), strict=True)
                     axes.errorbar(places, means, spreads, fmt=style, label=name, capsize=3, elinewidth=1)

@@ -1,1 +1,1 @@
-"""Research code that works from a checkout and is not part of the wheel."""
+"""Research code that runs only from a checkout, because it is not part of the wheel."""

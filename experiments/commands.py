@@ -1,9 +1,9 @@
-"""The commands `fixedbert study` and `fixedbert theory`, which need a checkout. Only running one imports torch."""
+"""The commands `fixedbert study` and `fixedbert theory`, which need a checkout. They import torch only when run."""
 
 from argparse import ArgumentParser
 
-OPTIONS = {  # options of `fixedbert study` with one value
-    "output_dir": "directory for the records of runs and the report",
+OPTIONS = {  # options of `fixedbert study` that take one value
+    "output_dir": "directory for the report and the records of all runs",
     "scale": "tiny or day for two CPU cores, small for one GPU, paper for many GPUs",
     "share": "shapes to train on this machine: 1/2 trains the first of every two shapes, 2/2 the second",
     "tokenizer_name": "directory or Hub id of a tokenizer, or a vocab.txt file; default: train a new tokenizer",
@@ -11,7 +11,7 @@ OPTIONS = {  # options of `fixedbert study` with one value
     "glue_dir": "directory with GLUE tasks, for MNLI; default: download from the Hub",
     "squad_dir": "directory with train-v1.1.json and dev-v1.1.json; default: download from the Hub",
 }
-LISTS = {  # options of `fixedbert study` with several values, as in run_pretraining.py
+LISTS = {  # options of `fixedbert study` that take several values, as in run_pretraining.py
     "train_file": "files with training texts",
     "validation_file": "files with held-out texts",
     "dataset_name": "datasets on the Hub",
@@ -21,7 +21,7 @@ LISTS = {  # options of `fixedbert study` with several values, as in run_pretrai
 
 
 def study_arguments(parser: ArgumentParser):
-    parser.add_argument("name", help="a named study such as heads, a YAML file, or `report` followed by record files")
+    parser.add_argument("name", help="a study such as `heads`, a YAML file, or `report` followed by record files")
     parser.add_argument("files", nargs="*", help="for `report`: runs.jsonl files from one study on several machines")
     for name, text in OPTIONS.items():
         parser.add_argument(f"--{name}", help=text)
@@ -54,12 +54,12 @@ def study(
 
     share = share or "1/1"
     if name != "report" and files:
-        raise InputError(f"{files[0]}: one study at a time; only report takes files.")
+        raise InputError(f"{files[0]}: only 'report' takes files; run one study at a time.")
     selected = None if name == "report" else studies.load_study(name, scale)
     if selected and dry_run:
         return print(studies.study_cost_text(selected, share))
     if output_dir is None:
-        raise InputError("is required: the directory for the records of runs and the report.", "output_dir")
+        raise InputError("is required: the directory for the report and the records of all runs.", "output_dir")
     if selected is None:
         return print(studies.report_markdown(studies.report_runs(files, output_dir)))
     state = PartialState(cpu=not torch.accelerator.is_available())
@@ -72,9 +72,9 @@ def study(
 def theory_arguments(parser: ArgumentParser):
     parser.add_argument("--output_dir", required=True, help="new directory for the result")
     parser.add_argument(
-        "--lengths", type=int, nargs="+", default=[8, 16, 32], help="lengths in tokens; default: 8 16 32"
+        "--lengths", type=int, nargs="+", default=[8, 16, 32], help="sequence lengths in tokens; default: 8 16 32"
     )
-    parser.add_argument("--patterns", type=int, default=5, help="random patterns per head size; default: 5")
+    parser.add_argument("--patterns", type=int, default=5, help="random patterns for each length; default: 5")
     parser.add_argument("--seed", type=int, default=0, help="random seed; default: 0")
 
 

@@ -3,8 +3,8 @@ How many dimensions per head explain the variance of the attention scores, and h
 
     python -m experiments.score_variance MINILM MNLI_1 MNLI_2 MNLI_3 --others MINI --data_dir glue/ --output_dir scores
 
-All models read MNLI pairs. The models after the first are fine-tuned on MNLI, and their scores are also truncated. For
-the others, only the variance is measured.
+All models are run on MNLI pairs. MNLI_1 and those after it are fine-tuned on MNLI, and their scores are truncated as
+well. For MINILM and the models after --others, only the variance is measured.
 """
 
 import argparse
@@ -41,14 +41,14 @@ def components(singular: Tensor) -> Tensor:
 @torch.no_grad()
 def measure_variance(source: str, data: CalibrationData) -> dict:
     """
-    Returns, for each layer and head, how many components explain 90% of the squares of three matrices.
+    Returns, for each layer and head, how many components explain 90% of the sum of squares of three matrices.
 
-    - text: the scores of one text, each query's minus their average over keys (which the softmax ignores). Averaged
-      over texts.
-    - all_texts: the same scores, with components that are the same for all texts.
+    - text: the scores for one text, minus each query's average over keys (which the softmax ignores). The number of
+      components is averaged over texts.
+    - all_texts: the same scores, with components that all texts share.
     - weights: the product W_q^T W_k of the weights.
 
-    `variance` is the fraction of the variance in all texts that 1, 2, ..., P components explain, averaged over heads.
+    `variance` lists the fractions of the variance over all texts explained by 1, 2, ..., P components (head average).
     """
     loaded = LoadedModel.load(source)
     model = loaded.model
@@ -87,13 +87,13 @@ def measure_variance(source: str, data: CalibrationData) -> dict:
 
 
 def head_singular_values(left: Tensor, right: Tensor) -> Tensor:
-    """Returns the singular values of A^T B for each head, given A A^T and B B^T, (H, P, P) each."""
+    """Returns the singular values of A^T B for each head, given A A^T (H, P, P) and B B^T (H, P, P)."""
     roots = zip(map(square_root, left), map(square_root, right), strict=True)
     return torch.stack([torch.linalg.svdvals(a @ b) for a, b in roots])
 
 
 def measure_accuracy(source: str, data: CalibrationData) -> list[dict]:
-    """Truncates the scores of all heads to 1/4, 1/2 and 3/4 of their size. Returns the accuracies on the dev set."""
+    """Truncates the scores of all heads to 3/4, 1/2 and 1/4 of the head size. Returns accuracies on the dev set."""
     context = ShrinkContext.load(source, data, Target(speedup=2.0))
     pruners = layer_pruners(context)
     batches, labels = dev_set(context.loaded, data)
@@ -124,7 +124,7 @@ def dev_set(loaded: LoadedModel, data: CalibrationData) -> tuple[list[Batch], Te
 
 
 def draw(record: dict, file: Path):
-    """Draws the components per head of every model, and predictions and variance against the remaining dimensions."""
+    """Plots the components per head of every model, and predictions and variance against the number of dimensions."""
     kinds = {"text": "scores of one text", "all_texts": "scores of all texts", "weights": "weights"}
     size, fine_tuned = record["models"][0]["head_size"], record["models"][1:]
     with new_figure(PAGE, 3.2, file) as figure:
@@ -154,7 +154,7 @@ def draw(record: dict, file: Path):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("models", nargs="+", help="directories of a pretrained model and models fine-tuned on MNLI")
+    parser.add_argument("models", nargs="+", help="a pretrained model, then models fine-tuned on MNLI (directories)")
     parser.add_argument("--others", nargs="*", default=[], help="directories of other pretrained models")
     parser.add_argument("--data_dir", required=True, help="directory with the GLUE tasks")
     parser.add_argument("--output_dir", type=Path, required=True, help="directory for the record and the figure")

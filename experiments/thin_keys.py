@@ -1,11 +1,11 @@
 """
-Reduces the queries and keys of trained language models, for comparison with models that are trained with small ones.
+Reduces the query and key size of trained language models, for comparison with models trained at the smaller sizes.
 
     python -m experiments.thin_keys thin-keys/runs.jsonl --train_file books/ --calibration_file novel.txt \\
         --output_dir reduced
 
-Trains the study's models with queries and keys of size 32 again, at the learning rates in its records, and reduces
-their queries and keys with `fixedbert shrink`. Writes the held-out perplexity by objective, size and seed to
+Repeats the training of the study's models with queries and keys of size 32, at the learning rates in its records, and
+then reduces the size with `fixedbert shrink`. Writes held-out perplexities by objective, size and seed to
 reduced.json: right after the reduction, and after 10% more steps at a tenth of the learning rate.
 """
 
@@ -35,7 +35,7 @@ def perplexity(run: Run, model: Path, sources: DataSources, output_dir: Path, **
 
 
 def reduce(run: Run, sources: DataSources, calibration_file: str, folder: Path) -> dict[str, dict[int, float]]:
-    """Trains a model and returns its perplexity with smaller queries and keys, by kind and size."""
+    """Trains a model. Returns its perplexity by kind (reduced or retrained) and by the size of queries and keys."""
     trained, _ = pretrain(run, folder / "trained", sources)
     results: dict[str, dict[int, float]] = {"reduced": {}, "retrained": {}}
     results["reduced"][run.config.head_dim] = perplexity(run, trained, sources, folder / "trained-again")
@@ -58,7 +58,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("records", help="runs.jsonl of the study thin-keys")
     parser.add_argument("--train_file", nargs="+", required=True, help="the texts of the study")
-    parser.add_argument("--calibration_file", required=True, help="a text file with lines for the reduction")
+    parser.add_argument("--calibration_file", required=True, help="text file with one calibration row per line")
     parser.add_argument("--store_dir", help="directory for tokenized corpora")
     parser.add_argument("--output_dir", type=Path, required=True, help="directory for the models and the record")
     args = parser.parse_args()

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-# Modules of functions and result classes. They are imported on first use, because importing them takes seconds.
+# Functions and result classes, and their modules, which are imported on first use because importing takes seconds.
 LAZY = {
     "pretrain": "pretraining.pretrain",
     "fine_tune_glue": "fine_tuning.glue",

@@ -17,7 +17,7 @@ PREDICTED = 0.15  # fraction of tokens that BERT predicts in pretraining
 
 @dataclass(frozen=True)
 class LayerShape:
-    """Sizes of one layer. v is the size of a value. `shared_projection` is True if all heads share one projection."""
+    """Sizes of one layer. v is the value size. `shared_projection` is True if all heads share one projection."""
 
     d: int
     h: int
@@ -28,7 +28,7 @@ class LayerShape:
 
     @property
     def weights(self) -> int:
-        """Number of weights in the projections of the attention and in the feed-forward network, without biases."""
+        """Number of weights in the attention projections and in the feed-forward network, without biases."""
         projections = 1 if self.shared_projection else self.h
         return self.d * (projections * (2 * self.p + self.v) + self.h * self.v + 2 * self.F)
 
@@ -71,7 +71,7 @@ class Shape:
         return layers + heads_flops(self.d, self.vocabulary, predicted)
 
     def training_flops(self, length: int, predicted: float) -> float:
-        """Returns forward and backward FLOPs. The backward pass differentiates each product by both factors."""
+        """Returns forward and backward FLOPs. The backward pass computes gradients of both factors of each product."""
         return 3 * self.forward_flops(length, predicted)
 
     def config(self) -> FixedHeadBertConfig:
@@ -98,7 +98,7 @@ def size_text(sizes: list[int]) -> str:
 
 
 def layer_shapes(config: PreTrainedConfig) -> list[LayerShape]:
-    """Returns the shape of each layer, also for models whose head size is width / number of heads."""
+    """Returns the shape of each layer. Also supports models whose head size is width / number of heads."""
     d, L, shared = config.hidden_size, config.num_hidden_layers, bool(getattr(config, "head_embedding", None))
     heads = getattr(config, "head_counts", [config.num_attention_heads] * L)
     sizes = getattr(config, "head_sizes", [d // config.num_attention_heads] * L)
@@ -108,12 +108,12 @@ def layer_shapes(config: PreTrainedConfig) -> list[LayerShape]:
 
 
 def forward_flops(config: PreTrainedConfig, length: int) -> int:
-    """Returns the forward FLOPs of the layers per token, in a sequence of `length` tokens."""
+    """Returns the layers' forward FLOPs per token in a sequence of `length` tokens."""
     return 2 * sum(layer.macs_per_token(length) for layer in layer_shapes(config))
 
 
 def heads_flops(width: int, vocabulary: int, predicted: float) -> float:
-    """Returns the forward FLOPs of the pooler and both task heads per row, with `predicted` tokens to predict."""
+    """Returns the forward FLOPs of the pooler and both task heads for a row with `predicted` labels."""
     return 2 * (predicted * (width**2 + width * vocabulary) + width**2 + 2 * width)
 
 

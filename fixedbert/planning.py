@@ -1,7 +1,7 @@
 """
-Finds model shapes that fit a budget, and reports which of the papers' bounds they satisfy.
+Finds model shapes that fit a budget and reports which of the papers' bounds they satisfy.
 
-All counts are exact, for BERT's pretraining model: embeddings, layers, pooler, masked-LM and next-sentence heads.
+Counts are exact and refer to BERT's pretraining model: embeddings, layers, pooler, masked-LM and next-sentence heads.
 """
 
 import math
@@ -19,7 +19,7 @@ HEADS = (4, 6, 8, 12, 16, 20, 24, 32)
 HEAD_SIZES = (16, 32, 64, 96, 128, 256)
 FEED_FORWARD = (4, 8)  # multiples of the width, as in BERT and in the paper's narrow models
 MINIMUM_FRACTION = 0.85  # minimum fraction of the budget that a shape must use
-KNOWN_FRACTION = 1.05  # maximum fraction for known models, because BERT-base has 110.1 million parameters
+KNOWN_FRACTION = 1.05  # maximum fraction for known models, so that 110M includes BERT-base (110.1 million)
 SHOWN = 10
 KNOWN = {
     "BERT-base": Shape(768, 12, 12, 64, 3072),
@@ -30,8 +30,8 @@ ROW = "{:<20} {:>5} {:>6} {:>5} {:>9} {:>6} {:>8} {:>9} {:>7} {:>7}".format
 HEADER = ROW("", *"width layers heads head_size ffn params MFLOPs p>=n-1 h*p>=d".split())
 LEGEND = """
 MFLOPs: millions of training FLOPs per token. p>=n-1: a head can express every attention pattern over n tokens.
-h*p>=d: the layer can represent every standard layer with as many heads. The first shape uses most of the budget, but
-there is no evidence that it trains better than the others. Named models can exceed the budget by 5%."""
+h*p>=d: the layer can represent every standard layer with as many heads. The first shape uses the largest part of the
+budget, but there is no evidence that it trains better than the others. Named models can exceed the budget by 5%."""
 
 
 @dataclass(frozen=True)
@@ -85,13 +85,13 @@ def plan(
     """
     Returns up to ten shapes that use as much of the budgets as possible, at most one per width and depth.
 
-    The shapes have at least four heads and the proportions of published models.
+    The shapes have at least four heads, and proportions in the range of published models.
 
     Args:
         max_seq_length: Tokens per training row.
         params: Maximum number of parameters in the pretraining model, such as "110M" or 110e6.
         flops: Maximum training FLOPs per token.
-        attention_head_size: Head size of the shapes. By default, several sizes from 16 to 256.
+        attention_head_size: Head size of the shapes. By default, several sizes from 16 to 256 are tried.
 
     Raises:
         InputError: If no budget is set, or no shape fits.
@@ -100,7 +100,7 @@ def plan(
         raise InputError(f"{max_seq_length}: must be between 8 and 512.", "max_seq_length")
     budgets = {name: str(value) for name, value in (("params", params), ("flops", flops)) if value is not None}
     if not budgets:
-        raise InputError("no budget: set `params` or `flops`.")
+        raise InputError("there is no budget; set `params` or `flops`.")
     limits = {name: parse_number(name, text) for name, text in budgets.items()}
     planned = partial(PlannedShape.from_shape, max_seq_length)
     sizes = HEAD_SIZES if attention_head_size is None else (attention_head_size,)
@@ -117,7 +117,7 @@ def plan(
             fitting.setdefault((one.shape.d, one.shape.L), one)
     if not fitting:
         heads = "" if attention_head_size is None else f" with heads of size {attention_head_size}"
-        raise InputError(f"no shape{heads} uses {MINIMUM_FRACTION:.0%} to 100% of the budget.")
+        raise InputError(f"no shape{heads} uses {MINIMUM_FRACTION:.0%} to 100% of the budget; choose a different one.")
     shapes = {name: shape for name, shape in KNOWN.items() if attention_head_size in (None, shape.p)}
     known = (planned(shape, name) for name, shape in shapes.items() if shape.positions >= max_seq_length)
     within = tuple(one for one in known if one.used_fraction(limits) <= KNOWN_FRACTION)

@@ -3,7 +3,7 @@ Named model shapes: all models in the paper's tables, its language models on LM1
 
 Source: Bhojanapalli et al., 2020 (arXiv 2002.07028), Tables 1, 2A, 2B and 3, Figures 1 and 4, Appendix C. The paper
 does not state the feed-forward width for Tables 2 and 3. With widths of 8 d at d=512 and 4 d at d=768, and BERT's
-vocabulary of 30,522 tokens, the pretraining models match the printed parameter counts when rounded to the million.
+vocabulary of 30,522 tokens, the pretraining models match the printed parameter counts to the nearest million.
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ SHAPE_FIELDS = (
 
 @dataclass(frozen=True)
 class Preset:
-    """A model shape with the paper's results: millions of parameters, SQuAD 1.1 F1 and exact match, MNLI accuracy."""
+    """A model shape and the paper's results: millions of parameters, SQuAD 1.1 F1 and exact match, MNLI accuracy."""
 
     hidden_size: int
     num_hidden_layers: int

@@ -1,1 +1,1 @@
-"""Soak tests: run fixedbert's commands with corrupted files and kill them (see soak/README.md)."""
+"""Soak tests: run fixedbert's commands on corrupted files, and kill running commands (see soak/README.md)."""

@@ -1,7 +1,7 @@
 """
 python -m soak
 
-Runs fixedbert's commands with corrupted files, and kills and repeats them. soak/README.md explains the trials.
+Runs fixedbert's commands on corrupted files, and kills and repeats commands. soak/README.md explains the trials.
 """
 
 import argparse
@@ -19,7 +19,7 @@ os.environ |= {"PYTHONPATH": str(Path(__file__).parents[1]), "CUDA_VISIBLE_DEVIC
 def main():
     parser = argparse.ArgumentParser(prog="soak", description=__doc__)
     parser.add_argument(
-        "--damages", type=int, default=20, help="how often to corrupt each file (default: %(default)s)"
+        "--damages", type=int, default=20, help="number of times to corrupt each file (default: %(default)s)"
     )
     parser.add_argument("--kills", type=int, default=10, help="number of commands to kill (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="seed for all random choices (default: %(default)s)")

@@ -13,7 +13,7 @@ from .runs import KILLED, TIMEOUT, end, log_of, reference, results_of, start, wa
 
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 STATUS = {signal.SIGTERM: 143, signal.SIGINT: 130}
-REACTION = 60  # seconds from a signal to the end of a command
+REACTION = 60  # seconds within which a command must end after a signal
 
 
 def run(directory: Path, inputs: Path, count: int, seed: int) -> Iterator[tuple[str, list[str]]]:

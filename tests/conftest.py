@@ -7,7 +7,7 @@ import shutil
 import signal
 import tempfile
 
-# Must be set before importing transformers. Tests do not access the Hub, and have a separate cache.
+# Must be set before importing transformers. Tests do not access the Hub, and use a cache of their own.
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["OMP_NUM_THREADS"] = "1"  # one process per core, and reproducible sums
 os.environ["HF_HOME"] = tempfile.mkdtemp(prefix="fixedbert-tests-")
@@ -30,7 +30,7 @@ from fixedbert.data.store import Documents  # noqa: E402
 
 
 def pytest_collection_finish():
-    """Excludes imported objects from garbage collection, which makes the collections in Trainer faster."""
+    """Excludes imported objects from garbage collection, so that Trainer's collections are faster."""
     gc.collect()
     gc.freeze()
 
@@ -86,7 +86,7 @@ def model(vocabulary, tmp_path_factory) -> str:
 
 @pytest.fixture(scope="module")
 def download(tmp_path_factory) -> str:
-    """Returns a directory with all tasks as in the GLUE download."""
+    """Returns a directory with all tasks in the format of the GLUE download."""
     directory = tmp_path_factory.mktemp("glue")
     write_download(directory)
     return str(directory)
@@ -125,7 +125,7 @@ def pretrained(corpus, tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def tasks(tmp_path_factory) -> Path:
-    """Returns a directory with text pairs and questions: 5% of the tasks shipped with the package."""
+    """Returns a directory with text pairs and questions: the tasks shipped with the package, at 5% of their size."""
     from fixedbert.data import sample
 
     directory = tmp_path_factory.mktemp("tasks")

@@ -56,7 +56,7 @@ def test_options_reach_the_function(monkeypatch, capsys):
 
 
 def test_tasks_are_commands(tmp_path, tmp_path_factory):
-    """`python -m fixedbert glue` works like run_glue.py, and prints errors in the user's input as a single line."""
+    """`python -m fixedbert glue` works like run_glue.py, and reports mistakes in the user's input in a single line."""
 
     def run(*argv: str) -> subprocess.CompletedProcess:
         return fork_server.run(ROOT / "fixedbert/__main__.py", [*argv], tmp_path, tmp_path_factory.mktemp("output"))

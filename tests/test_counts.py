@@ -39,7 +39,7 @@ EMPTY = {"layer_attention_heads": [0, 5, 3], "intermediate_size": [11, 37, 0]}
 
 @pytest.mark.parametrize("changes", [{}, EMPTY | {"head_embedding": "mul"}], ids=["unequal", "empty"])
 def test_training_with_unequal_layers(changes):
-    """In models with unequal layers, weights are counted exactly, and training takes 3 times the forward FLOPs."""
+    """If layers are unequal, weights are counted exactly, and training takes 3 times the FLOPs of a forward pass."""
     config = config_of("ForPreTraining", **UNEQUAL | changes, attn_implementation="eager")
     model = FixedHeadBertModel(config, add_pooling_layer=False)
     matrices = [p for name, p in model.encoder.named_parameters() if p.ndim == 2 and "embedding" not in name]
@@ -83,7 +83,7 @@ def test_parameters_of_a_shape(shape):
 @pytest.mark.parametrize("sparse", [False, True])
 @pytest.mark.parametrize("shape", random_shapes(10, 40), ids=str)
 def test_flops_of_a_shape(shape, sparse):
-    """FLOPs of a shape equal those that torch counts, with predictions for all tokens or for labelled tokens only."""
+    """FLOPs of a shape equal those that torch counts, with predictions for all tokens or only for labeled tokens."""
     model = FixedHeadBertForPreTraining(shape.config())
     model.set_attn_implementation("eager")
     model.sparse_prediction = sparse

@@ -1,4 +1,4 @@
-"""Training in two processes: FSDP, tensor parallelism, token-correct losses, skipped steps and resumed runs."""
+"""Training in two processes: FSDP, tensor parallelism, averages over tokens, skipped steps and resumed runs."""
 
 import json
 import os
@@ -214,7 +214,7 @@ TOKEN_HEADS = ("ForMaskedLM", "ForPreTraining", "ForTokenClassification", "LMHea
 
 
 def first_step(head: str, accumulation: int, output: str) -> list[float]:
-    """Returns the loss and gradient norm that Trainer logs for one step with 16 rows and 2 to 7 labels per row."""
+    """Returns the loss and gradient norm that Trainer logs for one step on 16 rows with 2 to 7 labels each."""
     inputs = inputs_of(head, labels=True, size=16)
     labelled = torch.arange(L) <= torch.arange(16)[:, None] % 6 + 1
     labels = inputs["labels"].clamp(min=0) if head == "ForTokenClassification" else inputs["input_ids"]
@@ -253,13 +253,13 @@ def test_sharded_parameters_get_the_same_gradients(tmp_path):
 
 
 def test_heads_split_between_processes(tmp_path):
-    """Tensor parallelism gives the same results as one process. Models whose heads cannot be divided are rejected."""
+    """Tensor parallelism gives the results of one process. Models whose heads cannot be split evenly are rejected."""
     run(TENSOR_PARALLEL, str(tmp_path))
     assert "tp_plan" not in str(config_of("Model", qk_norm=True).to_dict())
 
 
 def test_loss_is_a_mean_over_labelled_tokens(tmp_path):
-    """Every labelled token has equal weight, regardless of accumulation and the number of processes."""
+    """Every labeled token has equal weight, regardless of accumulation and the number of processes."""
     lines = [line for line in run(AVERAGE, str(tmp_path)).splitlines() if line.startswith("RESULT")]
     for head, line in zip(TOKEN_HEADS, lines, strict=True):
         reference, accumulated = (first_step(head, steps, str(tmp_path)) for steps in (1, 4))
@@ -280,7 +280,7 @@ def test_resumed_fine_tuning_sees_every_row_once(vocabulary, tmp_path):
 
 
 def test_nonfinite_step_is_skipped_on_all_processes(vocabulary, tmp_path):
-    """If one process has a non-finite loss, all skip the step or stop. If one has non-finite weights, none saves."""
+    """If one process's loss is not finite, all skip the step or stop. If its weights are not finite, none saves."""
     (line,) = [line for line in run(ONE_BAD_ROW, str(tmp_path), vocabulary).splitlines() if line.startswith("RESULT")]
     (one, losses), (other, other_losses) = json.loads(line.removeprefix("RESULT"))
     assert one == other
@@ -308,7 +308,7 @@ def sharded(script: str, arguments: list[str], printed: Path) -> str:
 
 
 def assert_same_training(one: Path, two: Path, exact: bool = False):
-    """Compares the weights, logs and evaluation results of two runs."""
+    """Asserts that two runs have the same weights, logs and evaluation results."""
     rtol, atol = (0, 0) if exact else (1e-4, 1e-5)
     weights = [weights_in(directory) for directory in (one, two)]
     assert weights[0].keys() == weights[1].keys()
@@ -356,7 +356,7 @@ def test_fsdp_trains_like_one_process(script, corpus, pretrained, tasks, tmp_pat
     rewind(other, 4)
     sharded(script, command("two", *batch), tmp_path / "resumed")
     assert_same_training(tmp_path / "two-complete", other, exact=True)
-    other.rename(other.with_name("two.partial"))  # killed between its last step and its evaluation
+    other.rename(other.with_name("two.partial"))  # as if killed between its last step and its evaluation
     sharded(script, command("two", *batch), tmp_path / "loaded")
     assert_same_training(tmp_path / "two-complete", other, exact=True)
 

@@ -39,7 +39,7 @@ PAGES = [
 TASKS = {"pretraining": ARGUMENTS, "glue": TextClassification.arguments, "squad": QuestionAnswering.arguments}
 SCRIPT_OF = {"pretrain": "pretraining", "glue": "glue", "squad": "squad"}
 RUN = {"convert", "shrink", "compare", "export", "inspect", "plan", "theory"}
-# Replacements that reduce the number of steps and sequences and skip timing.
+# Replacements in commands that reduce the number of steps and sequences and skip timing.
 SHORTER = {
     "fixedbert inspect": "fixedbert inspect --max_samples 16 --importance_samples 1",
     "--speedup 2": "--batch_size 2 --intermediate_size 16",
@@ -79,7 +79,7 @@ def is_run(command: str) -> bool:
 
 
 def check_task(name: str, words: list[str]):
-    """Checks the recipe, the flags and the preset in the arguments of a script."""
+    """Checks that the recipe, flags and preset in the arguments of a script exist."""
     if words and words[0].endswith(".yaml"):
         recipe = words.pop(0)
         assert (ROOT / recipe).exists() or (ROOT / "fixedbert" / recipe).exists(), recipe
@@ -109,7 +109,7 @@ def check_module(name: str, words: list[str], monkeypatch):
 
 @pytest.mark.parametrize(("page", "command"), [pair for pair in COMMANDS if not is_run(pair[1])])
 def test_commands_parse(page, command, monkeypatch):
-    """Commands that take long, or need a network or a GPU, use existing flags, recipes, presets and make targets."""
+    """Commands that are not run, such as long ones, use existing flags, recipes, presets and make targets."""
     words = shlex.split(command, comments=True)
     program = words.pop(0)
     if program == "make":
@@ -148,7 +148,7 @@ def test_search_for_commands():
 def workspace(tmp_path_factory, vocabulary) -> Path:
     """Returns a directory with the files that the pages use: tiny models with the names of real models, and texts."""
     directory = tmp_path_factory.mktemp("workspace")
-    # Adds digits and punctuation, because texts with many unknown tokens are errors.
+    # Adds digits and punctuation, because texts with many unknown tokens raise errors.
     more = [*string.punctuation, *string.digits, *(f"##{digit}" for digit in string.digits)]
     tokens = dict.fromkeys([*Path(vocabulary).read_text().splitlines(), *more])
     tokenizer = BertTokenizer(vocab={token: token_id for token_id, token in enumerate(tokens)})
@@ -200,7 +200,7 @@ def workspace(tmp_path_factory, vocabulary) -> Path:
 @pytest.mark.slow  # 3 minutes
 @pytest.mark.parametrize("page", sorted({page for page, command in COMMANDS if is_run(command)}))
 def test_commands_run(page, workspace, tmp_path, monkeypatch, capsys):
-    """The commands of a page run in order, with tiny models and texts."""
+    """The commands on a page run in order, with tiny models and texts."""
     commands = [command for name, command in COMMANDS if name == page and is_run(command)]
     written = {output.split("/")[0] for command in commands for output in re.findall(r"--output_dir (\S+)", command)}
     for name in workspace.iterdir():
@@ -223,7 +223,7 @@ def test_python_runs(page, number, code, workspace, tmp_path):
     for name in workspace.iterdir():
         if f'save_pretrained("{name.name}")' not in code:
             (tmp_path / name.name).symlink_to(name)
-    if 'backend="onnx"' in code:  # requires transformers 4
+    if 'backend="onnx"' in code:  # needs transformers 4
         compile(code, page, "exec")
         return
     for name, model in GRAPHS.items():

@@ -98,7 +98,7 @@ def test_prefix_tuning():
 
 
 def test_sentence_transformers(tokenizer, tmp_path):
-    """Embeddings are mean-pooled and do not depend on the batch. Models can be trained, saved and loaded."""
+    """Embeddings are mean-pooled and do not depend on the batch. Models can be trained, saved and reloaded."""
     sentence_transformers = pytest.importorskip("sentence_transformers")
     from datasets import Dataset
     from sentence_transformers.losses import MultipleNegativesRankingLoss
@@ -127,7 +127,7 @@ def test_sentence_transformers(tokenizer, tmp_path):
 
 
 def test_offloading_with_device_map(tmp_path):
-    """device_map="auto" offloads a part of the model to disk without changing the outputs."""
+    """device_map="auto" offloads part of the model to disk without changing the outputs."""
     model = model_of("ForPreTraining").eval()
     model.save_pretrained(tmp_path)
     offloaded = fixedbert.FixedHeadBertForPreTraining.from_pretrained(
@@ -163,7 +163,7 @@ print("loss", smoothed_loss(saved.from_pretrained(sys.argv[1])))
 
 
 def test_label_smoothing_of_trainer_predicts_the_next_token(tmp_path, monkeypatch):
-    """Trainer's label smoothing shifts labels for the class, a subclass and remote code, as for stock BERT."""
+    """Trainer's label smoothing shifts the labels for our class, a subclass and remote code, as for stock BERT."""
 
     class Mine(fixedbert.FixedHeadBertLMHeadModel):
         pass

@@ -32,7 +32,7 @@ def test_known_models_fit_the_budget():
 
 
 def test_bounds_of_the_papers(monkeypatch):
-    """A head size of n - 1 satisfies the bound on the length, and heads * head size = width the bound on the width."""
+    """The bound on length holds from head size n - 1 on, and the bound on width from heads * head size = width on."""
     monkeypatch.setattr("fixedbert.planning.KNOWN", {"a": Shape(35, 2, 5, 7, 99), "b": Shape(36, 2, 5, 7, 99)})
     (a, _), (longer, b) = (plan(params="110M", max_seq_length=length).known for length in (8, 9))
     assert a.reaches_length and a.reaches_width
@@ -43,13 +43,13 @@ def test_bounds_of_the_papers(monkeypatch):
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        ([], "no budget: set `params` or `flops`"),
+        ([], "there is no budget; set `params` or `flops`"),
         (["--params", "1k"], "no shape uses 85% to 100% of the budget"),
         (["--params", "many"], "many: must be a positive number such as 110M"),
         (["--params", "110M", "--max_seq_length", "513"], "between 8 and 512"),
     ],
 )
 def test_invalid_budgets(arguments, message):
-    """Invalid budgets are errors, and so are those that no shape fits."""
+    """Invalid budgets, and budgets that no shape fits, raise an error."""
     with pytest.raises(InputError, match=message):
         main(["plan", *arguments])

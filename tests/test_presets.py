@@ -1,4 +1,4 @@
-"""Tests of the presets, against the paper's parameter counts and scores."""
+"""Tests that compare the presets with the paper's parameter counts and scores."""
 
 import re
 from pathlib import Path
@@ -12,7 +12,7 @@ TABLES = {name: preset for name, preset in PRESETS.items() if preset.source.star
 
 
 def test_parameters_round_to_the_printed_million():
-    """Presets from the tables have the printed parameter counts, with both pretraining heads and BERT's vocabulary."""
+    """Presets in the paper's tables have the printed parameters, with both pretraining heads and BERT's vocabulary."""
     for name, preset in TABLES.items():
         assert preset.vocab_size == 30522
         assert round(parameters(preset_config(name))[0] / 1e6) == preset.parameters
@@ -34,7 +34,7 @@ def test_preset_config():
 
 
 def test_table_in_the_documentation():
-    """docs/paper.md lists all presets from the tables, with their sizes and the printed scores."""
+    """docs/paper.md lists all presets from the paper's tables, with their sizes and the printed scores."""
     page = (Path(__file__).parents[1] / "docs" / "paper.md").read_text(encoding="utf-8")
     number = r"([\d.]+)"
     shape = rf"\| [\dAB, ]+ \| {number} of {number} in {number}[^|]* \| {number} \| `(\S+)`[^|]*"

@@ -38,7 +38,7 @@ def test_pretraining_leaves_a_complete_directory(pretrained):
 
 @pytest.mark.parametrize("flow", ["pretraining", "glue", "squad"])
 def test_training_uses_fast_paths(corpus, pretrained, tasks, tmp_path, monkeypatch, flow):
-    """Training skips padding, predicts only labelled tokens, and uses FastDropout."""
+    """Training skips padding, predicts only labeled tokens in pretraining, and uses FastDropout."""
     recorded, original = [], CommonTrainer.training_step
 
     def record(self, model, *args, **kwargs):
@@ -58,7 +58,7 @@ def test_training_uses_fast_paths(corpus, pretrained, tasks, tmp_path, monkeypat
 
 
 def test_held_out_metrics_do_not_depend_on_the_batch_size(corpus, pretrained, tmp_path):
-    """Held-out losses are averages over tokens and segment pairs, independent of the batch size."""
+    """Held-out losses are averages over tokens and segment pairs, and do not depend on the batch size."""
     seen = []
     for size in ("1", "7"):
         arguments = ["--model_name_or_path", str(pretrained), "--train_file", corpus, "--max_seq_length", "32"]
@@ -106,7 +106,7 @@ def test_other_objectives(corpus, tmp_path, more):
 
 
 def test_several_corpora(corpus, tmp_path):
-    """Each corpus can have its own document boundary and weight. The number of values must match."""
+    """Each corpus can have its own document boundary and weight. The number of weights must match."""
     (tmp_path / "lines.jsonl").write_text("".join(f'{{"body": "Line {n} here."}}\n' for n in range(30)))
     files = ("--train_file", corpus, str(tmp_path / "lines.jsonl"))
     options = ("--text_column_name", "text", "body", "--document_boundary", "row", "line")
@@ -122,7 +122,7 @@ def test_several_corpora(corpus, tmp_path):
 
 
 def test_lines_that_are_sentences(vocabulary, tmp_path):
-    """A corpus with one sentence in each line and no full stops trains a model."""
+    """A model can be trained on a corpus with one sentence per line and no periods."""
     books = [[f"the {word} file {book}" for word in ("one", "two", "three")] for book in ("read", "write", "list") * 3]
     file = tmp_path / "books.txt"
     file.write_text("\n\n".join("\n".join([*book, f"what does {n}"]) for n, book in enumerate(books)))
@@ -145,7 +145,7 @@ def test_lines_that_are_sentences(vocabulary, tmp_path):
     ],
 )
 def test_files_that_would_be_misread(pretrained, tmp_path, name, content, message):
-    """Fine-tuning refuses a file whose separators, quotation marks or values are not what they seem."""
+    """Fine-tuning refuses files that it would misread, such as those with a second header or with numbers as texts."""
     (tmp_path / name).write_text(content, encoding="utf-8")
     command = ["--model_name_or_path", str(pretrained), "--train_file", str(tmp_path / name), "--do_train", *QUICK]
     with pytest.raises(InputError, match=message):
@@ -153,7 +153,7 @@ def test_files_that_would_be_misread(pretrained, tmp_path, name, content, messag
 
 
 def test_fine_tuning_learns(vocabulary, tmp_path):
-    """If the label is the same as the second sentence, a fine-tuned model has an accuracy of 100%."""
+    """If the label is the word in the second sentence, a fine-tuned model predicts all labels correctly."""
     rows = [f"the file .\t{word} .\t{word}\n" for _ in range(30) for word in ("one", "three", "two")]
     (tmp_path / "all.tsv").write_text("sentence1\tsentence2\tlabel\n" + "".join(rows))
     shape = f"{SHAPE},hidden_dropout_prob=0,attention_probs_dropout_prob=0"
@@ -200,7 +200,7 @@ sys.meta_path.insert(0, StopAtTorch())
     ],
 )
 def test_openmp_spinning_is_limited(code, policy, expected):
-    """Scripts limit OpenMP spinning before importing torch, unless the user has set a policy. The library does not."""
+    """Scripts limit OpenMP spinning before importing torch, unless the user set a policy. The library never does."""
     environment = os.environ | ({"OMP_WAIT_POLICY": policy} if policy else {})
     environment.pop("GOMP_SPINCOUNT", None)
     command = [sys.executable, "-c", OPENMP + code]

@@ -38,7 +38,7 @@ LAYER_OF = {name: number for number, names in enumerate(LAYERS) for name in name
 # Maximum number of lines of Python in each directory or file.
 BUDGETS = {
     "fixedbert_cli.py": 259,
-    "fixedbert": 467,  # files at the top of the package, without subpackages
+    "fixedbert": 467,  # files directly in the package, without subpackages
     "fixedbert/model": 1399,
     "fixedbert/conversion": 1161,
     "fixedbert/data": 2127,
@@ -69,7 +69,7 @@ FILES |= {file.stem: file for file in ROOT.glob(f"{COMMAND}.py")}
 
 
 def imports(file: Path) -> list[str]:
-    """Returns the absolute names of all imports in a file, including functions, except imports for type checkers."""
+    """Returns the absolute names of all imports in a file, even inside functions, except those for type checkers."""
     package = [*file.relative_to(ROOT).parent.parts]
     names = []
     tree = ast.parse(file.read_text(encoding="utf-8"))
@@ -101,12 +101,12 @@ def layer_of(module: str) -> int:
     parts = module.split(".")
     prefixes = [".".join(parts[:end]) for end in range(len(parts), 0, -1)]
     name = next((prefix for prefix in prefixes if prefix in LAYER_OF), None)
-    assert name is not None, f"{module} is missing in LAYERS."
+    assert name is not None, f"{module} is missing from LAYERS."
     return LAYER_OF[name]
 
 
 def lines_in(name: str) -> int:
-    """Counts the lines in a file or directory. For "fixedbert", counts only top-level files."""
+    """Counts the lines in a file or directory. In "fixedbert", only top-level files are counted."""
     path = ROOT / name
     files = [path] if path.is_file() else path.glob("*.py") if name == "fixedbert" else path.rglob("*.py")
     return sum(len(file.read_text(encoding="utf-8").splitlines()) for file in files)
@@ -137,7 +137,7 @@ def test_every_subpackage_has_a_line_budget():
 def test_imports_point_down():
     """All modules are in a layer and import nothing from higher layers, not even in a function."""
     gone = LAYER_OF.keys() - FILES.keys()
-    assert not gone, f"modules in LAYERS not found: {', '.join(sorted(gone))}"
+    assert not gone, f"LAYERS lists modules that do not exist: {', '.join(sorted(gone))}"
     pairs = sorted((module, target) for module, targets in DEPENDENCIES.items() for target in targets)
     upward = [f"{module} -> {target}" for module, target in pairs if layer_of(target) < layer_of(module)]
     assert not upward, ", ".join(upward)

@@ -7,7 +7,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 DIRECTORIES = ("fixedbert", "tests", "benchmarks", "soak", "experiments", "docs", "model_cards")
 FILES = [*ROOT.glob("*.py"), *(file for directory in DIRECTORIES for file in ROOT.glob(f"{directory}/**/*.py"))]
-# Words with which an incomplete sentence or noun phrase begins.
+# Words with which incomplete sentences and noun phrases begin.
 INCOMPLETE = re.compile(r"(Of|Those( of)?|That of|The same|By (its|their)|Its|Their)\b")
 
 

@@ -1,5 +1,5 @@
 """
-Draws the figures of this directory, from docs/records, experiments/head_size/records and tables of its pages.
+Draws the figures in this directory from docs/records, experiments/head_size/records and the tables in its pages.
 
     PYTHONPATH=. python docs/results/pictures.py
 """
@@ -28,7 +28,7 @@ STUDIES = {
     "extremes": (TASKS / "extremes.jsonl", "report"),
     "recall": (TASKS / "recall.jsonl", "report"),
 }
-NAMES = {  # of the sides of benchmarks.quality, in the words of the pages
+NAMES = {  # for each side of benchmarks.quality, its name in the pages
     "stock-0.001": "stock BERT",
     "stock-0.0005": "stock BERT",
     "pairs_fewer_layers_beta_98": "the recipe",
@@ -55,11 +55,11 @@ def draw_studies():
             copyfile(f"{folder}/{name}/{picture}.png", HERE / f"study_{name}.png")
 
 
-# Reports with a panel that these studies cannot use: parameters that were made equal, or the steps of a search.
+# Studies whose reports have a useless panel: it shows parameters that were made equal, or the steps of a search.
 
 
 def draw_depth():
-    """Perplexity by layers: a dot for each seed, means with intervals."""
+    """Plots perplexity against the number of layers: means with intervals, and a dot for each seed."""
     report = make_report(read_records([RECORDS / "depth.jsonl"]))
     with new_figure(PAGE, 4.2, HERE / "study_depth.png") as figure:
         axes = figure.subplots()
@@ -71,7 +71,7 @@ def draw_depth():
 
 
 def draw_memorise():
-    """Examples by head size, beside growth in proportion and the predicted knees."""
+    """Plots memorized examples against head size, with the slope of proportional growth and the predicted knees."""
     from matplotlib.ticker import NullFormatter, NullLocator, StrMethodFormatter
 
     report = make_report(read_records([TASKS / "memorise.jsonl"]))
@@ -95,7 +95,7 @@ def draw_memorise():
 
 
 def draw_synthetic():
-    """Errors by head size, with the least error found for each dense pattern, and the sizes that theory says."""
+    """Plots errors against head size, with each pattern's lowest known error and the size that suffices in theory."""
     report = make_report(read_records([TASKS / "synthetic.jsonl"]))
     with new_figure(PAGE, 4.6, HERE / "study_synthetic.png") as figure:
         axes = figure.subplots()
@@ -120,11 +120,11 @@ def draw_synthetic():
 
 def layers_aside(shape, aside: float) -> float:
     layers = shape["num_hidden_layers"]
-    return layers + 0.08 * (aside - 0.5) if layers < 4 else layers  # only one series has four
+    return layers + 0.08 * (aside - 0.5) if layers < 4 else layers  # only one series has four layers
 
 
 def draw_series(axes, report: Report, metric: str, place):
-    """A line through the means of each series; `place` is that of a shape, moved aside by the number of its series."""
+    """Draws a line through the means of each series. `place` maps a shape to its x position, shifted per series."""
     for number, (name, shapes) in enumerate(report.series.items()):
         aside = number - (len(report.series) - 1) / 2
         places = [place(shape, aside) for shape in shapes]
@@ -141,7 +141,7 @@ def draw_series(axes, report: Report, metric: str, place):
 
 
 def draw_quality():
-    """Losses against time and operations, of stock BERT and of recipes."""
+    """Plots the losses of stock BERT and of recipes against time and FLOPs."""
     with_bf16, without = [], []
     for run in read(RECORDS / "quality-same-shape.jsonl"):
         (without if "without bf16" in run["machine"] else with_bf16).append(run)
@@ -165,7 +165,7 @@ def draw_quality():
 
 
 def draw_trained_rank():
-    """Divergence against the remaining fraction of each part, and against the operations removed."""
+    """Plots the divergence against the remaining fraction of each part, and against the FLOPs removed."""
     runs = [json.loads((RECORDS / f"trained_rank_{task}.json").read_text()) for task in ("mnli", "stsb")]
     with new_figure(PAGE, 6, HERE / "trained_rank.png") as figure:
         rows = figure.subplots(2, 2, sharey="col")
@@ -193,7 +193,7 @@ def read(file: Path) -> list[dict]:
     return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
 
 
-# Pictures of tables: means of runs whose records were not kept.
+# Figures drawn from tables, which contain means of runs whose records were not kept.
 
 
 @dataclass(frozen=True)
@@ -206,7 +206,7 @@ class Shape:
 
 
 def tables(page: str) -> dict[str, dict[str, list[list[str]]]]:
-    """Rows by heading and first cell; an empty first cell is that of the row before."""
+    """Returns table rows by heading and first cell. An empty first cell repeats that of the row above."""
     found: dict[str, dict[str, list[list[str]]]] = {}
     heading = first = ""
     for line in (HERE / page).read_text(encoding="utf-8").splitlines():
@@ -234,7 +234,7 @@ def shape_of(row: list[str]) -> Shape:
 
 
 def draw_language_models():
-    """Perplexity by heads, and by the size of heads: means with intervals."""
+    """Plots perplexity against the number of heads and against head size: means with intervals."""
     found = tables("head_size_language_models.md")
     by_heads, by_size = shapes_of(found["`heads`"]), shapes_of(found["`head-size`"])
     fixed = by_heads["fixed heads of 32"]
@@ -273,7 +273,7 @@ def draw_shapes(series: dict[str, list[Shape]], field: str, label: str, file: Pa
 
 
 def draw_thin_keys():
-    """Perplexity by the size of queries and keys: trained with it, or reduced to it after training with size 32."""
+    """Plots perplexity against the size of queries and keys, for models trained with it or reduced to it from 32."""
     report = make_report(read_records([RECORDS / "thin-keys.jsonl"]))
     reduced = json.loads((RECORDS / "thin-keys-reduced.json").read_text())
     metrics = {"CLM": ("perplexity", "causal LM"), "MLM": ("masked_perplexity", "masked LM")}
@@ -317,7 +317,7 @@ def draw_estimates(panel, points: list[tuple[int, Estimate]], number: int, label
 
 
 def draw_head_order():
-    """Loss of each seed by the order of heads, and differences between the orders."""
+    """Plots the loss of each seed for each order of heads, and the differences between the orders."""
     series = make_report(read_records([RECORDS / "head-order.jsonl"])).series
     labels = {
         "2 of 64, then 8 of 16": "2 heads of 64,\nthen 8 of 16",
@@ -344,7 +344,7 @@ def draw_head_order():
             panel.grid(axis="y")
 
 
-RUNTIMES = {  # in docs/records/runtimes_*.json, with markers
+RUNTIMES = {  # for each name in docs/records/runtimes_*.json, its label
     "torch-unpadded": "PyTorch, unpadded",
     "torch-unpadded-bf16": "unpadded, bfloat16",
     "onnxruntime-int8": "onnxruntime, int8",
@@ -355,7 +355,7 @@ SCORES = {"MNLI": "accuracy", "SST-2": "accuracy", "STS-B": "spearmanr"}
 
 
 def draw_faster():
-    """Points gained or lost against speedup: runtimes of a model, and models shrunk for the fastest of them."""
+    """Plots points gained or lost against speedup, for a model's runtimes and models shrunk for the fastest one."""
     with new_figure(PAGE, 3.2, HERE / "faster.png") as figure:
         panels = figure.subplots(1, 3, sharex=True, sharey=True)
         for panel, (task, metric) in zip(panels, SCORES.items(), strict=True):

@@ -1,1 +1,1 @@
-"""Experiments on the expressiveness of a head size: numerical checks of theorems, and synthetic tasks."""
+"""Experiments on what heads of a given size can express: numerical checks of theorems, and synthetic tasks."""

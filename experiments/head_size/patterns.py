@@ -3,7 +3,7 @@ The attention patterns that a head of a given size can express.
 
 Implements Theorem 1 of "Low-Rank Bottleneck in Multi-head Attention Models" (Bhojanapalli et al., 2020) and the exact
 criterion behind it, in float64. In the paper's notation, the columns of a sequence X (d, n) are tokens. A pattern P
-(n, n) has one column per query, which sums to one. A head of size p computes
+(n, n) has one column per query, and each column sums to one. A head of size p computes
 
     softmax((W_k X)^T (W_q X) / sqrt(p))    over each column.
 
@@ -62,17 +62,17 @@ def weights_for(X: Tensor, P: Tensor, head_size: int | None = None) -> tuple[Ten
         head_size: The size p. Defaults to d.
 
     Raises:
-        InputError: If no head expresses P on X, or only a larger one.
+        InputError: If no head expresses P on X, or only a larger head does.
     """
     X, scores = X.double(), centred_log(P)
     p = len(X) if head_size is None else head_size
     left, singular, right = torch.linalg.svd(scores)
     rank = rank_of(singular, P)
     if rank > p:
-        raise InputError(f"a head of {p} cannot express P on X, which needs a head of {rank}.")
+        raise InputError(f"a head of size {p} cannot express P on X; the size must be at least {rank}.")
     root = (singular[:rank] * p**0.5).sqrt()
     W_k, W_q = X.new_zeros(p, len(X)), X.new_zeros(p, len(X))
-    W_k[:rank] = (torch.linalg.pinv(X.T - X.T.mean(dim=0)) @ (left[:, :rank] * root)).T  # centred keys, C X^T
+    W_k[:rank] = (torch.linalg.pinv(X.T - X.T.mean(dim=0)) @ (left[:, :rank] * root)).T  # centered keys, C X^T
     W_q[:rank] = root[:, None] * right[:rank] @ torch.linalg.pinv(X)
     if not (attention(X, W_q, W_k) - P).abs().max() < 1e-4:
         independent, condition = torch.linalg.matrix_rank(X), torch.linalg.cond(X)
@@ -88,10 +88,10 @@ def kullback_leibler(P: Tensor, fit: Tensor) -> float:
 
 def truncated_fit(P: Tensor, head_size: int) -> Tensor:
     """
-    Returns the pattern for the `head_size` largest singular values of C log P.
+    Returns the pattern whose scores keep the `head_size` largest singular values of C log P.
 
     These are the nearest scores in the Frobenius norm (Eckart and Young). The divergence of the pattern is an upper
-    bound for the best head of this size.
+    bound on that of the best head of this size.
     """
     left, singular, right = torch.linalg.svd(centred_log(P))
     return (left[:, :head_size] * singular[:head_size] @ right[:head_size]).softmax(dim=0)

@@ -1,5 +1,5 @@
 """
-Layers that fixed heads express and standard heads do not.
+Layers that fixed heads can express and standard heads cannot.
 
 Constructs layers and sequences for the three cases in the proof of Theorem 2 of "Low-Rank Bottleneck in Multi-head
 Attention Models" (Bhojanapalli et al., 2020).
@@ -13,8 +13,8 @@ g. The cases are:
     2  M_f = M_g, some B - A_i not skew-symmetric   X = v e_1^T
     3  M_f = M_g, all B - A_i skew-symmetric        X = [v_1 v_2 0 ... 0], v_2 long
 
-The published proof assumes that the vectors W_o^i W_v^i v are independent for any v. This holds for generic v, so this
-module draws v at random.
+The published proof assumes that the vectors W_o^i W_v^i v are independent for any v. This holds only for generic v, so
+this module draws v at random.
 """
 
 import math
@@ -28,7 +28,7 @@ from fixedbert.support.errors import InputError
 
 @dataclass(frozen=True)
 class MultiHead:
-    """An attention layer with h heads of size p in width d, and weights W_q, W_k, W_v (h, p, d) and W_o (h, d, p)."""
+    """An attention layer of width d with h heads of size p, and weights W_q, W_k, W_v (h, p, d) and W_o (h, d, p)."""
 
     W_q: Tensor
     W_k: Tensor
@@ -36,18 +36,18 @@ class MultiHead:
     W_o: Tensor
 
     def __call__(self, X: Tensor) -> Tensor:
-        """Returns the output (d, n) for X (d, n), sum_i W_o^i W_v^i X softmax((W_k^i X)^T (W_q^i X) / sqrt(p))."""
+        """Maps X (d, n) to the output (d, n): sum_i W_o^i W_v^i X softmax((W_k^i X)^T (W_q^i X) / sqrt(p))."""
         scores = (self.W_k @ X).mT @ (self.W_q @ X) / self.W_q.shape[1] ** 0.5  # (h, n, n)
         return (self.W_o @ (self.W_v @ X) @ scores.softmax(dim=1)).sum(dim=0)
 
     @property
     def values(self) -> Tensor:
-        """W_o^i W_v^i for each head, (h, d, d). The sum over heads is M."""
+        """The matrices W_o^i W_v^i (h, d, d), one per head. Their sum is M."""
         return self.W_o @ self.W_v
 
     @property
     def scores(self) -> Tensor:
-        """(W_k^i)^T W_q^i / sqrt(p) for each head, (h, d, d). This is A_i for f and B for g."""
+        """The matrices (W_k^i)^T W_q^i / sqrt(p) (h, d, d), one per head. These are A_i for f and B for g."""
         return self.W_k.mT @ self.W_q / self.W_q.shape[1] ** 0.5
 
 
@@ -78,7 +78,7 @@ def separated(case: int, d: int, heads: int, head_size: int, seed: int = 0) -> t
     else:  # M_f = M_g: W_v consists of blocks of any invertible matrix, and W_o of blocks of M times its inverse
         B_0 = gaussian(d, d)
         right = (M @ torch.linalg.inv(B_0)).view(d, heads, size).transpose(0, 1)
-        if case == 3:  # all heads of f have the same scores, and those of g differ by a skew-symmetric matrix
+        if case == 3:  # all heads of f have the same scores; those of g differ from them by a skew-symmetric matrix
             W_q, W_k = W_q[:1].expand(heads, -1, -1), W_k[:1].expand(heads, -1, -1)
             a, b = gaussian(d, (head_size - size) // 2), gaussian(d, (head_size - size) // 2)
             U = head_size**0.5 * (W_k[0].T @ W_q[0] / size**0.5 + a @ b.T - b @ a.T)
@@ -105,7 +105,7 @@ def sequence(case: int, f: MultiHead, g: MultiHead, length: int, alpha: float = 
 
 
 def difference(case: int, f: MultiHead, g: MultiHead, X: Tensor) -> Tensor:
-    """Returns f(X) - g(X), (d, n), from the closed form for case 1 or 2."""
+    """Returns the difference f(X) - g(X) (d, n), from its closed form in case 1 or 2."""
     n = X.shape[1]
     if case == 1:
         return (f.values.sum(dim=0) - g.values.sum(dim=0)) @ X  # X P = X for every pattern P

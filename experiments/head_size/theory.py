@@ -33,7 +33,7 @@ class PatternFits:
     length: int
     uniform: float  # divergence of uniform attention
     least_head_sizes: tuple[int, ...]  # smallest exact head size for each pattern
-    truncated: tuple[float, ...]  # for each head size, keeping the largest singular values
+    truncated: tuple[float, ...]  # for each head size, if only the largest singular values are kept
     fitted: tuple[float, ...]  # for each head size, after gradient descent
 
 
@@ -43,7 +43,7 @@ def theory(output_dir: str | Path, lengths: Sequence[int] = (8, 16, 32), pattern
 
     Args:
         lengths: Sequence lengths for the curves. Theorem 1 and the heat maps use the first one.
-        patterns: Number of random patterns for each length. The curves show their median.
+        patterns: Number of random patterns for each length. The curves show medians over the patterns.
 
     Returns:
         The results as text, with the claim that each number confirms.
@@ -52,7 +52,7 @@ def theory(output_dir: str | Path, lengths: Sequence[int] = (8, 16, 32), pattern
         InputError: If a length is below 2, or `patterns` is below 1.
     """
     if min(lengths) < 2 or patterns < 1:
-        raise InputError("needs lengths of at least 2 tokens and at least one pattern.", "lengths")
+        raise InputError("must be at least 2 tokens, and `patterns` at least 1.", "lengths")
     require_package("matplotlib", "plots")
     with new_directory(output_dir) as directory:
         with tqdm(total=patterns * sum(lengths), desc="fitting patterns", unit="fit") as progress:
@@ -105,7 +105,7 @@ def check_theorem_2(seed: int, d: int = 12, heads: int = 6, head_size: int = 4) 
 
 
 def check_value_rank(seed: int, n: int = 8, d: int = 12, heads: int = 2) -> list[str]:
-    """Checks the rank criterion for values on a random output (d, n) and heads with random patterns."""
+    """Checks the rank criterion for value sizes, with a random output (d, n) and heads with random patterns."""
     generator = torch.Generator().manual_seed(seed)
     X, Y = torch.randn(2, d, n, dtype=torch.float64, generator=generator)
     patterns = torch.stack([random_pattern(n, generator) for _ in range(heads)])
@@ -137,7 +137,7 @@ def median(divergences: Iterable[float]) -> float:
 
 
 def draw(fits: Sequence[PatternFits], P: Tensor, file: Path):
-    """Draws divergence against head size for each length, and heat maps of P and its best fits by smaller heads."""
+    """Plots divergence against head size for each length, and heat maps of P and its best fits by smaller heads."""
     with new_figure(PAGE, 6.6, file) as figure:
         upper, lower = figure.subfigures(2, 1, squeeze=False, height_ratios=(4, 2.6))[:, 0]
         panels = upper.subplots(1, 2)

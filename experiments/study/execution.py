@@ -1,7 +1,7 @@
 """
-Performs the runs of a study in parallel. Each run is recorded when it ends, so the same command resumes a study.
+Executes the runs of a study in parallel. Each run is recorded when it ends, so the same command resumes a study.
 
-`Study.runs` decides which runs come next. Several machines can divide a study with `--share`.
+`Study.runs` decides which runs come next. With `--share`, several machines divide a study.
 """
 
 import multiprocessing
@@ -45,7 +45,7 @@ def run_study(
     take_over_output_dir: bool = False,
 ) -> Report:
     """
-    Performs all runs of a study that are not yet recorded, and writes the report.
+    Executes all runs of a study that are not yet recorded, and writes the report.
 
     Args:
         output_dir: Directory for the records in runs.jsonl and for the files of the report.
@@ -121,7 +121,7 @@ def run_in_parallel(log: "RunLog", sources: DataSources, bar: tqdm, processes: i
 
 
 def run_in_worker(run: Run, folder: Path, sources: DataSources, parent: int, threads: int, gpus: list[str]) -> dict:
-    """Performs a run in a worker process, on one of the GPUs. Its output is written to `folder`.log."""
+    """Executes a run in a worker process, on a GPU if there is one. Writes the output to `folder`.log."""
     exit_with_parent(parent)
     torch.set_num_threads(threads)
     if gpus:
@@ -151,7 +151,7 @@ def visible_gpus() -> list[str]:
 
 @contextmanager
 def ended_workers() -> Iterator[None]:
-    """Context manager that terminates the workers started in it after an error. Their runs save a checkpoint."""
+    """Context manager that, after an error, terminates the workers started in it. Their runs save a checkpoint."""
     before = {*multiprocessing.active_children()}
     try:
         yield
@@ -167,7 +167,7 @@ def outcome_line(run: Run, record: Record) -> str:
 
 
 def run_together(log: "RunLog", sources: DataSources, bar: tqdm):
-    """Performs one run after another, each with all processes of `accelerate launch`."""
+    """Executes one run after another, each with all processes of `accelerate launch`."""
     while ready := log.ready():
         result = execute(ready[0], log.folder / UNFINISHED / ready[0].key, sources)
         PartialState().wait_for_everyone()  # all processes read files that `add` removes
@@ -201,7 +201,7 @@ class RunLog:
         return [run for run in self.study.planned_runs(self.records, self.part) if run.key not in done]
 
     def ready(self, busy: Set[str] = frozenset()) -> list[Run]:
-        """Returns the runs that can start and are not `busy`. Copies the records of runs that occur repeatedly."""
+        """Returns the runs that can start and are not `busy`. Copies records for runs that equal a finished run."""
         found: dict[str, Run] = {}
         for run in self.study.runs(self.records, self.part):
             same = next((record for record in self.records if record.key == run.key), None)
@@ -239,7 +239,7 @@ def study_directory(folder: Path, study: Study, sources: DataSources, take_over:
         if any(folder.iterdir()) and not (file.exists() and file.read_text(encoding="utf-8") == content):
             raise InputError(
                 f"{folder}: the output directory contains other files, or runs of a different study or with different "
-                f"texts (see {SETTINGS}); use a different `output_dir` or remove it."
+                f"texts (see {SETTINGS}); use a different `output_dir` or delete this one."
             )
         write_atomically(file, content)
         for lock in folder.glob(f"{UNFINISHED}/*/*.lock"):

@@ -14,8 +14,8 @@ class Metric:
         names: Names in the results of the task, without the prefix "eval_".
         factor: Factor that converts the recorded value to the unit in the label.
         missing: Text in reports for a run without a value.
-        unless: Name of a metric. Shapes that have it are not compared by this metric. A metric that names itself is
-            never compared.
+        unless: Name of a metric. Shapes that have the named metric are not compared by this one. A metric that names
+            itself is never compared.
         logarithmic: True if figures use a logarithmic axis.
     """
 
@@ -43,6 +43,6 @@ METRICS = {
     "floor": Metric("lowest known error", unless="floor"),
     "relative_error": Metric("squared error relative to the best constant", logarithmic=True),
     "recalled": Metric("recalled (%)", factor=100),
-    "memorised": Metric("examples memorised", logarithmic=True),
+    "memorised": Metric("examples memorized", logarithmic=True),
     "steps_to_goal": Metric("steps to the goal", missing="never", unless="memorised", logarithmic=True),
 }

@@ -51,7 +51,7 @@ class Record:
         forward_flops: FLOPs per token in the layers.
         training_flops, tokens: None if pretraining on text diverged.
         epochs, texts: None for synthetic tasks.
-        results: Values of METRICS. Values are None if the run diverged.
+        results: Maps metrics to numbers, which are None if the run diverged.
         curve: [tokens seen, held-out loss] at each evaluation. None for synthetic tasks.
         decay_from: Tokens seen at the last evaluation before the learning rate decays.
         seconds: None if the run was interrupted.

@@ -45,8 +45,8 @@ class Report:
         records: All runs, including those that chose a learning rate.
         question: The question that the study answers.
         series: Maps series to their shapes, in the order of the study.
-        findings: For each metric, the differences between the first and last shape of a series, and between shapes
-            with equal budgets.
+        findings: For each metric, the differences between neighboring shapes and between the first and last shape of a
+            series, and between shapes of different series (see `findings_of`).
         curves: Differences during training, for runs with more than one evaluation: from the largest shape of a
             series, and between shapes with equal budgets.
     """
@@ -135,8 +135,8 @@ def curves_of(series: dict[str, list[ShapeResult]], axis: str) -> list[CurveDiff
 
 def curve_difference(first: ShapeResult, second: ShapeResult) -> CurveDifference | None:
     """
-    Compares two shapes during training. Returns None if there is no seed with which both were evaluated after the same
-    steps of the same schedule: the decay of the learning rate lowers the loss.
+    Compares two shapes during training. Returns None if no seed has evaluations of both after the same steps of the
+    same schedule. The schedule matters because the decay of the learning rate lowers the loss.
     """
     mine, others = first.evaluated, second.evaluated
     seeds = [seed for seed in mine if seed in others and schedule(mine[seed]) == schedule(others[seed])]

@@ -35,7 +35,7 @@ def report_runs(files: Sequence[str | Path], output_dir: str | Path) -> Report:
     Creates the report for the runs of a study and writes its files to the new directory `output_dir`.
 
     Args:
-        files: Files runs.jsonl from one study, from one or more machines.
+        files: The runs.jsonl files of one study, from one or more machines.
 
     Raises:
         InputError: If the files contain no runs, or runs from different studies.

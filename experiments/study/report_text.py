@@ -11,7 +11,7 @@ from .shape_results import Estimate, ShapeResult
 from .studies import has_feed_forward
 from .threshold_text import limits_of_thresholds, threshold_answer
 
-FEW_SEEDS = 5  # with fewer seeds, Student's t exceeds 2.7
+FEW_SEEDS = 5  # with fewer seeds, Student's t exceeds 3
 
 
 def report_markdown(report: Report) -> str:

@@ -1,4 +1,4 @@
-"""Performs one run of a study: pretrains and fine-tunes a model, then returns the fields of the record."""
+"""Executes one run of a study: pretrains and fine-tunes a model, then returns the fields of the record."""
 
 import json
 import math
@@ -27,7 +27,7 @@ from .studies import FINE_TUNED, Run
 
 
 def execute(run: Run, folder: Path, sources: DataSources) -> dict:
-    """Trains a run in `folder`, or resumes it. Returns the fields of its Record, without its position in the study."""
+    """Executes or resumes a run in `folder`. Returns the fields of its Record, except the position in the study."""
     interrupted = folder.exists() and any(folder.iterdir())
     began = time.monotonic()
     fields = {
@@ -60,7 +60,7 @@ ABSENT = dict.fromkeys(
 
 
 def train_task(run: Run) -> dict:
-    """Trains on a task with generated examples. If training diverges, results contain only the loss, as None."""
+    """Trains on a task with generated examples. If training diverges, the only result is a loss of None."""
     results: dict[str, float | None] = {"loss": None}
     try:
         results = train_synthetic(run.objective, run.config, run.pretraining[0], run.learning_rate, run.seed)
@@ -68,13 +68,13 @@ def train_task(run: Run) -> dict:
     except Divergence as error:
         print(f"{run.name}: {error}", file=sys.stderr)
         examples = error.examples
-    tokens = examples * (1 if run.objective == "memorise" else run.length)  # whose examples are single queries
+    tokens = examples * (1 if run.objective == "memorise" else run.length)  # its examples are single queries
     training_flops = 3 * forward_flops(run.config, run.length) * tokens
     return ABSENT | {"results": results, "tokens": tokens, "training_flops": training_flops}
 
 
 def train_on_text(run: Run, folder: Path, sources: DataSources) -> dict:
-    """Pretrains on text and fine-tunes. If pretraining diverges, results contain only the loss, as None."""
+    """Pretrains on text and fine-tunes. If pretraining diverges, the only result is a loss of None."""
     fields: dict = ABSENT.copy()
     results: dict[str, float | None] = {"loss": None}
     try:
@@ -100,7 +100,7 @@ def train_on_text(run: Run, folder: Path, sources: DataSources) -> dict:
 
 
 def pretrain(run: Run, folder: Path, sources: DataSources) -> tuple[Path, list[dict]]:
-    """Pretrains in all stages. Returns the directory of the last model and the summaries of the stages."""
+    """Runs all stages of pretraining. Returns the directory of the last model and the summaries of the stages."""
     summaries: list[dict] = []
     for number, stage in enumerate(run.pretraining, start=1):
         output = folder / f"stage-{number}"

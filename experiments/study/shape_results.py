@@ -39,7 +39,7 @@ class Estimate:
         return float(stats.t.ppf((1 + CONFIDENCE) / 2, len(self.values) - 1) * stats.sem(self.values))
 
     def less(self, other: "Estimate") -> "Estimate":
-        """Returns the differences `self` - `other`, paired by seed. Each seed has the same examples for all shapes."""
+        """Returns the differences `self` - `other`, paired by seed. A seed determines the examples for all shapes."""
         return Estimate(
             {seed: self.by_seed[seed] - value for seed, value in other.by_seed.items() if seed in self.by_seed}
         )
@@ -59,12 +59,12 @@ class ShapeResult:
     learning_rates: list[float]
 
     def __getitem__(self, field: str):
-        """Returns a field of the first record that has a value. Diverged runs do not have all counts."""
+        """Returns a field of the first record in which it is not None. Diverged runs do not have all counts."""
         return next((value for record in self.records if (value := getattr(record, field)) is not None), None)
 
     @property
     def metrics(self) -> list[str]:
-        """The labelled metrics in the results of the runs."""
+        """The labeled metrics in the results of the runs."""
         found = {name for record in self.records for name in record.results}
         return [name for name, metric in METRICS.items() if metric.label and name in found]
 
@@ -110,7 +110,7 @@ def is_unfinished(results: dict) -> bool:
 
 def shapes_by_series(records: list[Record]) -> dict[str, list[ShapeResult]]:
     """
-    Groups records by series and shape. Uses the learning rate with the most seeds, then the lowest loss.
+    Groups records by series and shape. Among the learning rates with the most seeds, the lowest loss decides.
 
     Raises:
         InputError: If the runs of a shape are not comparable.

@@ -35,7 +35,7 @@ class DataSources:
 
     def check(self, study: Study):
         """
-        Reads the fine-tuning data, before hours of pretraining.
+        Reads the fine-tuning data, so that errors appear before hours of pretraining.
 
         Raises:
             InputError: If the study needs texts and there are none, or if data is missing or invalid.

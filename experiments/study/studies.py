@@ -3,8 +3,8 @@ Studies: tables of runs that are defined in YAML files.
 
 A study has series of shapes. Each shape is trained with all learning rates of a grid and the first seed, and then with
 the best rate and the remaining seeds, so that all shapes are tuned equally. `extend_learning_rates` extends the grid
-if the best rate is at an end. `grid` shortens the runs that choose the learning rate. The first seed is then trained
-again with the best rate.
+if the best rate is at an end. With `grid`, the runs that choose the learning rate are shorter, and the first seed is
+trained again with the best rate.
 """
 
 import math
@@ -46,7 +46,7 @@ Candidate = TypeVar("Candidate")
 @dataclass(frozen=True)
 class Run:
     """
-    One training run, with everything that determines its result, except for the text.
+    One training run, with everything that determines its result except the text.
 
     Args:
         point: Index of the shape in the series.
@@ -68,7 +68,7 @@ class Run:
 
     @cached_property
     def key(self) -> str:
-        """Hash of the training. Equal runs in different studies have the same key."""
+        """Hash of the training settings. Equal runs in different studies have the same key."""
         settings = asdict(self)
         del settings["series"], settings["point"], settings["of_grid"]
         return stable_hash(settings)
@@ -115,7 +115,7 @@ class Study:
         series: Maps each series to the fields of its shapes. A list has one value per shape, which can be a list with
             one number per layer. A series can set its own `objective` and `pretraining` arguments. With `equal`
             ("parameters" or "flops") and `to` (another series), feed-forward widths are chosen so that each shape
-            equals the shape with the same value on the axis in the other series, or its only shape.
+            has as many parameters or FLOPs as the shape of `to` with the same value on the axis, or its only shape.
         learning_rates: The grid of learning rates.
         seeds: Seeds of the runs. The grid uses the first seed.
         pretraining: Arguments of run_pretraining.py for each stage.
@@ -227,7 +227,7 @@ class Study:
             **changes,
         }
         for key in SHAPE_FIELDS:
-            self.check(key in fields_set, f"series {name}: {key} is missing, also under model")
+            self.check(key in fields_set, f"series {name}: {key} is missing; set it here or under model")
         length = self.stages(name)[-1]["max_seq_length"]
         try:
             if "to" in series:
@@ -251,13 +251,13 @@ class Study:
         return fields_set
 
     def reference_point(self, name: str, point: int) -> int:
-        """Returns the index of the shape in the series `to` that has as many parameters or FLOPs as a shape."""
+        """Returns the index of the shape in the series `to` whose parameters or FLOPs a shape has to match."""
         to = self.series[name]["to"]
         if shape_count(self.series[to]) == 1:
             return 0
         values, others = (values_by_shape(self.series[one], self.axis) for one in (name, to))
         is_found = values[point] is not None and others.count(values[point]) == 1
-        self.check(is_found, f"series {name}: {to} needs one shape, or one with {self.axis} {values[point]}")
+        self.check(is_found, f"series {name}: {to} must have only one shape, or one with {self.axis} {values[point]}")
         return others.index(values[point])
 
     def run(self, series: str, point: int, learning_rate: float, seed: int, of_grid: bool = False) -> Run:
@@ -323,7 +323,7 @@ class Study:
         return list(planned.values())
 
     def search(self, series: str, point: int, results: dict[tuple, dict]) -> tuple[list[Run], float | None]:
-        """Returns the known runs that choose a shape's learning rate, and the chosen rate, or None if unknown."""
+        """Returns the known runs that choose a shape's learning rate, and that rate, or None if not yet known."""
         grid = [self.run(series, point, rate, self.seeds[0], bool(self.grid)) for rate in self.learning_rates]
         while all((series, point, run.key) in results for run in grid):
             trained = [(results[series, point, run.key], run) for run in grid]

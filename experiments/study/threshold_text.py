@@ -41,12 +41,12 @@ def limits_of_thresholds(report: Report) -> dict[str, bool]:
     at_limit = sum(bool(record.results.get("at_limit")) for shape in report.shapes for record in shape.records)
     claims = {threshold.claim for threshold in thresholds}
     return {
-        "A shape whose runs miss the goal may still be able to reach it, because training can get stuck. A threshold "
-        "between two shapes is unknown.": bool(claims - {KNEE}),
+        "A shape whose runs miss the goal may still be able to reach it, because training can get stuck. Where a "
+        "threshold lies between two shapes is unknown.": bool(claims - {KNEE}),
         f"Theory predicts only an order of magnitude for {'; '.join(orders)}: only the scaling can be compared.": bool(
             orders
         ),
-        "Theory has a lower bound for memorization: growth beyond the knee does not contradict it.": KNEE in claims,
+        "Theory gives a lower bound on memorization, so growth past the knee does not contradict it.": KNEE in claims,
         "Runs that fitted all examples, so that their maximum is unknown and their shapes do not count for a knee: "
         f"{at_limit}.": at_limit > 0,
     }

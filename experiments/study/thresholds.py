@@ -1,4 +1,4 @@
-"""The head size or head count from which on a synthetic task is solved, compared with the theoretical prediction."""
+"""Finds the smallest head size or number of heads that solves a synthetic task, and compares it with theory."""
 
 import math
 from dataclasses import dataclass
@@ -15,12 +15,12 @@ TIE = 1e-9  # tolerance when variances of logarithms are compared
 # The three kinds of predictions, the kind for each task, and the rules for agreement with a measured threshold.
 SUFFICES, TRANSITION, KNEE = "suffices", "transition", "knee"
 CLAIMS = {"nearest": TRANSITION, "memorise": KNEE, "average": SUFFICES, "extremes": TRANSITION, "recall": SUFFICES}
-GOAL = "the smallest value from which on the best seed reaches the goal"
+GOAL = "the smallest value at and above which the best seed reaches the goal"
 RULES = {
     SUFFICES: f"{GOAL}; a prediction agrees if it is at least this value",
-    TRANSITION: f"{GOAL}; a prediction agrees if it is at most this value and above the largest that misses the goal",
+    TRANSITION: f"{GOAL}; a prediction agrees if it is at most this value and above every value that misses the goal",
     KNEE: "the value at which the number of memorized examples stops growing; a prediction agrees within a factor of "
-    f"{MARGIN}; there is a knee if a min(size, k), the predicted form, has less than half the mean squared residual "
+    f"{MARGIN}; there is a knee if the predicted form, a min(size, k), has less than half the mean squared residual "
     "of a power law (residuals are root mean squares of natural logarithms)",
 }
 
@@ -56,7 +56,7 @@ class Threshold:
         claim: The rule that decides whether the threshold agrees, a key of RULES.
         predicted: Predicted threshold, or None if theory predicts no value.
         order: Predicted order of magnitude, if theory predicts only this.
-        measured: Smallest value from which on all shapes reach the goal with their best seed. For `memorise`, the
+        measured: Smallest value at and above which all shapes reach the goal with their best seed. For `memorise`, the
             knee of the averages over seeds.
         largest_miss: Largest value for which every seed misses the goal.
         not_converged: Number of runs that did not converge, among the shapes that missed the goal. For `memorise`,
@@ -78,7 +78,7 @@ class Threshold:
 
     @property
     def agrees(self) -> bool | None:
-        """True if the threshold agrees with its prediction. None without a prediction, or if shapes are missing."""
+        """True if the threshold agrees with its prediction. None without a prediction, or if undecided."""
         if self.predicted is None:
             return None
         measured, largest_miss = self.measured or math.inf, self.largest_miss or 0

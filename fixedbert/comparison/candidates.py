@@ -34,7 +34,7 @@ from .runtimes import (
     torch_runtime,
 )
 
-PAUSE = 0.003  # seconds before each call, until the threads of the previous call have stopped spinning
+PAUSE = 0.003  # seconds to wait before each call, until the threads of the previous call have stopped spinning
 Features = list[dict]  # tokens for a row: one dictionary, or one for each window of a question
 
 
@@ -92,8 +92,8 @@ def load_model(source: str, **hub_options) -> tuple[LoadedModel | None, list[Can
     Loads a model from a directory or the Hub.
 
     Returns:
-        The PyTorch model, or None if the directory contains only exported graphs, and a list of candidates: the model
-        in float32 with padding, if there is one, and the graphs.
+        The PyTorch model (None if the directory contains only exported graphs), and a list of candidates: the PyTorch
+        model in float32 with padding, if it exists, and the graphs.
     """
     graphs = load_graphs(source)
     if graphs and not any((Path(source) / file).is_file() for file in FILES):
@@ -136,7 +136,7 @@ def task_of(head: str, config: PreTrainedConfig, source: str, has_embeddings: bo
     Returns a description of the model's predictions, which is also used in error messages.
 
     Raises:
-        InputError: If the model makes other predictions than for texts, words or questions.
+        InputError: If models of this kind cannot be compared.
     """
     if head == "" and has_embeddings:
         return f"embeddings of size {config.hidden_size}"
@@ -199,7 +199,7 @@ def build_candidates(
 
 
 def build(reference: Candidate, loaded: LoadedModel, name: str, directory: Path) -> Candidate:
-    """Returns a candidate for a runtime that has predicted one row. `directory` contains the exported ONNX graphs."""
+    """Builds a candidate for a runtime and tests it on one row. `directory` contains the exported ONNX graphs."""
     if name in TORCH:
         predict, megabytes = torch_runtime(loaded, TORCH[name])
     else:

@@ -1,7 +1,7 @@
 """
-Compares the speed, scores and predictions of models, or of the ways to run one model, on the same rows.
+Compares the speed, scores and predictions of models, or of different ways to run one model, on the same rows.
 
-All of them run on the CPU with the same number of threads. For each batch, they run in random order.
+All of them run on the CPU with the same number of threads, in random order for each batch.
 """
 
 import csv
@@ -29,7 +29,7 @@ from .report import CHANGED, NEARLY_SAME, RANDOM, SINGLE, SINGLE_ROWS, SORTED, C
 from .rows import Answers, Cells, QuestionRows, TextRows, WordRows
 from .runtimes import QUESTIONS, RUNTIMES, WORDS
 
-PROBES = 4  # number of batches for choosing the fastest runtime of each of several models
+PROBES = 4  # number of batches for choosing the fastest runtime for each model, if there are several models
 RESULTS = "comparison.json"
 ROWS: dict[str, type[TextRows | WordRows | QuestionRows]] = {WORDS: WordRows, QUESTIONS: QuestionRows}
 
@@ -59,8 +59,8 @@ def compare(  # noqa: PLR0913  the options of the command
     Args:
         models: Directories or Hub ids of models for the same task: classification, regression, embeddings, token
             classification or question answering. Directories can also contain exported graphs.
-        validation_file: File with rows for the task, preferably not used in training. Labels are optional. For token
-            classification, the rows contain lists of words. For question answering, they are in SQuAD's format.
+        validation_file: File with rows for the task, preferably rows not used in training. Labels are optional. For
+            token classification, the rows contain lists of words. For question answering, the file is in SQuAD format.
         text_column_names: Names of the text columns, such as "premise,hypothesis". For token classification, the
             column with the words, "tokens" by default.
         label_column_name: Name of the label column, or names of several label columns separated by commas. The
@@ -88,7 +88,7 @@ def compare(  # noqa: PLR0913  the options of the command
     check_same_task(candidates)
     names = Counter(own[0].name for _, own in loaded)
     for candidate in candidates:
-        candidate.name = candidate.source if names[candidate.name] > 1 else candidate.name  # instead of a duplicate
+        candidate.name = candidate.source if names[candidate.name] > 1 else candidate.name  # avoids duplicates
     length = row_length(max_seq_length, [(model.config, model.tokenizer) for model in candidates])
     columns = Columns(*map(split_names, (text_column_names, label_column_name, id_column_name)))
     rows = ROWS.get(candidates[0].head, TextRows)(Path(validation_file), candidates, columns, skip_bad_rows, length)
@@ -136,8 +136,8 @@ def choose_runtimes(
     Returns the candidates to compare, and notes about skipped runtimes.
 
     The first candidate is the first model in padded float32 PyTorch, or its first graph. If there is a single model,
-    the others are all its other runtimes. If there are several models, the others are the fastest runtime of each
-    model that preserves its predictions. If a directory contains only exported graphs, all of them are candidates.
+    the others are all its other runtimes. If there are several models, the others are, for each model, the fastest
+    runtime that preserves its predictions. If a directory contains only exported graphs, all graphs are candidates.
     """
     first, chosen, notes = models[0][1][0], [], []
     for index, (loaded, candidates) in enumerate(models):
@@ -156,7 +156,7 @@ def choose_runtimes(
 
 @torch.inference_mode()
 def fastest(candidates: list[Candidate], reference: Candidate, batch_size: int) -> Candidate:
-    """Returns the fastest candidate with at least 99.5% of the reference's predictions on a few batches."""
+    """Returns the fastest candidate whose predictions match at least 99.5% of the reference's on a few batches."""
     count = min(len(reference.features), PROBES * batch_size)
     batches = [range(begin, min(begin + batch_size, count)) for begin in range(0, count, batch_size)]
     expected = [reference.timed(batch)[0] for batch in batches]

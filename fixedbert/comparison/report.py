@@ -10,8 +10,8 @@ from .runtimes import GRAPHS, TORCH
 
 RANDOM, SORTED, SINGLE = "random", "sorted", "single"  # batches in random order or sorted by length, and single rows
 SINGLE_ROWS = 64  # number of rows that are timed one at a time
-MIN_ROWS = 32  # for advice
-SAME, NEARLY_SAME = 1.0, 0.995  # fractions of identical predictions for which the fastest runtime is named
+MIN_ROWS = 32  # minimum number of rows for advice
+SAME, NEARLY_SAME = 1.0, 0.995  # minimum fractions of identical predictions for choosing the fastest runtime
 ROUNDING = 1e-4  # numbers and embeddings count as identical if their similarity is above 1 - ROUNDING
 TORCH_CODE = """import fixedbert
 import torch
@@ -44,15 +44,15 @@ class ComparedModel:
     runtime: str
     megabytes: float  # size of the weights or the graph
     rows_per_second: dict[str, float]  # for RANDOM batches, SORTED batches and SINGLE rows
-    speedup: dict[str, float]  # median speedup over the first model, for the same three
+    speedup: dict[str, float]  # median speedup over the first model in each of these three cases
     scores: dict[str, float]  # metrics by name; empty if the rows have no labels
     lost: int | None  # number of items that only the first model predicts correctly; None without labels
     gained: int | None  # number of items that only this model predicts correctly
     truncated: int  # number of rows with more tokens than `max_seq_length`
-    fidelity: Fidelity | None  # fidelity of the predictions to the first model; None for the first model itself
+    fidelity: Fidelity | None  # fidelity to the predictions of the first model; None for the first model itself
 
     def has_same_predictions(self, fraction: float) -> bool:
-        """Returns True if at least this fraction of the predictions is the same as those of the first model."""
+        """Returns True if at least this fraction of the predictions matches those of the first model."""
         if self.fidelity is None:
             return True
         return self.fidelity.similarity >= fraction - (ROUNDING if self.fidelity.agreement is None else 0)
@@ -94,7 +94,7 @@ class Comparison:
         if "lost" in flips:
             notes.append(f"lost, gained: {self.item}s that only the first or only this model predicts correctly")
         if "truncated" in flips:
-            notes.append(f"truncated: rows with more than {self.max_seq_length} tokens, whose end is ignored")
+            notes.append(f"truncated: rows with more than {self.max_seq_length} tokens; the rest is ignored")
         if self.folder and any(model.fidelity and model.fidelity.agreement is not None for model in others):
             notes.append(f"{self.item}s with different predictions: {self.folder}/{CHANGED}")
         header = f"{rows} rows from {self.file} with at most {self.max_seq_length} tokens, on {self.machine}"
@@ -131,7 +131,7 @@ def advice(models: list[ComparedModel], first: Candidate, file: str, longest: in
 
 
 def instructions(runtime: str, model: Candidate, file: str, longest: int) -> str:
-    """Returns the command that writes a model for the runtime, if one is necessary, and Python code that runs it."""
+    """Returns the command that writes a model for the runtime, if necessary, and Python code that runs the model."""
     if runtime in GRAPHS:
         is_onnx, int8 = runtime.startswith("onnx"), " --int8" * runtime.endswith("int8")
         options = int8 if is_onnx else f" --runtime openvino{int8}" + f" --calibration_file {file}" * bool(int8)

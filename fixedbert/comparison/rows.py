@@ -1,4 +1,4 @@
-"""The rows for comparing models: texts, texts split into words, or questions."""
+"""The rows on which models are compared: texts, texts split into words, or questions."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -26,14 +26,14 @@ from ..shrinking.calibration import DOC_STRIDE, lines_of, texts_of
 from ..support.errors import InputError
 from .candidates import TEXTS, Candidate, Features
 
-Cells = list[tuple[str, Sequence]]  # names and values of the columns in the file with different predictions
+Cells = list[tuple[str, Sequence]]  # names and contents of the columns in the list of different predictions
 
 
 @dataclass(frozen=True)
 class Answers:
     """The predictions of a model for items, which are rows, words or questions."""
 
-    outputs: list[Predictions]  # measure the fidelity; empty if the tokens differ from those of the first model
+    outputs: list[Predictions]  # for measuring the fidelity; empty if the tokens differ from those of the first model
     scores: dict[str, float]  # metrics by name; empty without labels
     texts: Sequence[str] = ()  # the labels or the answer for each item; empty for scores and embeddings
     probabilities: Sequence[float] = ()  # the probability of each text
@@ -45,7 +45,7 @@ class Rows(ABC):
     The rows of a file, with or without labels. The constructors read the file.
 
     Attributes:
-        data: A dataset with the column `row`, the position in the file, from 0.
+        data: A dataset whose column `row` contains the position of each row in the file, from 0.
         config: Configuration of the first model, with its label names.
         item: The unit that has a prediction.
     """
@@ -65,7 +65,7 @@ class Rows(ABC):
 
     @abstractmethod
     def features(self, model: Candidate, length: int) -> tuple[list[Features], int]:
-        """Returns the tokens for each row, at most `length`, and the number of rows that are truncated."""
+        """Returns the features of each row, at most `length` tokens long, and the number of truncated rows."""
 
     @abstractmethod
     def answers(self, model: Candidate, models: list[Candidate]) -> Answers:
@@ -73,7 +73,7 @@ class Rows(ABC):
 
     @abstractmethod
     def cells(self, models: list[Candidate]) -> Cells:
-        """Returns columns with the position in the file, ids, text and label of each item."""
+        """Returns columns with the position of each item in the file, and its ids, text and label."""
 
 
 class TextRows(Rows):
@@ -82,7 +82,7 @@ class TextRows(Rows):
     def __init__(self, file: Path, models: list[Candidate], columns: Columns, skip_bad_rows: bool, length: int):
         is_classifier, config = models[0].head == TEXTS, models[0].config
         self.text_columns: tuple[str, ...] = ("text",)
-        self.label_ids: dict[str, int] | None = None  # for each label name, or None without labels
+        self.label_ids: dict[str, int] | None = None  # by label name; None without labels
         if file_format(file) == ".txt":
             data = [{"row": position, "sentence1": text} for position, text in lines_of(file)]
             return super().__init__(datasets.Dataset.from_list(data), models, file, columns.ids)
@@ -102,7 +102,7 @@ class TextRows(Rows):
         rows, self.text_columns = loaded.splits[split], loaded.text_columns
         if split == "validation":
             self.label_ids, _ = align_labels(loaded.labels, config, False, loaded.problem_type)
-        if not is_classifier:  # each text of a pair is a row
+        if not is_classifier:  # each text of a pair becomes a row
             rows = datasets.Dataset.from_list([{"sentence1": text} for texts in texts_of(rows) for text in texts])
         super().__init__(rows, models, file, columns.ids)
 
@@ -145,7 +145,7 @@ class WordRows(Rows):
     """
     Texts split into words, with or without labels, for token classification.
 
-    The items are the words that all models read. Words that truncation removes for one of the models are not compared,
+    The items are the words that all models read. Words that truncation removes for any of the models are not compared,
     and words without a label do not count toward the accuracy.
     """
 
@@ -162,7 +162,7 @@ class WordRows(Rows):
         return [[row] for row in encoded], sum(row["truncated"] for row in encoded)
 
     def first_tokens(self, model: Candidate) -> np.ndarray:
-        """Returns the index (words,) of each word's first token in all rows, or -1 if the word has no tokens."""
+        """Returns the index (words,) of each word's first token among the tokens of all rows, or -1 if it has none."""
         indices, begin = [], 0
         for (row,) in model.features:
             indices += [begin + token if token >= 0 else -1 for token in row["first_tokens"]]
@@ -170,7 +170,7 @@ class WordRows(Rows):
         return np.array(indices)
 
     def read_by_all(self, models: list[Candidate]) -> np.ndarray:
-        """Returns True for each word that has a token in all models (words,)."""
+        """Returns a mask (words,) that is True for each word that has tokens in all models."""
         return np.logical_and.reduce([self.first_tokens(model) >= 0 for model in models])
 
     def answers(self, model, models):
@@ -181,7 +181,7 @@ class WordRows(Rows):
         scores, correct = {}, None
         if "labels" in self.data.column_names:
             labels = np.concatenate(self.data["labels"][:])[read]
-            correct = predicted == labels  # never true without a label, which is -1
+            correct = predicted == labels  # never True for a word without a label, whose label id is -1
             scores = {"accuracy": float(correct[labels >= 0].mean()) if (labels >= 0).any() else 0.0}
         texts = [names[label] for label in predicted]
         return Answers([Predictions(logits, "classes")], scores, texts, probabilities, correct)
@@ -208,7 +208,7 @@ class QuestionRows(Rows):
 
     def __init__(self, file: Path, models: list[Candidate], columns: Columns, skip_bad_rows: bool, length: int):
         if columns.texts or columns.labels or columns.ids:
-            raise InputError(f"{file}: questions have the columns of SQuAD; specify no column names.")
+            raise InputError(f"{file}: files in SQuAD format have fixed column names; do not specify any.")
         rows = load_squad(str(file), version_2_with_negative=True, answered=False, skip_bad_rows=skip_bad_rows)
         for model in models:
             rows = questions_that_fit(rows, str(file), model.tokenizer, length, stride_for(length), skip_bad_rows)
@@ -251,5 +251,5 @@ class QuestionRows(Rows):
 
 
 def stride_for(length: int) -> int:
-    """Returns the overlap of windows of at most `length` tokens, in tokens."""
+    """Returns the number of tokens that consecutive windows of at most `length` tokens share."""
     return min(DOC_STRIDE, length // 2)

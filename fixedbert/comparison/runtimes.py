@@ -37,7 +37,7 @@ class GraphRuntime(NamedTuple):
     load: Callable[[Path], OnnxModel | OpenVinoModel]
 
 
-GRAPHS = {  # the names begin with the package
+GRAPHS = {  # each name begins with the package that runs the graph
     "onnxruntime": GraphRuntime(GRAPH, OnnxModel),
     "onnxruntime-int8": GraphRuntime(QUANTIZED, OnnxModel),
     "openvino": GraphRuntime(OPENVINO, partial(OpenVinoModel, precision="f32")),

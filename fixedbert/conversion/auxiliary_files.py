@@ -1,4 +1,4 @@
-"""Copies the files next to a model's weights: tokenizer, model card metadata and sentence-transformers modules."""
+"""Copies the files stored with a model's weights: tokenizer, model card metadata and sentence-transformers modules."""
 
 import logging
 import shutil
@@ -42,7 +42,7 @@ def copy_auxiliary_files(
     `output` must already contain the new config.json. `do_lower_case` overrides the tokenizer's own setting.
 
     Returns:
-        The name of the source (only the directory name if it is local), and metadata for the new model card.
+        The name of the source (for a local source, its directory name), and metadata for the new model card.
     """
     copy_tokenizer(auxiliary, output, do_lower_case)
     copy_sentence_files(auxiliary, output)
@@ -84,7 +84,7 @@ def card_metadata(source: Path) -> dict[str, Any]:
         with reading(card, "correct the metadata between the --- lines", "cannot read the model card"):
             data = (metadata_load(card) if card.exists() else None) or {}
     except InputError as error:
-        logger.warning("%s The new card will not contain its license, language or datasets.", error)
+        logger.warning("%s The new card will not contain the license, language or datasets.", error)
     metadata: dict[str, Any] = {name: data[name] for name in CARD_FIELDS if data.get(name)}
     if (source / "modules.json").is_file():
         metadata |= {"library_name": "sentence-transformers", "pipeline_tag": "sentence-similarity"}

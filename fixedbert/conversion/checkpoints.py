@@ -20,9 +20,9 @@ from .families import FAMILIES, check_config, fixed_head_config, task_head
 from .growing import Heads, int_or_list, set_heads
 from .weights import load_body, stored_tensors
 
-# Strings in parameter names, and the task head that has these parameters.
+# Maps a part of a parameter name to the task head that has this parameter.
 HEADS_BY_PART = {"seq_relationship": "ForPreTraining", "cls.": "ForMaskedLM", "lm_head": "ForMaskedLM"}
-# Earlier versions of transformers saved the pooler even if the task head does not use it.
+# Earlier versions of transformers saved the pooler even if the task head did not use it.
 POOLER = ("pooler.dense.weight", "pooler.dense.bias")
 
 
@@ -30,9 +30,9 @@ POOLER = ("pooler.dense.weight", "pooler.dense.bias")
 def model_directory(
     model: str | Path | PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None = None
 ) -> Iterator[str]:
-    """Context manager that yields a directory or Hub id. Saves a model in memory to a temporary directory."""
+    """Context manager that yields a directory or Hub id. Saves a model to a temporary directory if it is in memory."""
     if isinstance(model, PreTrainedModel) != (tokenizer is not None):
-        raise InputError("is required for a model in memory, and not allowed for a directory or Hub id.", "tokenizer")
+        raise InputError("is required for a model in memory and not allowed for a directory or Hub id.", "tokenizer")
     if tokenizer is None:
         yield str(model)
         return
@@ -78,11 +78,11 @@ def read_config(source: str | Path, model_type: str | None = None, **options) ->
 
 def load_bert(source: str | Path, architecture: str | None = None, **hub_options) -> PreTrainedModel:
     """
-    Loads a model in one of the supported families, with its task head, from a directory or the Hub.
+    Loads a model of any supported family, with its task head, from a directory or the Hub.
 
     Reads weights from safetensors files or pytorch_model.bin. Returns a BERT with pruned weights as a FixedHeadBert,
-    because transformers 5 cannot represent it. Drops a pooler that the task head does not use, and with `architecture`
-    all tensors that are not parameters of that class. Prints the names of the dropped tensors.
+    because transformers 5 cannot represent it. Drops a pooler that the task head does not use. If `architecture` is
+    passed, drops all tensors that are not parameters of that class. Prints the names of the dropped tensors.
 
     Args:
         architecture: Class to load instead of the one in config.json, such as BertForMaskedLM.
@@ -94,7 +94,7 @@ def load_bert(source: str | Path, architecture: str | None = None, **hub_options
     """
     if any(Path(source).glob("*.index")) or Path(f"{source}.index").is_file():
         raise InputError(
-            f"{source}: TensorFlow checkpoints are not supported; convert it with transformers 4.57, in which "
+            f"{source}: this is a TensorFlow checkpoint; convert it with transformers 4.57, in which "
             "BertForPreTraining.from_pretrained accepts from_tf=True."
         )
     if (Path(source) / "adapter_config.json").exists():  # transformers would load its base model instead
@@ -138,7 +138,7 @@ def pruned_config(config: PreTrainedConfig, tensors: dict[str, Tensor]) -> Fixed
     """
     Returns a FixedHeadBert configuration for a BERT whose saved weights are pruned, or None if they are not.
 
-    `config` holds the sizes before pruning. Both models have the same parameter names.
+    `config` holds the sizes before pruning. BERT and FixedHeadBert have the same parameter names.
     """
     size = config.hidden_size // config.num_attention_heads
     queries = rows_by_layer("attention.self.query", config.hidden_size, config, tensors)
@@ -164,7 +164,7 @@ def rows_by_layer(part: str, default: int, config: PreTrainedConfig, tensors: di
 def load_tensors(
     architecture: str, source: str | Path, config: PreTrainedConfig, **hub_options
 ) -> tuple[PreTrainedModel, list[str]]:
-    """Loads a model and returns it with the names of tensors in the file that are not parameters of the model."""
+    """Returns a loaded model, and the names of tensors in the file that are not parameters of the model."""
     library = modeling_fixed_head_bert if config.model_type == "fixed_head_bert" else transformers
     model_class = getattr(library, architecture)
     model, info = load_body(model_class, source, config, **hub_options)
@@ -175,5 +175,5 @@ def load_tensors(
     for key, actual, expected in sorted(info["mismatched_keys"]):
         raise InputError(f"{source}: {key} has shape {tuple(actual)}, but config.json requires {tuple(expected)}.")
     if missing:
-        raise InputError(f"{source}: weights are missing for {shorten(missing)}; the file is incomplete.")
+        raise InputError(f"{source}: weights are missing for {shorten(missing)}; use a complete checkpoint.")
     return model, sorted(info["unexpected_keys"])

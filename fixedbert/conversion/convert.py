@@ -72,7 +72,7 @@ def convert(  # noqa: PLR0913  one parameter per command-line option
     }
     hub_options = {"revision": revision, "cache_dir": cache_dir, "token": token}
     if bert and unpad_inputs:
-        raise InputError("transformers' BERT cannot skip padding; omit `bert`.", "unpad_inputs")
+        raise InputError("must be omitted with `bert`: transformers' BERT cannot skip padding.", "unpad_inputs")
     if output_dir is None:
         old = model if isinstance(model, PreTrainedModel) else load_bert(model, architecture, **hub_options)
         return set_precision(resize(old, bert, seed, **sizes), unpad_inputs, dtype)
@@ -105,7 +105,7 @@ def resize(model: PreTrainedModel, bert: bool, seed: int, **sizes: Any) -> PreTr
 
 
 def set_precision(model: PreTrainedModel, unpad_inputs: bool, dtype: str | None) -> PreTrainedModel:
-    """Sets, in the model and its config.json, whether it skips padding, and the dtype of its weights."""
+    """Makes the model skip padding if `unpad_inputs`, and converts the weights to `dtype` unless `dtype` is None."""
     if unpad_inputs:
         model.config.unpad_inputs = vars(model.base_model)["unpad_inputs"] = True
     if dtype is not None:

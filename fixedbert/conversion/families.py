@@ -24,7 +24,7 @@ FAMILIES = {
     "fixed_head_bert": "FixedHeadBert",
 }
 ROBERTAS = ("roberta", "xlm-roberta", "camembert")
-# In these models, position ids start at pad_token_id + 1, and the first position embeddings are not used for tokens.
+# In these models, position ids start at pad_token_id + 1, so real tokens do not use the first position embeddings.
 OFFSET_POSITIONS = (
     *ROBERTAS, "data2vec-text", "ibert", "longformer", "luke", "mpnet", "roberta-prelayernorm", "xlm-roberta-xl",
     "xmod",
@@ -64,7 +64,7 @@ BERT_NAMES = (
 )
 
 
-# Fields that fine-tuning adds to a configuration: the text columns, and the scale of the targets of a regression.
+# Configuration fields that fine-tuning adds: text columns, and the mean and standard deviation of regression targets.
 TASK_FIELDS = ("text_column_names", "target_mean", "target_std")
 
 
@@ -95,7 +95,7 @@ def fixed_head_config(config: PreTrainedConfig, architecture: str | None = None)
         architecture: Class name of the model. If it is passed, its task head is also checked.
 
     Raises:
-        InputError: If the model type is not in FAMILIES, the model is quantized, it has relative positions, its width
+        InputError: If the model type is not in FAMILIES, the model is quantized or has relative positions, its width
             is not a multiple of its number of attention heads, or BERT has no equivalent task head.
     """
     if config.model_type not in FAMILIES:
@@ -145,18 +145,18 @@ def check_config(config: PreTrainedConfig):
     has_fixed_size = config.model_type in FAMILIES and config.model_type != "fixed_head_bert"
     if has_fixed_size and config.hidden_size % config.num_attention_heads:
         raise InputError(
-            f"config.json has hidden_size {config.hidden_size}, which is not a multiple of num_attention_heads "
-            f"{config.num_attention_heads}, as {config.model_type} models require; only a fixed_head_bert model with "
-            "an attention_head_size can have this shape."
+            f"config.json has hidden_size {config.hidden_size}, but {config.model_type} models require a multiple of "
+            f"num_attention_heads ({config.num_attention_heads}); only a fixed_head_bert model with an "
+            "attention_head_size can have this shape."
         )
 
 
 def max_tokens(config: PreTrainedConfig) -> int:
     """
-    Returns the maximum number of tokens in a sequence that the position embeddings allow.
+    Returns the maximum sequence length that the position embeddings allow.
 
     Raises:
-        InputError: If the configuration lacks the padding id at which the positions start.
+        InputError: If the configuration lacks the padding id, from which positions are counted.
     """
     if config.model_type not in OFFSET_POSITIONS:
         return config.max_position_embeddings

@@ -2,19 +2,19 @@
 Grows a model without changing its function: more or larger attention heads, and more feed-forward neurons.
 
 "Low-Rank Bottleneck in Multi-head Attention Models" (Bhojanapalli et al., 2020), section 3, shows that standard
-multi-head attention is a special case of attention with a fixed head size of at least d / h. With
-s = sqrt(new head size / old head size), new weights are initialized as follows:
+multi-head attention is a special case of attention with a fixed head size of at least d / h. New weights are
+initialized as follows:
 
                   dimensions added to a head    added heads
     W_q           zero                          random
     W_k, W_v      random                        random
     W_o           zero                          zero
 
-The existing weights of W_q are multiplied by s. The attention scores do not change, because
-they are divided by sqrt(head size) and the new dimensions of W_q are zero. The output does not change, because W_o
-multiplies new dimensions and heads by zero. The zero weights receive a
-gradient in the first training step, and the random weights in the second. New biases are zero. New neurons have random
-input weights and zero output weights.
+The existing weights of W_q are multiplied by sqrt(new head size / old head size). This keeps the attention scores
+unchanged, because they are divided by sqrt(head size) and the new dimensions of W_q are zero. The output does not
+change either, because W_o multiplies new dimensions and heads by zero. The zero weights receive a gradient in the
+first training step, and the random weights in the second. New biases are zero. New neurons have random input weights
+and zero output weights.
 """
 
 import copy
@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 
 LAYER = re.compile(r"(.*encoder\.layer\.)(\d+)(\..*)")
 NEURON_AXIS = {".intermediate.dense.weight": 0, ".intermediate.dense.bias": 0, ".output.dense.weight": 1}
-# For the bias of each output projection, the attribute with the head or neuron count, and the preceding projections.
+# Maps each output projection's bias to the attribute with its head or neuron count, and to the preceding projections.
 PROJECTIONS = {
     ".attention.output.dense.bias": ("head_counts", [f".attention.self.{part}" for part in ("query", "key", "value")]),
     ".output.dense.bias": ("neuron_counts", [".intermediate.dense"]),
@@ -91,11 +91,11 @@ def to_fixed_head_bert(
     Args:
         model: A BERT, RoBERTa, DistilBERT, ELECTRA or FixedHeadBert, with or without a task head.
         num_hidden_layers: New number of layers. New layer i is a copy of layer i * old // new, where old and new are
-            the numbers of layers. A different number changes the function and logs a warning.
+            the numbers of layers. If they differ, the function changes and a warning is logged.
         seed: Seed for the random weights in new heads, dimensions and neurons.
         sizes: `attention_head_size`, `num_attention_heads`, `value_head_size` and `intermediate_size`, each as one
             number or one per layer. The default is the size in `model`, which is also the minimum. If values have the
-            same size as queries and keys, they grow with them.
+            same size as queries and keys, `value_head_size` defaults to `attention_head_size`.
 
     Returns:
         The new model in evaluation mode. It has the same dtype as `model` and shares no memory with it.
@@ -160,7 +160,7 @@ def larger_config(config: FixedHeadBertConfig, **sizes: int | list[int] | None) 
 
 
 def resized(config: FixedHeadBertConfig, **sizes: int | list[int] | None) -> list[tuple[Heads, int]]:
-    """Returns the heads and the number of neurons of each layer. See `to_fixed_head_bert` for `sizes`."""
+    """Returns the new heads and number of neurons in each layer. See `to_fixed_head_bert` for `sizes`."""
     if sizes.get("value_head_size") is None and config.value_head_size is None:
         sizes["value_head_size"] = sizes.get("attention_head_size")
     defaults = {
@@ -180,7 +180,7 @@ def per_layer(value: int | list[int] | None, field: str, default: list[int]) -> 
     values = value if isinstance(value, list) else [value]
     if len(values) not in (1, len(default)):
         raise InputError(
-            f"has {len(values)} values for {len(default)} layers; pass one number, or one per layer.", field
+            f"has {len(values)} numbers for {len(default)} layers; pass one number, or one per layer.", field
         )
     return values * (len(default) // len(values))
 
@@ -209,7 +209,7 @@ def enlarge(
     Returns copies of a model's parameters, enlarged from the sizes in the configuration `old` to those in `new`.
 
     Args:
-        tensors: Parameters by their names in BERT.
+        tensors: Parameters, with BERT's parameter names as keys.
         generator: Random number generator for new weights. If None, all new weights are zero.
     """
     heads = list(zip(heads_of(old), heads_of(new), strict=True))
@@ -231,7 +231,7 @@ def enlarge(
 def with_empty_layers(
     tensors: dict[str, torch.Tensor], old: FixedHeadBertConfig, new: FixedHeadBertConfig
 ) -> dict[str, torch.Tensor]:
-    """Returns `tensors` with empty weights added to layers that have no heads or neurons in `old` but get some."""
+    """Returns `tensors` with empty weights added to layers that have no heads or neurons in `old` but do in `new`."""
     extended = dict(tensors)
     for name, bias in tensors.items():
         if (match := LAYER.fullmatch(name)) is None or match[3] not in PROJECTIONS:

@@ -1,7 +1,7 @@
 """
 Converts a FixedHeadBert to a transformers BERT that computes the same function, for tools that support only BERT.
 
-In a BERT of width D, each layer has n heads of size D / n. A FixedHeadBert is brought into this shape in two steps:
+In a BERT of width D, each layer has n heads of size D / n. A FixedHeadBert is converted to this shape in two steps:
 
 1. Projections shared by all heads (multiple head embeddings) are expanded to one projection per head.
 2. Head dimensions, heads and neurons are added as in growing.py, except that all new weights are zero and remain zero
@@ -36,7 +36,7 @@ def to_bert(model: PreTrainedModel) -> PreTrainedModel:
     """
     config, head = fixed_head_config(model.config), task_head(type(model).__name__, model.config.model_type)
     if config.qk_norm:
-        raise InputError("a model with qk_norm cannot be converted to BERT, which does not normalize queries.")
+        raise InputError("a model with qk_norm cannot be converted to BERT, which normalizes no queries or keys.")
     if config.pooler_hidden_act != "tanh" and any("pooler" in name for name in model.state_dict()):
         raise InputError("pooler_hidden_act must be tanh to convert a model with a pooler to BERT.")
     old, number = heads_of(config), bert_head_count(config)
@@ -57,7 +57,7 @@ def bert_head_count(config: FixedHeadBertConfig) -> int:
     """
     Returns the smallest number of heads that lets a BERT of the same width represent every layer.
 
-    More heads would not change the parameter count, but would need more attention scores.
+    More heads would not change the parameter count, but would compute more attention scores.
 
     Raises:
         InputError: If no BERT of this width has enough heads of sufficient size.

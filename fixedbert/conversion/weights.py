@@ -1,4 +1,4 @@
-"""Loads weights without running code from the checkpoint and checks that no weight of the base model is missing."""
+"""Loads weights without running a checkpoint's code, and checks that no weight of the base model is missing."""
 
 import logging
 import threading
@@ -21,8 +21,8 @@ from ..support.files import read_json_object
 # Weight files, in the order in which transformers searches for them.
 FILES = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
 FLOATS = {torch.float16, torch.bfloat16, torch.float32, torch.float64}  # dtypes of weights that are not quantized
-# transformers replaces PreTrainedModel.tie_weights while it loads a model. Concurrent loads can leave it replaced, and
-# embeddings of models loaded later would not be tied.
+# transformers replaces PreTrainedModel.tie_weights while it loads a model. Concurrent loads could leave it replaced,
+# in which case the embeddings of models loaded later would not be tied.
 LOADING = threading.RLock()
 OPTIONAL = ("pooler", "decoder")  # parts of a base model that some task heads do not use
 
@@ -75,7 +75,7 @@ def report_float32(source: object, model: PreTrainedModel):
 def without_load_report() -> Iterator[None]:
     """Context manager that silences transformers' report about missing and unexpected weights."""
     logger = logging.getLogger(modeling_utils.__name__)
-    logger.disabled = True  # with a higher level, transformers would warn about tensor parallelism
+    logger.disabled = True  # if the level were raised instead, transformers would warn about tensor parallelism
     try:
         yield
     finally:
@@ -105,7 +105,7 @@ def highest_precision(config: PreTrainedConfig, stored: dict[str, Tensor]) -> to
 
 
 def check_base_weights(source: str | Path, model: PreTrainedModel, info: dict):
-    """Raises InputError if weights of the base model are missing, unexpected or have an invalid shape, see `info`."""
+    """Raises InputError if `info` lists missing, unexpected or wrongly shaped weights of the base model."""
     base, prefix = model.base_model, f"{model.base_model_prefix}."
     parts = {name for name, _ in base.named_children()}
 
@@ -117,9 +117,9 @@ def check_base_weights(source: str | Path, model: PreTrainedModel, info: dict):
         return (part in parts or name.startswith(prefix)) and part not in OPTIONAL
 
     if missing := sorted(filter(required, info["missing_keys"])):
-        others = f" and contains {shorten(sorted(info['unexpected_keys']))}" if info["unexpected_keys"] else ""
+        others = f", but the file has {shorten(sorted(info['unexpected_keys']))}" if info["unexpected_keys"] else ""
         raise InputError(
-            f"{source}: weights are missing for {shorten(missing)}; the file is incomplete{others}, or config.json "
+            f"{source}: weights are missing for {shorten(missing)}{others}; the file is incomplete, or config.json "
             "belongs to a different model."
         )
     for name, actual, expected in sorted(info["mismatched_keys"]):

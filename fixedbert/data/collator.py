@@ -14,19 +14,19 @@ class PretrainingCollator:
     """
     Data collator that pads pretraining examples to the longest one in the batch.
 
-    `next_sentence_label` has shape (B,), all other tensors have shape (B, L). Padding has no labels. The batch
-    contains an attention mask, unless the examples contain `position_ids`, which separate the documents in a row. In
-    that case, padding counts as another document, whose position ids begin at 0.
+    `next_sentence_label` has shape (B,), and all other tensors have shape (B, L). Padding has no labels. The batch
+    contains an attention mask unless the examples contain `position_ids`, which separate the documents in a row. In
+    that case, padding is treated as another document, with position ids that start at 0.
 
     Args:
         objective: "mlm+nsp", "mlm" or "clm" for a FixedHeadBert, or None for other models. For a FixedHeadBert, the
-            batch also contains the forward arguments `packed_batch` and `label_indices`, which select the tokens to
-            compute and to predict. Computing them in the model would synchronize the GPU in each step. The attention
-            mask is omitted if the batch contains no padding.
-        row_length: Number of tokens per row, for batches of a fixed shape, which torch.compile requires.
-            `packed_batch` is then omitted, because a compiled graph computes padding, too.
-        row_labels: With `row_length`, the number of entries in `label_indices` per row, at least the maximum number of
-            labels in a row. Unused entries point to a token without a label.
+            batch also contains two forward arguments: `packed_batch` selects the tokens to process, and
+            `label_indices` selects the tokens to predict. Computing the two inside the model would synchronize the GPU
+            in each step. If no token can be skipped, `packed_batch` and the attention mask are omitted.
+        row_length: Length to which all rows are padded, for torch.compile, which requires batches of a fixed shape.
+            With `row_length`, `packed_batch` is omitted because a compiled graph also processes padding.
+        row_labels: With `row_length`, the number of entries per row in `label_indices`. It must be at least the
+            maximum number of labels in a row. Unused entries point to a token without a label.
     """
 
     pad_token_id: int
@@ -53,7 +53,7 @@ class PretrainingCollator:
         return tensors if self.objective is None else self.add_indices(tensors)
 
     def add_indices(self, batch: dict[str, torch.Tensor]) -> dict[str, Any]:
-        """Returns the batch with `label_indices` (tokens to predict) and `packed_batch` (tokens to compute)."""
+        """Returns the batch with `label_indices` (tokens to predict) and `packed_batch` (tokens to process)."""
         added: dict[str, Any] = {}
         has_label = None if self.objective == "clm" else batch["labels"].ne(-100)
         if has_label is not None:

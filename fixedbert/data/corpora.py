@@ -18,8 +18,8 @@ DOCUMENT_BOUNDARIES = {
     "row": "the end of a row (jsonl, csv, parquet, Hub) or of a text file",
     "line": "the end of a line in a text file",
     "blank_line": "a blank line or an empty row",
-    "sentence_lines": "a blank line, and each line is a sentence, as in BERT's own files",
-    "column": "a change in the document column",
+    "sentence_lines": "a blank line (each line is a sentence, as in BERT's own files)",
+    "column": "a new value in the document column",
 }
 MAX_DOCUMENT_SIZE = 2**28  # characters; a larger document indicates that the wrong boundary was chosen
 
@@ -36,13 +36,13 @@ class Corpus:
     boundaries, `prepare_store` splits the text into sentences.
     """
 
-    source: str  # a path or glob pattern, or with `on_hub` a dataset id or "sample" for the built-in text
+    source: str  # a path or glob pattern; with `on_hub`, a dataset id, or "sample" for the built-in text
     on_hub: bool = False
     config_name: str | None = None  # configuration of the Hub dataset
     text_column: str = "text"  # ignored for .txt files
     document_boundary: str = "row"  # a key of DOCUMENT_BOUNDARIES
     document_column: str | None = None  # required for the boundary "column"
-    hub_options: dict[str, Any] = field(default_factory=dict, hash=False)  # `cache_dir` and `token` of load_dataset
+    hub_options: dict[str, Any] = field(default_factory=dict, hash=False)  # `cache_dir` and `token` for load_dataset
 
     def __post_init__(self):
         boundary = self.document_boundary
@@ -52,7 +52,7 @@ class Corpus:
             )
         if (boundary == "column") != (self.document_column is not None):
             raise InputError(
-                f"{self.source}: `document_boundary` column requires `document_column_name` and vice versa."
+                f"{self.source}: `document_boundary` column requires `document_column_name`, and vice versa."
             )
 
     @property
@@ -77,7 +77,7 @@ class CorpusReader:
     Iterable over the documents in a corpus, in the order of its files and rows. It reads one document at a time.
 
     Attributes:
-        size: Number of bytes in all files, or of rows in a Hub dataset or the built-in sample corpus.
+        size: Number of bytes in all files, or number of rows in a Hub dataset or the built-in sample corpus.
         position: Number of bytes or rows read in the current iteration.
     """
 
@@ -145,9 +145,9 @@ class CorpusReader:
 
 def corpus_files(source: str) -> list[Path]:
     """
-    Returns the sorted paths to the files in a source: a file, a directory, or a glob pattern for both.
+    Returns the sorted paths of the files in `source`, which is a file, a directory or a glob pattern for either.
 
-    Directories are searched recursively. Raises InputError if they contain no file in a supported format.
+    Directories are searched recursively for files in a supported format. Raises InputError if no files are found.
     """
     files: set[Path] = set()
     for path in map(Path, [source] if Path(source).exists() else glob.glob(source, recursive=True)):
@@ -167,7 +167,7 @@ def column_options(columns: list[str]) -> dict[str, str]:
 
 def parse_row(values: dict[str, Any], columns: list[str], location: str) -> Row:
     """
-    Returns the text in a row, or "" if it is missing, and the value in the document column.
+    Returns the text in a row ("" if it is missing) and the value in the document column.
 
     Raises InputError if a column does not exist, or if the value in the text column is not text.
     """
@@ -203,7 +203,7 @@ def split_into_documents(rows: Iterable[Row], boundary: str, source: str) -> Ite
             size += len(text)
         if size > MAX_DOCUMENT_SIZE:
             raise InputError(
-                f"{source}: a document exceeds {MAX_DOCUMENT_SIZE >> 20} MiB; set `document_boundary` to line, "
+                f"{source}: a document exceeds {MAX_DOCUMENT_SIZE:,} characters; set `document_boundary` to line, "
                 "blank_line or column."
             )
     if texts:

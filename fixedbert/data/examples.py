@@ -24,7 +24,7 @@ SHUFFLE_ROUNDS = 6  # of the Feistel network in `shuffled`
 
 def split_documents(documents: Documents, held_out: float) -> tuple[np.ndarray, np.ndarray]:
     """
-    Returns the ids of the training documents and of the held-out documents, at least 2 each.
+    Returns the ids of the training documents and of the held-out documents, at least 2 of each.
 
     `held_out` is the fraction of documents to hold out. The split does not depend on the seed. Raises InputError if
     there are fewer than 4 documents.
@@ -43,11 +43,11 @@ class Examples(torch.utils.data.Dataset):
     """
     Base class for map-style datasets of pretraining examples.
 
-    `examples[epoch * len(examples) + index]` returns the example with this index in this epoch.
+    `examples[epoch * len(examples) + index]` returns example number `index` of that epoch.
 
     Each epoch has a plan, an array that specifies which tokens make up each example. The store caches the plans. The
-    length of the dataset is the number of examples in epoch 0. Epochs with more examples drop the last ones, and
-    epochs with fewer examples repeat the first ones.
+    length of the dataset is the number of examples in epoch 0. Later epochs that have more examples drop the last
+    ones, and those that have fewer repeat the first ones.
 
     Args:
         document_ids: Ids of the documents to use, indices into `documents`.
@@ -99,7 +99,7 @@ class Examples(torch.utils.data.Dataset):
         return PLAN_FORMAT, self.kind, self.document_ids_hash, self.seed, self.weights, self.max_seq_length
 
     def make_plan(self, epoch: int) -> Iterator[np.ndarray]:
-        """Yields the plan for an epoch in blocks, (rows, plan_columns)."""
+        """Yields the plan for an epoch in blocks of shape (rows, plan_columns)."""
         raise NotImplementedError
 
     def count_examples(self, plan: np.ndarray) -> int:
@@ -158,7 +158,7 @@ class PackedExamples(Examples):
 
     Args:
         objective: "mlm" to mask tokens, or "clm" to label all tokens except [CLS] for next-token prediction.
-        separate_documents: Adds position ids that restart in each document, so that the model separates documents.
+        separate_documents: Adds position ids that restart in each document, to restrict attention to that document.
     """
 
     kind = "packed"
@@ -174,7 +174,7 @@ class PackedExamples(Examples):
         return super().plan_settings()[:-1]  # the plan does not depend on max_seq_length
 
     def make_plan(self, epoch: int) -> Iterator[np.ndarray]:
-        """Yields one block with each document's id and start, in random order. Its last row is (-1, total length)."""
+        """Yields one block: a row (id, start) per document, in random order, and a last row (-1, total length)."""
         document_ids = np.random.default_rng((self.seed, epoch)).permutation(self.documents_in_epoch(epoch))
         ends = np.cumsum(self.documents.metadata["tokens"][document_ids].astype(np.int64) + 2)
         yield np.stack([np.append(document_ids, -1), np.insert(ends, 0, 0)], axis=1)

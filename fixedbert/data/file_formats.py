@@ -42,7 +42,7 @@ class FileRow(NamedTuple):
 
 @dataclass
 class DataFile:
-    """A data file with the current reading position. Raises InputError if the format is not supported."""
+    """A data file and the current reading position. Raises InputError if its format is not supported."""
 
     path: Path
     columns: list[str] | None = None  # required columns; rows may contain others; None reads all
@@ -85,8 +85,8 @@ def file_format(file: Path) -> str:
 
 def decode_lines(stream: io.BufferedIOBase | BinaryIO, file: Path) -> Iterator[str]:
     """
-    Yields decoded lines without carriage returns before a line feed, and without byte order marks, which concatenated
-    files contain at the start of several lines. Raises InputError if the text is not UTF-8.
+    Yields decoded lines that end with LF instead of CRLF. Removes byte order marks, which can be at the start of any
+    line if files were concatenated. Raises InputError if the text is not UTF-8.
     """
     number = 0
     try:
@@ -110,8 +110,8 @@ def read_separated(file: DataFile) -> Iterator[FileRow]:
     """
     Reads csv or tsv. Missing trailing fields become None.
 
-    In a tsv file, each line is a row. Fields that are enclosed in quotation marks, as csv writers do, are unquoted,
-    and all other quotation marks are part of the text.
+    In a tsv file, each line is a row. Fields that a csv writer has enclosed in quotation marks are unquoted. All other
+    quotation marks are part of the text.
     """
     csv.field_size_limit(MAX_FIELD_SIZE)
     is_tsv = file_format(file.path) == ".tsv"
@@ -156,7 +156,7 @@ def check_unique(names: Iterable[str], location: str):
 
 
 def read_json(file: DataFile) -> Iterator[FileRow]:
-    """Reads one JSON object per line. A .json file may also contain an array of objects."""
+    """Reads one JSON object per line. A .json file may contain an array of objects instead."""
     lines = file.lines()
     first = next(lines, "")
     if file_format(file.path) == ".json" and first.startswith("["):
@@ -177,7 +177,7 @@ def check_object(row: object, location: str) -> dict:
 
 
 def parse_json(text: str, location: str) -> Any:
-    """Parses JSON. Raises InputError with the location if it is invalid, or if a name occurs twice in an object."""
+    """Parses JSON. Raises InputError with the location if the JSON is invalid or a name occurs twice in an object."""
     try:
         return json.loads(text, object_pairs_hook=parse_object)
     except (ValueError, RecursionError) as error:
@@ -185,7 +185,7 @@ def parse_json(text: str, location: str) -> Any:
 
 
 def parse_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Returns an object in JSON. Raises ValueError if a name occurs more than once."""
+    """Converts a parsed JSON object to a dict. Raises ValueError if a name occurs more than once."""
     values = dict(pairs)
     if len(values) < len(pairs):
         raise ValueError(f"the name {Counter(name for name, _ in pairs).most_common(1)[0][0]!r} occurs more than once")
@@ -217,7 +217,7 @@ def check_columns(options: Mapping[str, str], existing: Collection[str], source:
 
 
 def text_problem(value: object, name: str) -> str | None:
-    """Returns a description of why `value` is not valid text, or None if it is valid or missing."""
+    """Returns the reason why `value` is not valid text, or None if `value` is valid or missing."""
     if value is None:
         return None
     if not isinstance(value, str):

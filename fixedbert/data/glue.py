@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 @dataclass(frozen=True)
 class GlueTask:
-    """Names and formats of a GLUE task (Wang et al., 2018): Hub dataset, downloaded files and submission files."""
+    """A GLUE task (Wang et al., 2018) and its format on the Hub, in the downloaded files and in submission files."""
 
     folder: str  # directory name in the download
     texts: tuple[str, ...]  # one or two text columns on the Hub

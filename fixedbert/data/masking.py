@@ -26,12 +26,12 @@ def mask_tokens(
     Args:
         input_ids: Token ids, (L,).
         maskable: Positions that may become targets, (M,).
-        probability: Fraction of the maskable positions that become targets, at least one.
-        inside_word: For whole-word masking, the mask over the vocabulary from `tokens_inside_words`. The targets are
-            then whole words, and the tokens in a word are either all masked, all replaced or all kept.
+        probability: Fraction of the maskable positions that become targets. At least one position does.
+        inside_word: For whole-word masking, the mask (vocab_size,) from `tokens_inside_words`. With it, the targets
+            are whole words, and the tokens of a word are either all masked, all replaced or all kept.
 
     Returns:
-        The masked input (L,), and the labels (L,), which are -100 except at the targets.
+        The masked input (L,) and the labels (L,), which are -100 except at the targets.
     """
     count = target_count(len(maskable), probability)
     labels = np.full_like(input_ids, -100)
@@ -56,7 +56,7 @@ def mask_tokens(
 
 
 def choose_words(lengths: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
-    """Returns a mask (words,) of random words with at most `count` tokens in total, or else of the shortest."""
+    """Returns a mask (words,): random words with at most `count` tokens in total, or the shortest one if none fits."""
     chosen = np.zeros(len(lengths), dtype=bool)
     room = count
     for word in rng.permutation(len(lengths)).tolist():

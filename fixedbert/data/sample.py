@@ -9,9 +9,9 @@ one subject. The two tasks use the same subjects:
 - Sentence pairs in GLUE format: does the predicate apply to the two nouns?
 - Questions in SQuAD 1.1 format: which of the four nouns is the plant?
 
-For each subject, 14 nouns occur in the training rows and the 6 others in the evaluation rows. The subject of those 6
-nouns can only be learned by pretraining on the stories, which contain all nouns. The label of a sentence pair cannot
-be predicted from one of its sentences; a model has to compare both.
+For each subject, 14 nouns occur in the training rows and the 6 others in the evaluation rows. A model can learn the
+subject of those 6 nouns only by pretraining on the stories, which contain all nouns. The label of a sentence pair
+cannot be predicted from one sentence alone; a model has to compare the two.
 """
 
 import ast

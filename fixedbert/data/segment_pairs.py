@@ -43,7 +43,7 @@ def check_labels(labels: np.ndarray):
     fraction = (labels == NOT_NEXT).mean() if len(labels) else 0.5
     if len(labels) >= MIN_CHECKED_PAIRS and abs(fraction - 0.5) > MAX_DEVIATION:
         raise InputError(
-            f"{fraction:.0%} of {len(labels):,} segment pairs have a random second segment instead of about half, "
+            f"{fraction:.0%} of {len(labels):,} segment pairs have a random second segment instead of half of them, "
             "because most documents are too short; set `document_boundary` to get longer documents, or train with "
             "`objective` mlm."
         )
@@ -58,22 +58,22 @@ def plan_pairs(
     first: int = 0,
 ) -> np.ndarray:
     """
-    Divides PLAN_BLOCK documents into segment pairs. The block begins at the index `first` in `document_ids`.
+    Divides a block of PLAN_BLOCK documents into segment pairs, starting at index `first` in `document_ids`.
 
-    Each example takes the next sentences from a document until they contain `max_tokens` tokens, or fewer with
-    probability `short_seq_prob`, but at least two sentences. It divides them into segments A and B at a random
-    sentence boundary. Half of the segments B are replaced by a random segment from a different document; the next
-    example then starts with the replaced sentences.
+    Each example takes the next sentences from a document: at least two, and enough to contain `max_tokens` tokens, or
+    a random smaller number of tokens with probability `short_seq_prob`. The sentences are divided into A and B at a
+    random sentence boundary. In half of the examples, B is replaced by a random segment from a different document, and
+    the next example starts with the replaced sentences.
 
-    Two rules keep the labels balanced in all types of text. Sentences that would fill an entire example are first
-    split into pieces (see `split_long_sentences`). If one sentence is left in a document, it is split into A and B.
+    Two rules keep the labels balanced in any text. Sentences that would fill an entire example are first split into
+    pieces (see `split_long_sentences`). If only one sentence is left in a document, it is split into A and B.
 
     Args:
         document_ids: All documents in the epoch, from which random segments are drawn. A document that occurs twice
             is divided twice.
 
     Returns:
-        One row per pair, int32 (pairs, 7), with the columns PAIR_FIELDS. Starts and ends are token offsets.
+        An int32 array (pairs, 7) with one row per pair and the columns PAIR_FIELDS. Starts and ends are token offsets.
     """
     rng = random.Random(" ".join(map(str, (*seed, first))))
     pairs = []
@@ -104,9 +104,9 @@ def plan_pairs(
 
 def split_long_sentences(ends: np.ndarray, max_tokens: int) -> np.ndarray:
     """
-    Splits sentences with `max_tokens` or more tokens into pieces, as few as possible and of nearly equal length.
+    Splits sentences with `max_tokens` or more tokens into as few pieces as possible, of nearly equal length.
 
-    Takes the end offsets of the sentences, (sentences,), and returns the end offsets of the pieces, (pieces,).
+    Takes the end offsets (sentences,) of the sentences and returns the end offsets (pieces,) of the pieces.
     """
     lengths = np.diff(ends, prepend=0)
     pieces = -(-lengths // (max_tokens - 1))
@@ -142,7 +142,7 @@ def random_segment(ends: np.ndarray, min_tokens: int, max_tokens: int, rng: rand
 
 
 def sentence_at(ends: np.ndarray, index: int, longest: int) -> tuple[int, int, int]:
-    """Returns a sentence's start offset, its length, and the number of parts of at most `longest` tokens in it."""
+    """Returns a sentence's start offset, its length, and the number of pieces of at most `longest` tokens in it."""
     start = int(ends[index - 1]) if index else 0
     length = int(ends[index]) - start
     return start, length, -(-length // longest)

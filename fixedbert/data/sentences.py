@@ -29,8 +29,8 @@ def split_document(text: str, language: str = "en") -> list[str]:
     """
     Splits a text into sentences and returns those that are not blank.
 
-    Sentences never cross the end of a paragraph. By default each line is a paragraph. If the text looks hard-wrapped,
-    a paragraph ends at a blank line or after a short line such as a heading.
+    Sentences never cross the end of a paragraph. Each line is a paragraph unless the text looks hard-wrapped. In a
+    hard-wrapped text, a paragraph ends at a blank line or after a short line such as a heading.
 
     Args:
         language: One of LANGUAGES.
@@ -53,7 +53,7 @@ def is_hard_wrapped(lines: list[str]) -> bool:
 
 
 def separate_short_lines(lines: list[str]) -> str:
-    """Joins hard-wrapped lines. Adds a blank line after each heading, which is a short line outside of a sentence."""
+    """Joins hard-wrapped lines. Adds a blank line after each heading (a short line that is not part of a sentence)."""
     width = min(max(map(len, lines)), MAX_WRAPPED_LINE)
     separated = []
     for line, following in zip(lines, [*lines[1:], ""], strict=True):

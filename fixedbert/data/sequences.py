@@ -11,9 +11,9 @@ from .tokenizers import check_unknown_tokens, encode
 
 def read_sequences(sources: list[str], tokenizer: PreTrainedTokenizerBase, length: int, maximum: int) -> Tensor:
     """
-    Reads text files one line or row at a time and returns token sequences `[CLS] text [SEP]`, int64 (n, length).
+    Reads text files one line or row at a time and returns int64 token sequences (n, length): `[CLS] text [SEP]`.
 
-    A sequence continues across the ends of lines, rows and files. Tokens left over at the end are dropped. Reading
+    A sequence can span several lines, rows and files. Tokens left over at the end are dropped. Reading
     stops after `maximum` sequences. `sources` are paths to files or directories, or glob patterns. Raises InputError
     if too many tokens are unknown.
     """

@@ -48,7 +48,7 @@ FORMAT = 5  # increment it when the same corpora would result in a different sto
 TOKENIZER_FORMAT = 2  # increment it when the same corpora would result in a different tokenizer
 SHARD_CHARACTERS = 4_000_000  # per shard; an interrupted process loses at most one shard
 SHARD_DOCUMENTS = 50_000
-MIN_FILE_AGE = 2  # seconds; a newer file can be modified again without a change of its timestamps
+MIN_FILE_AGE = 2  # seconds; a newer file can be modified again without a change in its timestamps
 PIECE_CHARACTERS = 500_000  # per call of the tokenizer, which needs over 100 bytes of memory per character
 DOCUMENT = np.dtype([("row", "i8"), ("tokens", "i4"), ("sentences", "i4"), ("corpus", "i4")])
 Item = TypeVar("Item")
@@ -61,8 +61,8 @@ class Documents:
     The documents in a prepared store, with random access to their tokens and sentences.
 
     Attributes:
-        metadata: Row in the shards, number of tokens, number of sentences and corpus index for each document,
-            (documents,) of dtype DOCUMENT. A document id is an index into this array.
+        metadata: Array (documents,) of dtype DOCUMENT with the row in the shards, the number of tokens, the number of
+            sentences and the corpus index of each document. A document id is an index into this array.
         description: The content of store.json.
 
     Args:
@@ -105,7 +105,7 @@ class Documents:
         return values[offsets[row] : offsets[row + 1]]
 
     def tokens(self, document: int) -> np.ndarray:
-        """Returns a view of the token ids in a document, (tokens,)."""
+        """Returns a view of the token ids (tokens,) in a document."""
         return self._row(self._input_ids, document)
 
     def sentence_ends(self, document: int) -> np.ndarray:
@@ -159,7 +159,7 @@ def prepare_store(
     """
     Splits the documents in `corpora` into sentences and tokenizes them, or loads the result from the store.
 
-    Only one process prepares a store while the others wait. An interrupted preparation continues with the next call.
+    Only one process prepares a store while the others wait. After an interruption, the next call resumes preparation.
     Documents with the same text as an earlier one are dropped. One process per machine verifies the checksums.
 
     Args:
@@ -203,7 +203,7 @@ def prepare_tokenizer(
     """
     Trains a WordPiece tokenizer on a fraction of the documents, or loads it from the store.
 
-    The store keeps trained tokenizers because training twice on the same texts assigns different ids to the tokens.
+    The store keeps trained tokenizers because training again on the same texts can assign different ids to the tokens.
     Only one process trains a tokenizer while the others wait.
     """
     readers = [CorpusReader(corpus) for corpus in corpora]
@@ -230,7 +230,7 @@ def prepare_tokenizer(
 
 @contextmanager
 def store_lock(path: Path) -> Iterator[None]:
-    """Context manager that locks a file or directory in the store, and converts write errors to InputError."""
+    """Context manager that locks a file or directory in the store and converts write errors to InputError."""
     try:
         with writing(path.parent, "free some space or set `store_dir`, and run the same command again to resume"):
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -338,7 +338,7 @@ def write_shard(
     documents: list[Document],
     corpora: list[int],
 ):
-    """Splits documents into sentences, tokenizes them and writes a shard. `corpora` contains their corpus indices."""
+    """Splits and tokenizes documents and writes a shard. `corpora` contains the corpus index of each document."""
     sentences = [
         split_document(document, language) if isinstance(document, str) else document for document in documents
     ]
@@ -359,10 +359,10 @@ def write_shard(
 
 def tokenize_sentences(documents: list[list[str]], tokenizer: PreTrainedTokenizerBase) -> list[Arrays]:
     """
-    Returns the token ids, (tokens,), and the end offsets of the sentences, (sentences,), for each document.
+    Returns the token ids (tokens,) and the end offsets (sentences,) of the sentences for each document.
 
     The sentences in a document are joined with the separator token and tokenized together; then the separators are
-    removed. The result is the same as tokenizing each sentence separately but takes 25% less time.
+    removed. This gives the same result as tokenizing each sentence separately, and takes 25% less time.
     Reserved tokens that occur in a text are tokenized as ordinary text.
     """
     separator, separator_id = tokenizer.sep_token, tokenizer.sep_token_id
@@ -414,7 +414,7 @@ def save_shard(path: Path, tokens: list[Arrays], hashes: Iterable[int], corpora:
 
 def select_documents(directory: Path, shards: int) -> tuple[np.ndarray, Counter[str]]:
     """
-    Returns the metadata of the documents that are neither empty nor duplicates, (documents,) of dtype DOCUMENT, and
+    Returns the metadata (documents,) of dtype DOCUMENT for the documents that are neither empty nor duplicates, and
     the sums of the counts in all shards.
     """
     counts: Counter[str] = Counter()

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import datasets
 
 MAX_WORD_LENGTH = 100  # characters; WordPiece maps longer words to [UNK]
-MAX_UNREACHABLE = 0.05  # maximum fraction of unreachable tokens in a vocabulary; in BERT's it is below 0.001
+MAX_UNREACHABLE = 0.05  # maximum fraction of unreachable tokens in a vocabulary; BERT's has less than 0.001
 # With BERT's vocabulary, at most 0.02% of the tokens in English text are unknown. If the text is not lowercased, 10%
 # are unknown in novels and 17% in news. In Thai text or DNA sequences, nearly all tokens are unknown.
 MAX_UNKNOWN = 0.08  # maximum fraction of unknown tokens
@@ -41,8 +41,8 @@ def load_tokenizer(name_or_path: str | None, do_lower_case: bool | None = None, 
         options: Passed to `from_pretrained`.
 
     Raises:
-        InputError: If no tokenizer can be loaded, if it has no fast implementation, if it lacks one of BERT's special
-            tokens, or if its normalizer does not match `do_lower_case` or the vocabulary.
+        InputError: If no tokenizer can be loaded, or if the tokenizer has no fast implementation, lacks one of BERT's
+            special tokens, or has a normalizer that does not match `do_lower_case` or the vocabulary.
     """
     if name_or_path is None:
         raise InputError("no tokenizer specified; set `tokenizer_name` to a directory, a Hub id or a vocab.txt file.")
@@ -61,7 +61,7 @@ def load_tokenizer(name_or_path: str | None, do_lower_case: bool | None = None, 
             tokenizer = AutoTokenizer.from_pretrained(name_or_path, **{"trust_remote_code": False} | options)
         # If there are no tokenizer files, transformers 5 returns a tokenizer that contains only special tokens.
         if len(tokenizer) <= len(tokenizer.all_special_tokens):
-            raise InputError(f"{name_or_path}: tokenizer not found; save it there with `save_pretrained`.")
+            raise InputError(f"{name_or_path}: tokenizer not found; save it there with save_pretrained.")
     if not tokenizer.is_fast:
         raise InputError(
             f"{name_or_path}: {type(tokenizer).__name__} is not supported because it has no fast implementation; use "
@@ -76,10 +76,10 @@ def load_tokenizer(name_or_path: str | None, do_lower_case: bool | None = None, 
 
 def check_case(name: str, tokenizer: PreTrainedTokenizerBase, do_lower_case: bool | None):
     """
-    Checks the tokenizer's normalizer. Lowercasing makes tokens that contain uppercase letters unreachable.
+    Checks that the tokenizer's normalizer matches `do_lower_case` or the vocabulary.
 
     Raises InputError if the tokenizer ignores `do_lower_case`, or if `do_lower_case` is None and more than
-    MAX_UNREACHABLE of the tokens in a WordPiece vocabulary are unreachable.
+    MAX_UNREACHABLE of the tokens in a WordPiece vocabulary are unreachable, such as "Paris" if text is lowercased.
     """
     backend = tokenizer.backend_tokenizer
     normalize = backend.normalizer.normalize_str if backend.normalizer else str
@@ -129,8 +129,8 @@ def check_same_vocabulary(tokenizer: PreTrainedTokenizerBase, name: str | None, 
 
 def encode(tokenizer: PreTrainedTokenizerBase, *texts: str | list[str], **options) -> BatchEncoding:
     """
-    Tokenizes texts or text pairs. The tokens in `reserved_tokens` that occur in a text, such as "[SEP]", are tokenized
-    as ordinary text. All other special and added tokens remain single tokens.
+    Tokenizes texts or text pairs. Reserved tokens in a text, such as "[SEP]", are tokenized as ordinary text (see
+    `reserved_tokens`). All other special and added tokens remain single tokens.
 
     Args:
         options: Passed to the tokenizer.
@@ -148,8 +148,8 @@ def reserved_tokens(tokenizer: PreTrainedTokenizerBase) -> set[str]:
 def tokenizer_for_texts(tokenizer: PreTrainedTokenizerBase, size: int) -> PreTrainedTokenizerBase:
     """
     Returns a copy of the tokenizer in which only the reserved tokens are special, because `split_special_tokens`
-    splits all special tokens. Returns the tokenizer itself if all its special tokens are reserved. `size` is its
-    length, for the cache.
+    splits all special tokens. Returns the tokenizer itself if all its special tokens are reserved. `size` is the
+    tokenizer's length, which is used only as part of the cache key.
     """
     reserved, state = reserved_tokens(tokenizer), json.loads(tokenizer.backend_tokenizer.to_str())
     others = [token for token in state["added_tokens"] if token["special"] and token["content"] not in reserved]
@@ -188,8 +188,8 @@ def train_tokenizer(texts: Callable[[], Iterator[str]], vocab_size: int, do_lowe
     """
     Trains a BERT WordPiece tokenizer with at most `vocab_size` tokens.
 
-    `texts` returns a new iterator over the texts on each call. Raises InputError if they contain no words of at most
-    MAX_WORD_LENGTH characters.
+    `texts` returns a new iterator over the texts on each call. Raises InputError if the texts contain no words of at
+    most MAX_WORD_LENGTH characters.
     """
     untrained = BertTokenizer(do_lower_case=do_lower_case)
     drop_long_words = long_word_filter(untrained)

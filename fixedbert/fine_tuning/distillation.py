@@ -37,16 +37,16 @@ class Predictions:
     """
     The parameters of n independent distributions that a model predicts for a batch.
 
-    `values` (n, C) are class logits if `kind` is "classes", and logits of independent labels if it is "labels".
-    Otherwise, each row is the mean of a normal distribution with variance 1: "numbers" (scores), or vectors with norm
-    1, which are "embeddings" of texts or "states" of tokens.
+    `values` (n, C) are class logits if `kind` is "classes", and logits of independent labels if it is "labels". For
+    other kinds, each row is the mean of a normal distribution with variance 1. These kinds are "numbers" (scores),
+    "embeddings" of texts, and "states" of tokens. Embeddings and states are vectors with norm 1.
     """
 
     values: Tensor
     kind: str
 
     def kl_divergence(self, other: "Predictions", temperature: float = 1.0) -> Tensor:
-        """Returns KL(self || other) in nats, summed over all predictions, after dividing both by `temperature`."""
+        """Returns KL(self || other) in nats, summed over predictions, after dividing the values by `temperature`."""
         lowest = torch.finfo(torch.float32).min  # masked logits divided by a low temperature become -inf, and then NaN
         p, q = ((x.values.float() / temperature).clamp(min=lowest) for x in (self, other))
         if self.kind == "classes":
@@ -89,7 +89,7 @@ class Teacher:
         """
         Returns the distillation loss for the inputs and outputs of a student.
 
-        For regression, the loss is the mean squared error. For several labels per text, it is the average over labels.
+        For regression, the loss is the mean squared error. If texts can have several labels, it is averaged over them.
         """
         with torch.no_grad():
             targets = self.model(**{name: inputs[name] for name in self.input_names})
@@ -128,14 +128,14 @@ def load_teacher(
         config_name=None,
         config_overrides=None,
         model_revision="main",
-        ignore_mismatched_sizes=True,  # load_model reports mismatched weights as missing
+        ignore_mismatched_sizes=True,  # makes load_model report mismatched weights as missing
     )
     try:
         config = load_config(arguments)
         check_length(max_seq_length, config)
         own = load_tokenizer(name, model_args.do_lower_case, **arguments.hub_options())
         if tokenizer_state(own) != tokenizer_state(tokenizer):
-            raise InputError(f"{name}: teacher and student need the same tokenizer.")
+            raise InputError(f"{name}: its tokenizer differs from the student's; use a model with the same tokenizer.")
         model = load_model(auto_class, arguments, config, tokenizer, train=False)
         labels = match_labels(name, config, student) if auto_class is AutoModelForSequenceClassification else None
     except InputError as error:
@@ -187,7 +187,7 @@ def distillation_arguments(output_dir: str | Path, steps: int, learning_rate: fl
 
 
 class SaveFirstStep(TrainerCallback):
-    """Callback that saves a checkpoint after the first step, so that an early interruption keeps the pruned model."""
+    """Callback that saves a checkpoint after the first step, so the pruned model survives an early interruption."""
 
     def on_step_end(self, args, state, control, **kwargs):
         control.should_save = control.should_save or state.global_step == 1
@@ -201,7 +201,7 @@ class DistillationTrainer(CommonTrainer):
     relative squared error of the attention outputs. Both errors are averaged over layers.
 
     Args:
-        original: A model with the same width and number of layers.
+        original: The model to match. It has the same width and number of layers as `model`.
         predict: Function that returns the predictions of a model for a batch.
     """
 

@@ -12,7 +12,7 @@ from datasets.fingerprint import Hasher
 from ..support.errors import InputError
 from .labels import MAX_CHARACTERS, shorten
 
-FORMAT = 7  # part of the cache key; increase it when the same rows produce different features
+FORMAT = 7  # part of the cache key; increase it if changed code produces different features from the same rows
 SAMPLE_SEED = 42  # for `max_*_samples` and `validation_split_percentage`, unless `data_seed` is set
 
 
@@ -40,7 +40,7 @@ def make_features(
     """
     Tokenizes rows, and caches the features under a hash of the rows, the function and its settings.
 
-    `function` takes a batch of rows, their indices, and `settings` as keyword arguments, and returns feature columns.
+    `function` takes a batch of rows, their indices and the keyword arguments `settings`, and returns feature columns.
     """
     fingerprint = Hasher.hash((FORMAT, rows._fingerprint, function, settings))
     directory = Path(datasets.config.HF_DATASETS_CACHE, "fixedbert")

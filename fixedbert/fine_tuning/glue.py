@@ -45,7 +45,7 @@ class GlueDataArguments(FineTuningDataArguments):
         "The column with labels, lists of labels, or scores. Several columns, separated by commas, contain 0 or 1 for "
         "each label, or the scores for each target.",
     )
-    id_column_name: str | None = option(None, "Columns of the test file that identify the rows, for predictions.csv.")
+    id_column_name: str | None = option(None, "Columns that identify the test rows, to be copied to predictions.csv.")
     do_regression: bool | None = option(None, "Whether the labels are scores. By default, floats are scores.")
     validation_split_percentage: int | None = option(None, "Percentage of the training data to use for validation.")
     validation_split_name: str = option("validation", "Name of the validation split of a dataset on the Hub.")
@@ -97,7 +97,7 @@ def load_texts(
     """
     Loads the splits in `kinds` ("train", "validation", "test") from a GLUE task, a dataset on the Hub or files.
 
-    `seed` draws the rows for `max_*_samples`. `expected_columns` are the text columns that the model was trained on.
+    `seed` determines the rows for `max_*_samples`. `expected_columns` are the text columns the model was trained on.
     """
     options: dict[str, Any] = {"max_samples": {kind: arguments.max_samples(kind) for kind in kinds}, "seed": seed}
     if task:
@@ -207,7 +207,7 @@ class TextClassification(FineTuningTask):
         return result
 
     def fit_scale(self, targets: np.ndarray, config: PreTrainedConfig):
-        """Chooses the scale of targets (rows, outputs) for a new head, or replaces a head with a different scale."""
+        """Chooses the scale of `targets` (rows, outputs) for a new head. Replaces a head that has another scale."""
         is_new = self.new_head or not any("SequenceClass" in name for name in config.architectures or ())
         if is_new or not is_unit_scale(scale(targets, config)):
             if not is_new:
@@ -254,7 +254,7 @@ class TextClassification(FineTuningTask):
 
 
 def split_names(names: str | None) -> tuple[str, ...]:
-    """Returns column names that are separated by commas."""
+    """Returns the column names in a comma-separated string."""
     return tuple(names.split(",")) if names else ()
 
 

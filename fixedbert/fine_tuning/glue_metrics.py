@@ -71,10 +71,10 @@ class GlueEvaluation:
     Args:
         task: The GLUE task, or None for other data.
         config: Configuration of the model, with the label names in the order of its logits.
-        threshold: For several labels per text, all labels with at least this probability are predicted.
+        threshold: If texts can have several labels, those with at least this probability are predicted.
 
     Attributes:
-        class_names: names of the labels or targets. Empty for regression with a single target.
+        class_names: Names of the labels or targets. Empty for regression with a single target.
         metric_names: Names of the metrics that an evaluation returns.
     """
 
@@ -95,7 +95,7 @@ class GlueEvaluation:
         Returns the predictions and the probabilities (examples, labels) for the logits (examples, outputs).
 
         Predictions are label ids or scores (examples,), or multi-hot labels or scores (examples, outputs). For
-        regression, the probabilities are None. `output` can also be a tuple of outputs that begins with the logits.
+        regression, the probabilities are None. `output` is the logits, or a tuple of outputs that begins with them.
         """
         logits = output[0] if isinstance(output, tuple) else output
         if self.problem_type == REGRESSION:
@@ -118,8 +118,8 @@ class GlueEvaluation:
         """
         Returns the metrics.
 
-        With several targets, they are averages over the targets, and there is a correlation for each target, such as
-        pearson_price. The average precision, for several labels per text, is an average over the labels that occur.
+        With several targets, the metrics are averages over the targets, and each target also has its own correlation,
+        such as pearson_price. For several labels per text, the average precision is averaged over those that occur.
 
         Args:
             predictions, labels: Label ids or scores (examples,), or multi-hot labels or scores (examples, outputs).

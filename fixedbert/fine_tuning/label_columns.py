@@ -38,15 +38,15 @@ class LabelFormat:
         cls, rows: Collection[tuple], columns: tuple[str, ...], do_regression: bool | None, source: str
     ) -> "LabelFormat":
         """
-        Returns the format for the values in the label columns of all `rows`.
+        Infers the format from the values in the label columns of all `rows`.
 
         A single column contains one label, a list of labels, or a score for each text. Several columns contain either
         0 or 1 for each label, or scores. By default, floats are scores, as in transformers' run_glue.py. Raises
-        InputError, with the name of the `source`, if the values are ambiguous.
+        InputError, which names the `source`, if the values are ambiguous.
         """
         values = [value for row in rows for value in row if not is_missing(value)]
         strings = {str(value) for value in values if not isinstance(value, list)}
-        # Floats, as pandas would parse them: numbers of which some have a decimal point or an exponent.
+        # Floats, as pandas would parse them: all are numbers, and at least one has a decimal point or an exponent.
         are_floats = all(math.isfinite(as_float(text)) for text in strings) and any({*".eE"} & {*t} for t in strings)
         scores = do_regression or (do_regression is None and are_floats)
         if len(columns) > 1:
@@ -72,7 +72,7 @@ class LabelFormat:
         return cls(MULTI if lists else SINGLE, {name: name for name in names})
 
     def parse(self, values: Sequence) -> str | float | list:
-        """Returns a row's label, label names, score or scores. Raises ValueError if a label column is invalid."""
+        """Returns a row's label, label names, score or scores. Raises ValueError if a value is invalid."""
         if any(is_missing(value) for value in values):
             raise ValueError("the label is missing")
         is_list = isinstance(values[0], list)
@@ -81,7 +81,7 @@ class LabelFormat:
             if not all(map(math.isfinite, scores)):
                 raise ValueError(f"the label {', '.join(map(str, values))!r} is not a finite number")
             if len(scores) != max(1, len(self.names)):
-                raise ValueError(f"{len(scores)} scores instead of {len(self.names)}")
+                raise ValueError(f"the row has {len(scores)} instead of {max(1, len(self.names))} scores")
             return scores if self.names else scores[0]
         if self.problem_type == SINGLE:
             return self.name_of(values[0])
@@ -89,12 +89,12 @@ class LabelFormat:
             names = [self.name_of(value) for value in values[0]]
             if len({*names}) < len(names):
                 raise ValueError(
-                    "a label occurs twice in the list; if its values are 0 and 1, use a column for each label"
+                    "a label occurs twice in the list; if the list consists of 0s and 1s, use a column for each label"
                 )
             return names
         flags = [flag_of(value) for value in values]
         if len(values) != len(self.names) or not {*flags} <= {0, 1}:
-            raise ValueError(f"the labels {', '.join(map(str, values))!r} are not 0 or 1")
+            raise ValueError(f"the labels {', '.join(map(str, values))!r} are not all 0 or 1")
         return [name for name, flag in zip(self.names, flags, strict=True) if flag]
 
     def name_of(self, value: object) -> str:
@@ -114,7 +114,7 @@ class LabelFormat:
     def report(self, source: str, labels: Sequence, split: str):
         """Prints how many rows have each label. Raises InputError if the "train" split has fewer than two labels."""
         if self.problem_type == REGRESSION:
-            return PartialState().print(f"{source}: {len(labels):,} rows with scores (a regression)")
+            return PartialState().print(f"{source}: {len(labels):,} rows with scores (regression)")
         counts = Counter(chain(*labels) if self.problem_type == MULTI else labels)
         names = dict.fromkeys(self.names.values())
         if split == "train" and len(names if self.problem_type == MULTI else counts) < 2:  # MULTI: a row can have none
@@ -126,14 +126,14 @@ class LabelFormat:
 
 
 def check_label_names(names: list[str], rows: int, source: str):
-    """Raises InputError if the strings in a label column are not the names of classes, or are spelled differently."""
+    """Raises InputError if the strings in a label column are not class names, or if a class has several spellings."""
     forms: dict[object, str] = {}
     for name in names:
         form = " ".join("".join(c for c in unicodedata.normalize("NFKC", name) if c.isprintable()).casefold().split())
         same = forms.setdefault(form if math.isnan(as_float(form)) else as_float(form), name)
         if same != name:
             raise InputError(
-                f"{source}: the labels {same!r} and {name!r} differ only in spelling; write them in the same way, or "
+                f"{source}: the labels {same!r} and {name!r} differ only in spelling; spell them the same way, or "
                 "rename one of them if they are different classes."
             )
         parts = [part.strip() for part in re.split(r"[;|,/]", name)]
@@ -162,7 +162,7 @@ def is_placeholder(value: object) -> bool:
 
 
 def flag_of(value: object) -> float:
-    """Returns a 0/1 flag, which pandas may have written as 1.0 or True, or another number, or NaN for other text."""
+    """Returns a flag as 0.0 or 1.0, even if pandas wrote it as True. Returns other numbers, and NaN for other text."""
     return {"true": 1.0, "false": 0.0}.get(str(value).strip().lower(), as_float(value))
 
 
@@ -208,7 +208,7 @@ def read_class_weights(text: str, labels: np.ndarray, config: PreTrainedConfig) 
     Returns the weight of each class and prints the weights.
 
     `text` is "balanced", or one number per class, separated by commas. Balanced weights are inversely proportional to
-    the number of rows with each class, and their average over the rows is 1, as in scikit-learn. `labels` (rows,) are
+    the number of rows in each class, and their average over the rows is 1, as in scikit-learn. `labels` (rows,) are
     the label ids in the training data, and `config` contains the names of the classes.
 
     Raises InputError if the model does not predict one label per text, or the weights are invalid.

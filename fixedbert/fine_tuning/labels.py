@@ -22,12 +22,12 @@ def align_labels(
     names: list[str] | None, config: PreTrainedConfig, train: bool, problem_type: str | None = None
 ) -> tuple[dict[str, int], bool]:
     """
-    Matches the labels in a dataset with the labels of a model by name. Also writes them to the model's `config`.
+    Matches the labels in a dataset with a model's labels by name. Also writes the label names to the model's `config`.
 
     Args:
-        names: Label names in the dataset. For regression, names of the targets, or an empty list for a single one.
+        names: Label names in the dataset. For regression, names of the targets, or an empty list for a single target.
             None if the dataset has no labels.
-        train: True if the model will be trained, so that its head can be replaced. Otherwise, different labels raise
+        train: True if the model will be trained, so its head can be replaced. If False, different labels raise
             InputError.
         problem_type: The dataset's problem type. By default, this is regression if `names` is empty.
 
@@ -78,8 +78,8 @@ def check_label_ids(config: PreTrainedConfig):
     names, ids = default_names(config), config.label2id or {}
     if {*names} == {*ids} and any(int(ids[name]) != number for number, name in enumerate(names)):
         raise InputError(
-            f"id2label and label2id in the model's config.json assign different ids to {shorten(names)}; correct one "
-            "of them."
+            f"id2label and label2id in the model's config.json assign different ids to {shorten(names)}; correct "
+            "one of these two fields."
         )
 
 
@@ -91,7 +91,7 @@ def describe(names: list[str], problem_type: str) -> str:
 
 def assume_order(names: list[str], known: list[str]) -> dict[str, int]:
     """
-    Returns a label id for each name in the data, for a model without label names, and prints them.
+    Returns a label id for each name in the data, if the model has no label names, and prints the ids.
 
     If all names are numbers, they are the ids. Otherwise, the ids follow the order of the names.
     """
@@ -120,7 +120,7 @@ def default_names(config: PreTrainedConfig) -> list[str]:
 
 def match_names(names: list[str], known: list[str]) -> list[int] | None:
     """
-    Returns the index of each name in `known`, or None if one is missing.
+    Returns each name's index in `known`, or None if a name is missing.
 
     Differences in case, and in the spaces, hyphens or underscores between words, are ignored unless all names match
     exactly.
@@ -133,7 +133,7 @@ def match_names(names: list[str], known: list[str]) -> list[int] | None:
 
 
 def shorten(names: Iterable[str], separator: str = ", ") -> str:
-    """Joins names for a message, which lists the first ones and the number of remaining names."""
+    """Joins names for a message. If there are many, lists the first ones and the number of the others."""
     names = [name[:MAX_CHARACTERS] for name in names]
     more = [f"and {len(names) - MAX_LISTED:,} more"] if len(names) > MAX_LISTED else []
     return separator.join([*names[:MAX_LISTED], *more])

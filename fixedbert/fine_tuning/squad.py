@@ -64,9 +64,7 @@ class QuestionAnswering(FineTuningTask):
     def __init__(self, name: str | None, config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase, arguments: Any):
         model_args, data_args, training_args = arguments
         if data_args.null_score_diff_threshold == "best" and not training_args.do_eval:
-            raise InputError(
-                '"best" can only be chosen on validation questions; set `do_eval`.', "null_score_diff_threshold"
-            )
+            raise InputError('"best" requires validation questions; set `do_eval`.', "null_score_diff_threshold")
         self.features, self.evaluations = {}, {}
         examples: dict[str, datasets.Dataset] = {}
         size = data_args.max_seq_length, data_args.doc_stride
@@ -90,7 +88,7 @@ class QuestionAnswering(FineTuningTask):
             warn_of_overlap("validation", examples.get("train"), examples["validation"], ("question", "context"))
         self.evaluated = {kind: rows for kind, rows in self.features.items() if kind == "validation"}
         self.compute_metrics, self.trainer_options = self.evaluations.get("validation"), {}
-        answers = getattr(self.compute_metrics, "answers", {"": []})  # the metrics depend on which questions have any
+        answers = getattr(self.compute_metrics, "answers", {"": []})  # they determine which metrics exist
         scores = squad_v2_scores({}, answers, {}) if data_args.version_2_with_negative else squad_scores({}, answers)
         self.metric_names = ["loss", *(name for name in scores if not name.endswith(("total", "thresh")))]
 

@@ -18,10 +18,10 @@ class AnswerArguments:
     version_2_with_negative: bool = option(False, "Accept questions without an answer, as in SQuAD 2.0.")
     null_score_diff_threshold: str = option(
         "0.0",
-        "Predict no answer if the score of [CLS] exceeds the score of the best answer by more than this. best: choose "
-        "the threshold that maximizes F1.",
+        "Predict no answer if the score of [CLS] exceeds the score of the best answer by more than this threshold. "
+        "best: choose the threshold that maximizes F1.",
     )
-    n_best_size: int = option(20, "Number of starts and ends per window, and of answers kept per question.")
+    n_best_size: int = option(20, "Number of starts and ends considered per window, and of answers kept per question.")
     max_answer_length: int = option(30, "Maximum answer length in tokens.")
 
 
@@ -30,8 +30,8 @@ class SquadEvaluation:
     Converts the logits for all windows into answers, as run_qa.py does, and computes the metrics.
 
     Instances can be passed to Trainer as `compute_metrics`. The score of a span is the sum of its two logits. The
-    score of [CLS] is its minimum over all windows. `rows` come from `question_rows`, and `windows`, in any order, from
-    `squad_windows`. The attributes contain the results of the last evaluation, for each question id.
+    score of [CLS] is the minimum over all windows of a question. `rows` come from `question_rows`, and `windows`, in
+    any order, from `squad_windows`. The attributes contain the results of the last evaluation, for each question id.
     """
 
     def __init__(self, rows: datasets.Dataset, windows: datasets.Dataset, arguments: AnswerArguments):
@@ -87,7 +87,7 @@ class SquadEvaluation:
         return texts
 
     def spans(self, window: int, start_logits: np.ndarray, end_logits: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Returns the start and end characters and logits of the best spans in a window, (spans,) each."""
+        """Returns the start characters, end characters, start logits and end logits (spans,) of the best spans."""
         size = self.lengths[window]
         offsets = self.offsets[self.ends[window] : self.ends[window + 1]].reshape(size, 2)
         starts, ends = (

@@ -34,8 +34,8 @@ def without_punctuation(text: str) -> str:
 
 def normalize_both(prediction: str, answer: str) -> tuple[str, str]:
     """
-    Normalizes both texts with the same rules. Those for languages without spaces apply if the answer, or a prediction
-    that is a single word, is in such a language.
+    Normalizes both texts with the same rules. The rules for languages without spaces apply if the answer, or a
+    prediction that is a single word, is in such a language.
     """
     text = answer if " " in prediction else prediction + answer
     without_spaces = WITHOUT_SPACES.search(text) is not None
@@ -103,8 +103,8 @@ def squad_v2_scores(
     There are separate scores for questions with an answer (`HasAns_`) and without one (`NoAns_`). A question without a
     prediction scores 0, whereas the official script ignores it. An empty prediction means "no answer".
 
-    `null_scores` are the scores of "no answer". Where they exceed `threshold`, the prediction is "no answer". The
-    results then also contain the best scores that any threshold achieves, and these thresholds (`best_..._thresh`).
+    `null_scores` are the scores of "no answer", which is the prediction where they exceed `threshold`. If they are
+    given, the results also contain the best scores that a threshold achieves, and the thresholds (`best_..._thresh`).
     """
     golds = {name: [text for text in texts if normalize_answer(text)] or [""] for name, texts in answers.items()}
     has_answer = np.array([texts != [""] for texts in golds.values()])

@@ -42,8 +42,8 @@ def question_rows(
     """
     Validates the questions in the file or dataset `name` and returns a dataset with the columns in FEATURES.
 
-    Questions without an answer are valid with `version_2_with_negative`, as in SQuAD 2.0, and in test data, which is
-    not `answered`. Invalid questions raise InputError, or are printed with `skip_bad_rows`.
+    Questions without an answer are valid if `version_2_with_negative` is True, as in SQuAD 2.0, or if `answered` is
+    False, as in test data. Invalid questions raise InputError, or are printed and skipped with `skip_bad_rows`.
     """
     rows: dict[str, dict] = {}
     bad_rows: dict[str, str] = {}
@@ -114,7 +114,7 @@ def questions_that_fit(
 ) -> datasets.Dataset:
     """
     Returns the questions that leave room for more than `doc_stride` context tokens. Longer questions raise InputError,
-    or are printed with `skip_bad_rows`.
+    or are printed and skipped with `skip_bad_rows`.
     """
     encoded = encode(tokenizer, rows["question"][:], add_special_tokens=False, return_attention_mask=False)
     room = max_seq_length - tokenizer.num_special_tokens_to_add(pair=True) - doc_stride

@@ -21,8 +21,8 @@ def squad_windows(
     """
     Splits each context into overlapping windows: [CLS] question [SEP] part of the context [SEP].
 
-    The columns `start_positions` and `end_positions` contain the indices of the first and last token of an answer.
-    This is the first answer that lies entirely in the window. Without such an answer, both are 0, the index of [CLS].
+    The columns `start_positions` and `end_positions` contain the indices of the first and last token of the first
+    answer that lies entirely in the window. If there is no such answer, both are 0, the index of [CLS].
 
     Windows for evaluation have two more columns. `question` is the index of the row. For each of the L tokens,
     `offsets` (2L) contains the first character and the end character, or -1 if the token is not in the context.
@@ -90,7 +90,7 @@ def make_windows(
 
 def answer_characters(offsets: np.ndarray, answers: dict[str, list]) -> list[tuple[int, int]]:
     """
-    Returns the first and end character of each answer, expanded to complete tokens with `offsets` (tokens, 2).
+    Returns the first and end character of each answer, expanded to whole tokens according to `offsets` (tokens, 2).
 
     Answers without a token are omitted.
     """

@@ -187,7 +187,7 @@ def summarize(directory: Path, runs: list[PlannedRun]):
 
 
 def summary_of(task: str | None, settings: tuple[tuple[str, float], ...], results: dict[PlannedRun, dict]) -> Summary:
-    """Returns the summary for one task and one combination of settings. Omits metrics that are NaN for a seed."""
+    """Returns the summary for one task and one combination of settings. Omits metrics that are NaN for any seed."""
     seeds = [result for run, result in results.items() if (run.task, run.settings) == (task, settings)]
     reported = [name for name in seeds[0] if is_metric(name) and all(seed[name] is not None for seed in seeds)]
     main = [name for name in (f"eval_{metric}" for metric in MAIN_METRICS) if name in reported][:1]

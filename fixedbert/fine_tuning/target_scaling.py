@@ -16,15 +16,15 @@ def is_unit_scale(targets: np.ndarray) -> bool:
 
 
 def moments(targets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the mean and standard deviation of each target, (outputs,). For constant targets, the latter is 1."""
+    """Returns the means and standard deviations (outputs,) of the targets. For constant targets, the latter are 1."""
     std = targets.std(axis=0)
     return targets.mean(axis=0), np.where(std > 0, std, 1.0)
 
 
 def choose_scaling(targets: np.ndarray, config: PreTrainedConfig):
     """
-    Stores the mean and standard deviation of `targets` (rows, outputs) in `config` as the lists `target_mean` and
-    `target_std`, and prints them, if a target is far from unit scale. Otherwise, removes the stored values.
+    If a target is far from unit scale, stores the means and standard deviations of `targets` (rows, outputs) in
+    `config` as the lists `target_mean` and `target_std`, and prints them. Otherwise, removes the stored lists.
     """
     if hasattr(config, "target_std"):
         config.target_mean = config.target_std = None

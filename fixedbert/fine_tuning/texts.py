@@ -43,13 +43,13 @@ class TextData:
     skipped: dict[str, list[dict]] = field(default_factory=dict)  # `row` and `ids` of the invalid rows in each split
 
     def of_kind(self, kind: str) -> dict[str, datasets.Dataset]:
-        """Returns the "train", "validation" or "test" splits. For MNLI, the matched split comes first."""
+        """Returns the splits of one kind: "train", "validation" or "test". For MNLI, the matched split comes first."""
         return {split: rows for split, rows in self.splits.items() if split.split("_")[0] == kind}
 
 
 @dataclass(frozen=True)
 class Columns:
-    """The columns of a file or dataset to read."""
+    """The columns to read from a file or dataset."""
 
     texts: tuple[str, ...]  # one or two
     labels: tuple[str, ...] = ()  # empty to read no labels
@@ -117,7 +117,7 @@ class RowSource:
         """
         Reads and validates rows, then returns a split for TextData and the format of its labels.
 
-        `labels` is None if the format must be inferred. `count` rows are drawn at random, or all if it is None.
+        `labels` is None if the format must be inferred. `count` rows are drawn at random. If it is None, all are read.
         """
         columns.check(self.name, self.columns)
         rows = [row for row in enumerate(self.rows) if not (options.official and row[1].problem == TOO_FEW)]
@@ -302,7 +302,7 @@ def text_features(
     Tokenizes a split of TextData as [CLS] sentence1 [SEP] sentence2 [SEP], without padding.
 
     Sequences that exceed `max_seq_length` are truncated at the end of the longer sentence. With a `stride`, they are
-    split into windows that overlap by this number of tokens instead. The column `example` contains the index of the
+    instead split into windows that overlap by this number of tokens. The column `example` contains the index of the
     row. `labels` (rows, ...) come from `encode_labels`, and `options` are passed to `make_features`.
     """
     settings = {"tokenizer": tokenizer, "max_seq_length": max_seq_length, "stride": stride}

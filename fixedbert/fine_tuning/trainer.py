@@ -1,4 +1,4 @@
-"""Trainer and arguments for fine-tuning, with batches of similar lengths, exact losses and distillation."""
+"""Trainer and arguments for fine-tuning, with batches of examples of similar length, exact losses and distillation."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -29,21 +29,21 @@ from .labels import MULTI
 class FineTuningArguments(CommonArguments):
     """Arguments for Trainer, sweeps and distillation. Some defaults differ from Trainer's (docs/fine_tuning.md)."""
 
-    per_device_eval_batch_size: int = option(64, "Does not affect the results.")
+    per_device_eval_batch_size: int = option(64, "Batch size per device for evaluation. Does not affect the results.")
     train_sampling_strategy: str = option(
-        "group_by_length", "group_by_length: batches of similar lengths; random: as in transformers' scripts."
+        "group_by_length", "group_by_length: batch examples of similar length; random: as in transformers' scripts."
     )
     bf16: bool | None = option(  # type: ignore[assignment]  # set by __post_init__
         None, "Use bf16 mixed precision. By default, True if this hardware is faster in bf16."
     )
     early_stopping_patience: int | None = option(
-        None, "Stop after this many evaluations without a better metric_for_best_model."
+        None, "Stop after this many evaluations without an improvement in metric_for_best_model."
     )
     seeds: list[int] | None = option(None, "Train with each seed and summarize the results.")
     grid: str | None = option(None, "bert: batch sizes 16, 32; learning rates 5e-5, 3e-5, 2e-5; 2, 3, 4 epochs.")
     teacher_model: str | None = option(None, "Directory or Hub id of a model fine-tuned on the task.")
     distillation_temperature: float = option(2.0, "Temperature of the distillation loss. Not used for regression.")
-    distillation_weight: float = option(0.5, "Weight of the distillation loss. The label loss has 1 - this weight.")
+    distillation_weight: float = option(0.5, "Weight w of the distillation loss. The label loss has weight 1 - w.")
 
     def __post_init__(self):
         if self.bf16 is None:
@@ -76,7 +76,7 @@ class FineTuningDataArguments:
     alternatives: ClassVar[tuple[str, ...]] = ("dataset_name",)  # arguments that replace the files
     dataset_name: str | None = option(None, "Hub id of a dataset, such as rajpurkar/squad.")
     dataset_config_name: str | None = option(None, "Configuration of the dataset.")
-    train_file: str | None = option(None, "A .csv, .tsv, .json, .jsonl or .parquet file.")
+    train_file: str | None = option(None, "Training data in a .csv, .tsv, .json, .jsonl or .parquet file.")
     validation_file: str | None = option(None, "Validation data in the same format.")
     test_file: str | None = option(None, "Test data, with or without labels.")
     skip_bad_rows: bool = option(False, "Print and skip invalid rows.")
@@ -155,7 +155,7 @@ class ExampleSampler(Sampler):
         seed = int(np.random.SeedSequence((self.seed, self.epoch)).generate_state(1)[0])
         generator = torch.Generator().manual_seed(seed)
         windows = np.arange(len(self.examples))
-        if len(self) < len(windows):  # the first window of each example in a random order
+        if len(self) < len(windows):  # for each example, the window that comes first in a random order
             shuffled = torch.randperm(len(windows), generator=generator).numpy()
             windows = shuffled[np.unique(self.examples[shuffled], return_index=True)[1]]
         if not self.group_by_length:
@@ -173,10 +173,10 @@ class FineTuningTrainer(CommonTrainer):
     Trainer for features with a `length` column. For windows, the column `example` contains the index of the example.
 
     Args:
-        pad_to: Number of tokens to which examples are padded. By default, the length of the longest in each batch.
+        pad_to: Number of tokens to which examples are padded. Default: length of the longest example in the batch.
         teacher: If given, the training loss is (1 - weight) * label loss + weight * distillation loss.
-        class_weights: Weight of each class in the label loss. Like the teacher, they are only used in training.
-        pool: "mean" or "max", which combines the logits for the windows of an example.
+        class_weights: Weights of the classes in the label loss. Like the teacher, they are only used in training.
+        pool: How to combine the logits for the windows of an example: "mean" or "max".
     """
 
     args: FineTuningArguments
@@ -311,7 +311,7 @@ def mean_loss(predictions: np.ndarray | tuple, labels: np.ndarray | tuple, probl
 
 def weighted_cross_entropy(logits: Tensor, labels: Tensor, weights: list[float]) -> Tensor:
     """
-    Returns the average over the rows of the weighted cross-entropy, for logits (B, C) and label ids (B,).
+    Returns the weighted cross-entropy for logits (B, C) and label ids (B,), averaged over the rows.
 
     The sum is divided by the number of rows, so that a step has the same gradient however it is divided into batches.
     PyTorch divides by the sum of the weights, which differs between batches.

@@ -1,1 +1,1 @@
-"""Measures what a checkpoint's attention heads do on real text and shows it in a table, plots and an HTML page."""
+"""Measures what attention heads do on real text, and shows the results in a table, plots and an HTML page."""

@@ -1,4 +1,4 @@
-"""`fixedbert inspect`: measures the attention heads of one or two checkpoints on real text."""
+"""`fixedbert inspect`: computes statistics of the attention heads of one or two checkpoints on real text."""
 
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -23,7 +23,7 @@ from .results import Example, Inspection, json_fields
 
 EXAMPLES = 3  # number of sentences whose attention the page shows
 EXAMPLE_TOKENS = 7, 32  # minimum and maximum length of an example, including [CLS] and [SEP]
-EXAMPLE_TEXT = 100, 20_000  # lines and characters at the start of the text in which to look for examples
+EXAMPLE_TEXT = 100, 20_000  # number of lines and characters searched for examples, from the start of the text
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Checkpoint:
     name: str
     recorder: Recorder
     tokenizer: PreTrainedTokenizerBase
-    example_length: int  # maximum tokens of an example
+    example_length: int  # maximum number of tokens in an example
 
 
 def inspect(  # noqa: PLR0913  one argument per command-line option
@@ -49,17 +49,17 @@ def inspect(  # noqa: PLR0913  one argument per command-line option
     token: str | None = None,
 ) -> Inspection:
     """
-    Measures a model's attention heads on text. Writes inspection.html, inspection.json and inspection.png.
+    Computes statistics of attention heads on text. Writes inspection.html, inspection.json and inspection.png.
 
     Args:
         model: A BERT-like encoder, or its directory or Hub id.
         output_dir: New directory for the written files.
-        validation_file: Text file, directory or glob pattern, in any format that pretraining reads.
-        max_samples: Maximum number of sequences to measure.
-        importance_samples: Number of these sequences used to measure `importance`, by running the model once per head.
+        validation_file: Text file, directory or glob pattern. Supports all formats that pretraining reads.
+        max_samples: Maximum number of sequences to run the model on.
+        importance_samples: Number of these sequences used for `importance`, which takes one forward pass per head.
         compare: Directory or Hub id of a second encoder. It is inspected on the same text and shown on the same page.
             Its results are written to compared.json and compared.png.
-        tokenizer: Tokenizer, if `model` is a model in memory. Otherwise, it is loaded with the model.
+        tokenizer: Tokenizer for a model in memory. Otherwise, the tokenizer is loaded with the model.
         revision, cache_dir, token: Options for models on the Hub. `revision` applies only to `model`.
 
     Raises:
@@ -74,7 +74,7 @@ def inspect(  # noqa: PLR0913  one argument per command-line option
     CorpusReader(Corpus(text))  # fails early if no text is found
     with new_directory(output_dir) as directory, model_directory(model, tokenizer) as path:
         checkpoints = [load_checkpoint(path, max_seq_length, **hub_options)]
-        if isinstance(model, PreTrainedModel):  # show no temporary path
+        if isinstance(model, PreTrainedModel):  # do not show the temporary path
             checkpoints = [replace(checkpoint, name=Path(path).name) for checkpoint in checkpoints]
         if compare is not None:
             checkpoints.append(load_checkpoint(str(compare), max_seq_length, **{**hub_options, "revision": "main"}))
@@ -110,7 +110,7 @@ def inspect_checkpoint(
     if not len(sequences):
         raise InputError(f"{text}: shorter than {length} tokens; pass more text or a lower max_seq_length.")
     try:
-        for ids in tqdm(sequences.split(batch_size), desc="measuring sequences", unit="batch"):
+        for ids in tqdm(sequences.split(batch_size), desc="computing measures", unit="batch"):
             recorder.add_sequences(ids)
     except torch.linalg.LinAlgError:  # raised for matrices that contain infinity
         raise error from None
@@ -161,7 +161,7 @@ def record_example(sentence: str, checkpoint: Checkpoint, progress: tqdm) -> Exa
 
 
 def load_checkpoint(name: str, length: int, **hub_options) -> Checkpoint:
-    """Loads a model and its tokenizer. Raises InputError if the model is no encoder, or `length` is out of range."""
+    """Loads a model and its tokenizer. Raises InputError if the model is not an encoder or `length` is invalid."""
     with reading(name, "pass a complete model of a type that transformers supports", "the model cannot be loaded"):
         config = read_config(name, **hub_options)
         model, _ = load_body(AutoModel, name, config, trust_remote_code=False, **hub_options)

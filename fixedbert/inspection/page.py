@@ -12,7 +12,7 @@ import torch
 from ..support.figures import PAGE, new_figure
 from .results import MAPS, Example, Inspection, json_fields, limits
 
-FULL = 255  # the byte that represents an attention weight of 1 in the page
+FULL = 255  # the byte that represents an attention weight of 1 on the page
 
 
 def inspection_html(inspections: list[Inspection]) -> str:

@@ -25,7 +25,7 @@ RECORDED: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 
 
 def attend(module, query, key, value, attention_mask, scaling=None, **kwargs):
-    """Computes and records attention. Takes (B, H, n, P), returns outputs (B, n, H, P) and patterns (B, H, n, n)."""
+    """Computes and records attention. Maps (B, H, n, P) to outputs (B, n, H, V) and patterns (B, H, n, n)."""
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
     patterns = (query @ key.mT * scaling).softmax(dim=-1)  # (B, H, n, n)
     reference, layer = RECORDED[module]
@@ -78,7 +78,7 @@ class Recorder:
         return list(self.model.get_submodule("encoder.layer").children())
 
     def on_heads_output(self, layer: int, module: nn.Module, args: tuple[Tensor]) -> tuple[Tensor] | None:
-        """Hook for the concatenated heads (B, n, H V). Zeroes the ablated head, or measures the condition number."""
+        """Hook for concatenated head outputs (B, n, H V). Zeroes the ablated head, or records the condition number."""
         (output,) = args
         if self.ablated is not None and self.ablated[0] == layer:
             size = self.shapes[layer].v
@@ -93,7 +93,7 @@ class Recorder:
         return None
 
     def measure(self, layer: int, query: Tensor, key: Tensor, patterns: Tensor):
-        """Adds measures of scaled queries (B, H, n, P), keys (B, H, n, P) and patterns (B, H, n, n) to the sums."""
+        """Updates the sums from scaled queries (B, H, n, P), keys (B, H, n, P) and patterns (B, H, n, n)."""
         n = query.shape[2]
         query, key = query.double(), key.double().expand_as(query)
         key = key - key.mean(dim=2, keepdim=True)
@@ -148,14 +148,14 @@ class Recorder:
         return pad_heads(self.ablate(ids, lambda change, states: change.norm() / states.norm(), progress))
 
     def token_changes(self, ids: Tensor, progress: tqdm) -> list[Tensor]:
-        """Returns, per layer, (heads, n) relative changes in the tokens' last hidden states when a head is ablated."""
+        """Returns, for each layer, relative changes (heads, n) in tokens' last hidden states if a head is ablated."""
         return self.ablate(ids, lambda change, states: (change.norm(dim=-1) / states.norm(dim=-1))[0], progress)
 
     @torch.no_grad()
     def ablate(self, ids: Tensor, measure: Callable[[Tensor, Tensor], Tensor], progress: tqdm) -> list[Tensor]:
         """
-        Ablates each head in turn. Returns a tensor for each layer with the results of `measure` for its heads. The
-        arguments of `measure` are the change in the last hidden states (B, n, D) and the states before ablation.
+        Ablates each head in turn. Returns one tensor per layer, with the results of `measure` for the layer's heads.
+        `measure` is called with the change in the last hidden states (B, n, D) and with the states before ablation.
         """
         self.measuring = False
         states = self.run(ids)
@@ -164,7 +164,7 @@ class Recorder:
             changes = []
             for head in range(count):
                 self.ablated = number, head
-                hidden = states[number]  # earlier layers do not change
+                hidden = states[number]  # the outputs of earlier layers do not change
                 for layer in self.encoder_layers[number:]:
                     hidden = layer(hidden)
                     hidden = hidden[0] if isinstance(hidden, tuple) else hidden

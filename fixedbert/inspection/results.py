@@ -2,8 +2,8 @@
 Results of `inspect`: the measures of attention heads on real text, and the conclusions from them.
 
 The following measures are averaged over sequences of n tokens. Q and K (n, p) are the queries and keys of a head of
-size p, and P (n, n) is its attention pattern, the probabilities. C log P are the centered scores: the scores
-Q K^T / sqrt(p) minus each query's mean over the keys, which determine the pattern.
+size p, and P (n, n) is its attention pattern, a matrix of probabilities. C log P are the centered scores, which
+determine the pattern: the scores Q K^T / sqrt(p) minus each query's mean over the keys.
 
     rank              numerical rank of C log P, with a relative tolerance of 1e-6. At most min(p, n - 1)
     effective_rank    exponential of the entropy of the normalized singular values (Roy and Vetterli, 2007)
@@ -17,7 +17,7 @@ Q K^T / sqrt(p) minus each query's mean over the keys, which determine the patte
     singular_values   singular values of C log P, largest first
     similarities      cosine similarity between the head's pattern and each pattern in the layer; `max_similarity` is
                       the average of the largest value in each sequence
-    condition_number  geometric mean of the condition number of the layer's concatenated heads (n, h p). Includes
+    condition_number  geometric mean of the condition number of the layer's concatenated heads (n, h v). Includes
                       directions that the output projection ignores. At most 1 / eps for float32
 """
 
@@ -28,9 +28,9 @@ from torch import Tensor
 
 from ..counts import size_text
 
-SATURATED = 0.8  # with at least this utilization, a larger head is worth trying (a convention)
-UNIFORM = 0.95  # with this fraction of uniform attention's entropy or more, a layer has hardly learned to attend
-# Maps the measures of heads to their column headings in the printed table and their descriptions.
+SATURATED = 0.8  # at or above this utilization, larger heads are worth trying (a convention)
+UNIFORM = 0.95  # at or above this fraction of uniform attention's entropy, a layer has hardly learned to attend
+# Maps each measure of a head to its column heading in the printed table and its description.
 MEASURES = {
     "rank": ("rank", "numerical rank of the centered attention scores, at most min(head size, n - 1)"),
     "effective_rank": ("eff.rank", "effective rank of the attention scores"),
@@ -65,7 +65,7 @@ class Inspection:
     """
     Result of `inspect`, with the measures defined at the top of this file.
 
-    Measures are tensors (layers, heads). Missing heads in layers with fewer heads are NaN. `condition_number` is a
+    Measures are tensors (layers, heads), padded with NaN for layers with fewer heads. `condition_number` is a
     tensor (layers,) with NaN for layers without heads. `singular_values` and `similarities` are lists with one tensor
     per layer.
 

@@ -1,7 +1,7 @@
 # Copyright 2026 The fixedbert authors. Licensed under the Apache License, Version 2.0.
 """
-Multi-head attention with a configurable head size, the main difference between FixedHeadBert and BERT, and the layers
-that contain it.
+Multi-head attention with a configurable head size (the main difference between FixedHeadBert and BERT), and the layers
+that contain this attention.
 
 "Low-Rank Bottleneck in Multi-head Attention Models" (Bhojanapalli et al., 2020, arXiv 2002.07028), section 3, defines
 attention for h heads of a fixed size d_p, with W_q, W_k, W_v: d -> h d_p and W_o: h d_p -> d, as
@@ -46,7 +46,7 @@ from .unpadding_fixed_head_bert import CACHE, packed_attention_forward
 class FixedHeadBertSelfAttention(bert.BertSelfAttention):
     """
     Self-attention according to equation (9), without W_o: (B, L, D) -> (B, L, H V). The constructor sets the layer's
-    head size. The forward pass is BERT's, which works for any head size.
+    head size. Where possible, the forward pass is BERT's, which works for any head size.
     """
 
     inherits_forward = True
@@ -127,8 +127,8 @@ class FixedHeadBertVariantSelfAttention(FixedHeadBertSelfAttention):
 
     With head embeddings e^Q, e^K, e^V (H, P), all heads share one projection. This is the MHE attention from "Pit One
     Against Many" (Xue and Aletras, 2023, arXiv 2310.07911): head i attends with Q + e_i^Q, K + e_i^K, V + e_i^V, or
-    with Q (1 + e_i^Q), K (1 + e_i^K), V (1 + e_i^V). With head embeddings, keys and values are not computed for each
-    head, because it is sufficient to change queries and outputs:
+    with Q (1 + e_i^Q), K (1 + e_i^K), V (1 + e_i^V). Keys and values are not computed for each head, because it is
+    sufficient to change the queries and outputs:
 
     - Adding e_i^K shifts all scores of a query by the same amount, which does not change the softmax. Adding e_i^V
       shifts the output by e_i^V, because probabilities sum to one (with attention dropout, only in expectation).
@@ -155,7 +155,7 @@ class FixedHeadBertVariantSelfAttention(FixedHeadBertSelfAttention):
         self.k_norm = norm() if has_norms else None
 
     def forward(self, hidden_states, *args, **kwargs):
-        if self.num_attention_heads == 0:  # BiasOnly replaces W_o and uses only the shape
+        if self.num_attention_heads == 0:  # BiasOnly replaces W_o and uses only its input's shape
             batch, length, _ = hidden_states.shape
             return hidden_states, hidden_states.new_zeros(batch, 0, length, length)
         return super().forward(hidden_states, *args, **kwargs)
@@ -272,7 +272,7 @@ class FixedHeadBertLayer(bert.BertLayer):
         """Maps (B, L, D) to (B, L, D). With `query_indices` (N,), maps a packed row (1, T, D) to (1, N, D)."""
         if query_indices is None:
             return super().forward(hidden_states, attention_mask, *args, **kwargs)
-        # In the fast path, the last layer computes only the tokens that the task head reads.
+        # In the fast path, the last layer computes outputs only for the tokens that the task head reads.
         queries = hidden_states[:, query_indices.to(hidden_states.device)]
         output, _ = self.attention(queries, encoder_hidden_states=hidden_states, **kwargs)
         return self.feed_forward_chunk(output)

@@ -8,7 +8,7 @@ from typing import Literal
 import transformers
 from transformers.utils.versions import require_version
 
-# Remote code imports this file first. Checked here because the next import fails with older versions.
+# Remote code imports this file first. The check comes here because the next import fails with older versions.
 for requirement in ("transformers>=5.15.0.dev0", "torch>=2.11.0a0"):
     require_version(requirement, "FixedHeadBert needs it: run pip install -U transformers torch.")
 
@@ -24,8 +24,8 @@ TRANSFORMERS_KEYS = set(
     "text_column_names tokenizer_class torch_dtype trust_remote_code".split()
 )
 
-# Maps the suffix of each model class FixedHeadBert... to the Auto classes that load it. The class is saved under the
-# first of them. To add a task head, add a line here, and add the class and its name in __all__ in the modeling file.
+# Maps the suffix of each model class FixedHeadBert... to the Auto classes that load it. Saving a model registers its
+# class under the first. To add a task head, add a line here, and add the class to the modeling file and its `__all__`.
 HEADS = {
     "Model": ("AutoModel", "AutoModelForTextEncoding"),
     "ForPreTraining": ("AutoModelForPreTraining",),
@@ -62,16 +62,16 @@ class FixedHeadBertConfig(transformers.BertConfig):
             Size of each value head, or a list with one size per layer. Defaults to `attention_head_size`.
         layer_attention_heads (`list[int]`, *optional*):
             Number of attention heads in each layer, if layers differ. The largest must equal `num_attention_heads`.
-            A layer may have 0 heads. Its attention then only adds a bias.
+            A layer may have 0 heads, in which case its attention only adds a bias.
         intermediate_size (`int` or `list[int]`, *optional*, defaults to 3072):
-            Number of feed-forward neurons, or a list with one number per layer. It may be 0.
+            Number of feed-forward neurons, which may be 0, or a list with one number per layer.
         head_embedding (`"add"` or `"mul"`, *optional*):
             Share one projection among all heads and learn an embedding for each head ("Pit One Against Many", Xue and
             Aletras, 2023, arXiv 2310.07911). Queries, keys and values are either shifted by the embedding (`"add"`)
             or multiplied by 1 + embedding (`"mul"`).
         qk_norm (`bool`, *optional*, defaults to `False`):
-            Apply RMSNorm with a learned scale to each query and key, before any head embedding. The scale of the
-            attention scores then does not depend on the head size.
+            Apply RMSNorm with a learned scale to each query and key, before any head embedding. This makes the
+            magnitude of the attention scores independent of the head size.
         pooler_hidden_act (`"tanh"`, `"relu"` or `"gelu"`, *optional*, defaults to `"tanh"`):
             Activation function of the pooler. BERT uses tanh, DistilBERT ReLU and ELECTRA GELU.
         unpad_inputs (`bool`, *optional*, defaults to `False`):
@@ -138,7 +138,7 @@ class FixedHeadBertConfig(transformers.BertConfig):
             plan = self.base_model_tp_plan | dict.fromkeys(norms, "replicated_with_grad_allreduce")
             self.__dict__["base_model_tp_plan"] = plan
         super().__post_init__(**kwargs)
-        if self.model_type not in (type(self).model_type, FixedHeadBertConfig.model_type):  # its head size is not 128
+        if self.model_type not in (type(self).model_type, FixedHeadBertConfig.model_type):  # would get heads of 128
             raise ValueError(
                 f"model_type is {self.model_type!r}: convert the model with fixedbert.convert, or omit model_type and "
                 "pass attention_head_size to create a new model."
@@ -154,14 +154,14 @@ class FixedHeadBertConfig(transformers.BertConfig):
             near = get_close_matches(key, cls.__dataclass_fields__, n=1)
             hint = f" Did you mean {near[0]!r}?" if near else ""
             if near or not only_typos:
-                logger.warning(f"{cls.__name__} has no field {key!r}, so it has no effect.{hint}")
+                logger.warning(f"{cls.__name__} has no field {key!r}, so this setting has no effect.{hint}")
 
     @classmethod
     def from_dict(cls, config_dict, **kwargs):
         """
-        Creates a configuration, and warns about unknown keyword arguments, which transformers drops silently. If
-        config.json names an attention kernel on the Hub, the kernel is ignored, because loading it would run its
-        code. Callers can still pass a kernel explicitly as `attn_implementation`.
+        Creates a configuration and warns about unknown keyword arguments, which transformers drops silently. If
+        config.json names an attention kernel on the Hub, the name is ignored, because loading the kernel would run
+        its code. Callers can still pass a kernel explicitly as `attn_implementation`.
         """
         attention = ("attn_implementation", "_attn_implementation")
         config_dict = {key: x for key, x in config_dict.items() if not (key in attention and "/" in str(x))}
@@ -192,12 +192,12 @@ class FixedHeadBertConfig(transformers.BertConfig):
         return self.by_layer("intermediate_size", 0)
 
     def by_layer(self, field: str, default: int) -> list[int]:
-        """Returns the values of `field`, one per layer. A single number is repeated, and None selects `default`."""
+        """Returns `field`, one number per layer. A single number is repeated, and None selects `default`."""
         value = getattr(self, field)
         if not isinstance(value, list):
             return [default if value is None else value] * self.num_hidden_layers
         if len(value) != self.num_hidden_layers:
-            raise ValueError(f"{field} has {len(value)} values for {self.num_hidden_layers} layers.")
+            raise ValueError(f"{field} needs {self.num_hidden_layers} numbers, one per layer, not {len(value)}.")
         return list(value)
 
     @property
@@ -245,11 +245,11 @@ class FixedHeadBertConfig(transformers.BertConfig):
             )
         if max(self.head_counts) not in (0, self.num_attention_heads):
             raise ValueError(
-                f"layer_attention_heads is {self.layer_attention_heads}: the largest value must equal "
-                f"num_attention_heads ({self.num_attention_heads}), or all values must be 0."
+                f"layer_attention_heads is {self.layer_attention_heads}: the largest number must equal "
+                f"num_attention_heads ({self.num_attention_heads}), or all must be 0."
             )
         if self.is_decoder and 0 in self.head_counts:  # a cache cannot represent a layer without heads
-            raise ValueError(f"layer_attention_heads is {self.layer_attention_heads}: a decoder needs heads.")
+            raise ValueError(f"layer_attention_heads is {self.layer_attention_heads}: all decoder layers need heads.")
         if self.add_cross_attention:
             raise ValueError("add_cross_attention must be False: FixedHeadBert does not support cross-attention.")
         super().validate_architecture()

@@ -4,9 +4,9 @@ FixedHeadBert, BERT with a configurable attention head size: base model and task
 
 - Modules and parameter names come from transformers' BERT, so BERT checkpoints load by name.
 - Constructors replace BERT's layers with those in attention_fixed_head_bert.py. Forward passes are BERT's.
-- A row can contain several sequences if its `position_ids` restart in each. A sequence attends only to itself.
+- A row can contain several sequences if `position_ids` restart for each one. Each sequence attends only to itself.
 - Padding tokens affect neither the loss nor the pooled output, which is computed from the first non-padding token.
-- Losses are averaged over labels, and are zero if a batch has no labels (`mean_loss`).
+- Losses are averaged over labels and are zero if a batch has no labels (`mean_loss`).
 - `unpad_inputs` skips padding tokens, and `sparse_prediction` skips tokens without labels.
 
 Shapes: B batch size, L sequence length, D hidden_size, V vocabulary size.
@@ -55,7 +55,7 @@ PREDICTION_TP_PLAN = {"cls.predictions.decoder": "colwise_gather_output", "cls.p
 
 
 def forward_like(stock: type[PreTrainedModel]) -> Callable:
-    """Returns a decorator that gives a forward method the positional arguments of the BERT class `stock`."""
+    """Returns a decorator that makes a forward method accept the positional arguments of the BERT class `stock`."""
     stock_signature = signature(stock.forward)
 
     def decorate(forward: Callable) -> Callable:
@@ -84,13 +84,13 @@ class FixedHeadBertPreTrainedModel(bert.BertPreTrainedModel):
 
     config: FixedHeadBertConfig
     # If True, Trainer passes `num_items_in_batch` and does not divide the loss by the number of accumulated batches.
-    # Only models with a label for each token use it. The other models average the loss over a batch.
+    # It is True only for models with a label for each token. The other models average the loss over a batch.
     accepts_loss_kwargs = False
     _can_record_outputs = {"hidden_states": FixedHeadBertLayer, "attentions": FixedHeadBertSelfAttention}
 
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
-        if issubclass(cls, GenerationMixin):  # Trainer then shifts labels for label smoothing; keys must be unique
+        if issubclass(cls, GenerationMixin):  # so that Trainer shifts labels for label smoothing; keys must be unique
             MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[f"{cls.__module__}.{cls.__qualname__}"] = cls.__name__
         if cls.__module__ == __name__:
             head = cls.__name__.removeprefix("FixedHeadBert")
@@ -133,7 +133,7 @@ class FixedHeadBertPreTrainedModel(bert.BertPreTrainedModel):
         """
         Returns the logits (B, L, V) of the masked-LM `head`, and the labels (B, L) with -100 at padding. If `sparse`,
         returns logits (N, V) and labels (N,) for labeled tokens only, which skips 85% of the tokens in BERT's recipe.
-        `indices` (N,) are the indices of the labeled tokens in the flattened batch. None: computed from the labels.
+        `indices` (N,) are the indices of the labeled tokens in the flattened batch, by default computed from `labels`.
         """
         if labels is not None:
             labels = mask_padding_labels(labels, hidden_states, attention_mask)
@@ -148,11 +148,11 @@ class FixedHeadBertPreTrainedModel(bert.BertPreTrainedModel):
 
     @classmethod
     def maybe_distribute_model(cls, model, distributed_config, *args, **kwargs):
-        """Distributes the model. Raises ValueError unless the processes can share the heads in each layer equally."""
+        """Distributes the model. Raises ValueError unless each layer's heads can be split equally among processes."""
         processes = getattr(distributed_config, "tp_size", None) or 1
         counts = sorted({*model.config.head_counts, model.config.num_key_value_heads})
         if processes > 1 and 0 in (*counts, *model.config.neuron_counts):
-            raise ValueError("tp_size: layers without heads or neurons cannot be split.")
+            raise ValueError("tp_size must be 1, because layers without heads or neurons cannot be split.")
         if model.tp_plan and any(heads % processes for heads in counts):
             raise ValueError(f"tp_size={processes} must divide the number of heads in every layer: {counts}.")
         return super().maybe_distribute_model(model, distributed_config, *args, **kwargs)
@@ -177,17 +177,17 @@ class FixedHeadBertModel(FixedHeadBertPreTrainedModel, bert.BertModel):
         self, attention_mask=None, output_mask=None, packed_batch: PackedBatch | None = None, **inputs
     ) -> ModelOutput:
         """
-        Runs the model. Accepts all arguments of BERT. If no `attention_mask` is passed, a row whose `position_ids`
-        (B, L) restart contains several sequences. The pooled output is computed from the first non-padding token.
+        Runs the model. Accepts all arguments of BERT. If no `attention_mask` is passed, a new sequence begins wherever
+        `position_ids` (B, L) restart in a row. The pooled output is computed from the first non-padding token.
 
         Args:
             output_mask: Mask (B, L), True for the tokens that the task head reads, or False to select no tokens. The
-                token for the pooler is always computed. Used only with `unpad_inputs`.
-            packed_batch: The tokens to compute. By default they are derived from the attention mask, so the CPU has to
-                wait for the GPU. Used only with `unpad_inputs`.
+                token that the pooler reads is always included. Used only with `unpad_inputs`.
+            packed_batch: The non-padding tokens. By default, they are derived from the attention mask, for which the
+                CPU has to wait for the GPU. Used only with `unpad_inputs`.
 
         Raises:
-            ValueError: If the mask has an invalid shape, or if both or neither of ids and embeddings are passed.
+            ValueError: If the mask has an invalid shape, or if ids and embeddings are both passed or both missing.
         """
         ids_or_embeddings = single_input(inputs)
         check_mask(attention_mask, ids_or_embeddings, inputs.get(CACHE))
@@ -198,8 +198,8 @@ class FixedHeadBertModel(FixedHeadBertPreTrainedModel, bert.BertModel):
 
     def bert_forward(self, attention_mask, **inputs) -> ModelOutput:
         """
-        Runs BERT's forward pass. Creates masks for packed rows, and if attention probabilities are returned. With
-        `unpad_inputs`, last hidden states at padding are zero.
+        Runs BERT's forward pass. Creates the attention mask for packed rows, and when attention probabilities
+        are requested. With `unpad_inputs`, the last hidden states are zero at padding.
         """
         ids_or_embeddings, cache = single_input(inputs), inputs.get(CACHE)
         if inputs.get("output_attentions") is None:
@@ -244,7 +244,7 @@ def single_input(inputs: dict) -> torch.Tensor:
     """Returns the ids (B, L) or embeddings (B, L, D). Raises ValueError unless exactly one of them is passed."""
     passed = [x for x in (inputs.get("input_ids"), inputs.get("inputs_embeds")) if x is not None]
     if len(passed) != 1:
-        raise ValueError("Pass either input_ids or inputs_embeds.")
+        raise ValueError("Pass either input_ids or inputs_embeds, but not both.")
     return passed[0]
 
 
@@ -272,7 +272,7 @@ def mask_padding_labels(labels: torch.Tensor, outputs: torch.Tensor, attention_m
 
 def token_loss(logits: torch.Tensor, labels: torch.Tensor, num_items_in_batch=None) -> torch.Tensor:
     """
-    Returns the average loss, or if `num_items_in_batch` is passed, the summed loss divided by this number. Trainer
+    Returns the average loss, or the summed loss divided by `num_items_in_batch` if this number is passed. Trainer
     passes the number of labels in a training step.
     """
     logits, labels = logits.flatten(0, -2), labels.flatten()
@@ -285,7 +285,7 @@ def token_loss(logits: torch.Tensor, labels: torch.Tensor, num_items_in_batch=No
 def mean_loss(logits: torch.Tensor, labels: torch.Tensor, ignore_index: int = -100) -> torch.Tensor:
     """
     Returns the cross-entropy of logits (N, V), averaged over the labels (N,) other than `ignore_index`. Returns zero
-    if there are no such labels. Masked losses for dummy labels then prevent a division by zero in loss and gradient.
+    if there are no such labels. In this case, it masks the loss for dummy labels to avoid a division by zero.
     """
     is_empty = labels.eq(ignore_index).all()
     loss = cross_entropy(logits, labels.masked_fill(is_empty, 0), ignore_index=ignore_index)
@@ -293,7 +293,7 @@ def mean_loss(logits: torch.Tensor, labels: torch.Tensor, ignore_index: int = -1
 
 
 def span_loss(logits: torch.Tensor, positions: torch.Tensor, padding: torch.Tensor | None) -> torch.Tensor:
-    """Returns the average loss for `positions` (B,) and logits (B, L). Ignores positions of padding and those >= L."""
+    """Returns the average loss for `positions` (B,) and logits (B, L). Ignores positions at padding or >= L."""
     L = logits.shape[1]
     positions = positions.view(-1).clamp(0, L)
     if padding is not None:
@@ -370,7 +370,7 @@ class FixedHeadBertForMaskedLM(FixedHeadBertPreTrainedModel, bert.BertForMaskedL
 
 class FixedHeadBertLMHeadModel(FixedHeadBertPreTrainedModel, bert.BertLMHeadModel, GenerationMixin):
     """
-    Causal language model, a BERT decoder (`is_decoder=True`) as in the paper's LM1B experiments. `labels` (B, L) are
+    Causal language model: a BERT decoder (`is_decoder=True`), as in the paper's LM1B experiments. `labels` (B, L) are
     token ids, or -100 for tokens that are not predicted. `shift_labels` (B, L) are labels that are already shifted.
     """
 

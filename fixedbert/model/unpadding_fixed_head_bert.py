@@ -28,9 +28,9 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.models.bert.modeling_bert import BertSelfAttention
 from transformers.utils.import_utils import is_tracing
 
-# The argument with past keys and values. transformers 5.24 renamed it.
+# Name of the argument for past keys and values, which transformers 5.24 renamed.
 CACHE = "cache" if "cache" in signature(BertSelfAttention.forward).parameters else "past_key_values"
-SHORT_TEXT = 64  # tokens in a single row for which packing takes longer than it saves
+SHORT_TEXT = 64  # for a single row of at most this many tokens, packing takes longer than it saves
 MULTIPLE, LONGEST_BUCKET = 16, 128  # lengths in a bucket are rounded up to multiples of 16, at most 128
 
 
@@ -45,12 +45,12 @@ class SequenceLengths(NamedTuple):
 
 @dataclass
 class PackedBatch:
-    """The T non-padding tokens in a batch (B, L), packed into one row (1, T), and the N that the task head reads."""
+    """The T non-padding tokens in a batch (B, L) as one row (1, T), and the N of them that the task head reads."""
 
     indices: torch.Tensor  # (T,), indices of the non-padding tokens in the flattened batch
     cu_seqlens: torch.Tensor  # (S + 1,), cumulative sequence lengths, starting at 0
     max_seqlen: int
-    query_indices: torch.Tensor | None = None  # (N,), indices in the row of the tokens to read; None: all tokens
+    query_indices: torch.Tensor | None = None  # (N,), indices into the row for tokens to read; None: all tokens
     query_cu_seqlens: torch.Tensor | None = None  # (S + 1,), cumulative counts of these tokens, starting at 0
     query_max_seqlen: int = 0
     is_pooled: bool = False  # True if `query_indices` include the first token in each row
@@ -66,7 +66,8 @@ class PackedBatch:
     def select_queries(self, output_mask: torch.Tensor | bool, shape: torch.Size, pooled: bool) -> "PackedBatch":
         """
         Returns a batch that limits the last layer's output to the tokens where `output_mask` (B, L) is True, or to no
-        tokens if it is False. If `pooled`, the output also includes the first non-padding token in each row.
+        tokens if it is False. If `pooled`, the output also includes the first non-padding token in each row. If this
+        selects nothing, returns the batch unchanged.
         """
         row = self.indices // shape[1]
         selected = torch.zeros_like(row, dtype=torch.bool)
@@ -104,7 +105,7 @@ def cumulative(lengths: torch.Tensor) -> tuple[torch.Tensor, int]:
 
 def pack_batch(shape: torch.Size, attention_mask, sequence_ids, output_mask, pooled: bool, device=None):
     """
-    Returns a PackedBatch for a batch of `shape` (B, L), or None if BERT's forward is faster, or if all tokens are
+    Returns a PackedBatch for a batch of `shape` (B, L), or None if BERT's forward is faster or all tokens are
     padding. `sequence_ids` (B, L) are ignored if there is an attention mask. `output_mask` (B, L) is True for the
     tokens that the task head reads. None selects all tokens, and False selects none. If `pooled`, the head also reads
     the first non-padding token in each row.
@@ -123,7 +124,7 @@ def pack_batch(shape: torch.Size, attention_mask, sequence_ids, output_mask, poo
 
 
 def fast_forward(model, ids_or_embeddings, attention_mask, output_mask, batch: PackedBatch | None, inputs: dict):
-    """Runs FixedHeadBertModel without padding if possible, or BERT's forward. Outputs are zero at skipped tokens."""
+    """Runs FixedHeadBertModel without padding if possible, else BERT's forward. Outputs are zero at skipped tokens."""
     shape, pooled = ids_or_embeddings.shape[:2], model.pooler is not None
     positions = inputs.get("position_ids")
     sequence_ids = sequence_ids_from(positions, shape) if attention_mask is None and batch is None else None
@@ -174,7 +175,7 @@ def requires_padding(model, ids_or_embeddings, attention_mask, sequence_ids, bat
 
 
 def apply_to_non_padding(head: nn.Module, hidden_states: torch.Tensor, padding: torch.Tensor | None) -> torch.Tensor:
-    """Applies `head` to non-padding tokens, (B, L, D) -> (B, L, V). Outputs are zero if `padding` (B, L) is True."""
+    """Applies `head` to non-padding tokens, (B, L, D) -> (B, L, V). Output is zero where `padding` (B, L) is True."""
     if padding is None or padding.shape != hidden_states.shape[:2]:
         return head(hidden_states)
     if is_symbolic(hidden_states):
@@ -206,7 +207,7 @@ def may_be_true(mask: torch.Tensor) -> bool:
 
 
 def sequence_ids_from(position_ids: torch.Tensor | None, shape: torch.Size) -> torch.Tensor | None:
-    """Returns each token's sequence index (B, L) in its row, or None if no row of `position_ids` (B, L) restarts."""
+    """Returns the index (B, L) of each token's sequence in its row, or None if `position_ids` (B, L) never restart."""
     if position_ids is None:
         return None
     position_ids = position_ids.expand(shape)
@@ -274,9 +275,9 @@ def looped_attention(attend, module, query, key, value, lengths: SequenceLengths
 
 def bucketed_attention(attend, module, query, key, value, lengths: SequenceLengths, **kwargs) -> torch.Tensor:
     """
-    Calls `attend` once for each bucket of sequences, which have equal lengths after rounding up to a multiple of 16.
+    Calls `attend` once for each bucket of sequences whose lengths are equal when rounded up to a multiple of 16.
 
-    In bfloat16 on CPUs, sdpa is about 1.5 times as fast for such lengths, because they fill the vector registers.
+    In bfloat16 on CPUs, multiples of 16 fill vector registers, so sdpa is about 1.5 times as fast as otherwise.
     """
     lengths_q, lengths_k = (tuple(x.diff().tolist()) for x in (lengths.cu_seq_lens_q, lengths.cu_seq_lens_k))
     indices_q, indices_k, slots, buckets = buckets_for(lengths_q, lengths_k, query.dtype)
@@ -299,7 +300,7 @@ def buckets_for(lengths_q: tuple[int, ...], lengths_k: tuple[int, ...], dtype: t
 
     Returns:
         indices_q, indices_k: Indices of the packed queries and keys in the order of the buckets, with padding.
-        slots: Positions of the queries among `indices_q`.
+        slots: Positions of the queries in `indices_q`, in their original order and without padding.
         buckets: For each bucket, the number of queries per sequence and an additive mask (size, 1, 1, Lk).
     """
     indices_q = torch.arange(sum(lengths_q)).split(lengths_q)

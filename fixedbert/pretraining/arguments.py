@@ -1,4 +1,4 @@
-"""Arguments for the model, the corpus and the training in pretraining."""
+"""Arguments for pretraining: the model, the corpora and the training."""
 
 import os
 from dataclasses import dataclass, field, fields
@@ -28,14 +28,14 @@ class NewModelArguments(ModelArguments):
     """
     Arguments for the model.
 
-    The sizes describe a new model. They replace the sizes in `config_name`, or in BERT-base with a head size of 128.
+    The sizes describe a new model. They replace those of `config_name` (default: BERT-base with a head size of 128).
     """
 
     can_be_new: ClassVar[bool] = True
 
     num_attention_heads: int | None = option(None, "For a new model: number of attention heads.")
-    attention_head_size: list[int] | None = list_option("For a new model: head size, one number or one per layer.")
-    value_head_size: list[int] | None = list_option("For a new model: size of values. Default: the head size.")
+    attention_head_size: list[int] | None = list_option("For a new model: head size for all layers, or one per layer.")
+    value_head_size: list[int] | None = list_option("For a new model: value size. Default: the head size.")
     hidden_size: int | None = option(None, "For a new model: width.")
     num_hidden_layers: int | None = option(None, "For a new model: number of layers.")
     intermediate_size: list[int] | None = list_option("For a new model: number of feed-forward neurons.")
@@ -65,17 +65,17 @@ class PretrainingDataArguments:
         "Files (.txt, .jsonl, .csv, .tsv, .parquet, optionally compressed), directories or glob patterns."
     )
     validation_file: list[str] | None = list_option("Held-out files, read with the settings of the first corpus.")
-    validation_split_percentage: float = option(5, "Percentage of documents to hold out, without --validation_file.")
+    validation_split_percentage: float = option(5, "Without --validation_file: percentage of documents to hold out.")
     text_column_name: list[str] = corpus_option("text", "Name of the text column.")
     document_boundary: list[str] = corpus_option("row", f"Where a document ends. {BOUNDARIES}.")
-    document_column_name: list[str] = corpus_option(None, "Document column, for --document_boundary column.")
+    document_column_name: list[str] = corpus_option(None, "For --document_boundary column: name of that column.")
     corpus_weights: list[float] | None = list_option("Number of times that an epoch uses each corpus, such as 1 2.5.")
     language: str = option("en", f"Language for sentence splitting: {', '.join(LANGUAGES)}.")
     vocab_size: int | None = option(None, "Size of a new vocabulary. Default: the configuration's.")
     tokenizer_train_share: float = option(1.0, "Fraction of documents for training a new tokenizer.")
     store_dir: str | None = option(None, "Directory for prepared corpora. Default: fixedbert/ in HF_HOME.")
     max_seq_length: int = option(128, "Maximum number of tokens in an example, including special tokens.")
-    short_seq_prob: float = option(0.1, "Fraction of segment pairs with a random shorter length.")
+    short_seq_prob: float = option(0.1, "Fraction of segment pairs shortened to a random length.")
     separate_documents: bool = option(False, "In packed rows, restrict attention to tokens of the same document.")
     mlm_probability: float = option(0.15, "Fraction of tokens to predict.")
     whole_word_mask: bool = option(False, "Mask all tokens of a word together.")
@@ -110,7 +110,7 @@ class PretrainingDataArguments:
         sources = [(name, True) for name in self.dataset_name or []]
         sources += [(file, False) for file in self.train_file or []]
         if not sources:
-            raise InputError("no corpus: set `train_file`, or `dataset_name` to a Hub dataset or to `sample`.")
+            raise InputError("no corpus: set `train_file`, or set `dataset_name` to a Hub dataset or to sample.")
         if self.corpus_weights:
             self.corpus_weights = self.per_corpus("corpus_weights", len(sources))
         names = ("dataset_config_name", "text_column_name", "document_boundary", "document_column_name")
@@ -167,7 +167,7 @@ class PretrainingArguments(CommonArguments):
             self.set_batch_size(self.total_train_batch_size)
 
     def set_batch_size(self, total: int):
-        """Sets batch size per device and gradient accumulation steps, so that a step contains `total` examples."""
+        """Sets the batch size per device and the gradient accumulation so that a step contains `total` examples."""
         devices = self.world_size * max(self.n_gpu, 1)
         if self.gradient_accumulation_steps != 1:
             raise InputError("cannot be combined with `gradient_accumulation_steps`.", "total_train_batch_size")

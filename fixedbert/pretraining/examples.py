@@ -53,8 +53,8 @@ def make_examples(
         states = gather_object([(tokenizer_state(tokenizer), documents.description["counts"], len(examples))])
         if any(state != states[0] for state in states):
             raise InputError(
-                "machines have different tokenizers or texts; use the same `tokenizer_name` and files on all of them, "
-                "or a shared `store_dir`."
+                "the machines have different tokenizers or texts; use the same `tokenizer_name` and files on all of "
+                "them, or a shared `store_dir`."
             )
     corpus = {
         **documents.description,
@@ -126,7 +126,7 @@ def prepare_documents(
     for name in data_args.validation_file:
         for file in corpus_files(name):
             if file.resolve() in training_files:
-                raise InputError(f"{file} is in both `train_file` and `validation_file`.")
+                raise InputError(f"{file} is in both `train_file` and `validation_file`; remove it from one.")
     settings = replace(corpora[0], on_hub=False, config_name=None)
     held_out = prepare([replace(settings, source=file) for file in data_args.validation_file])
     return (documents, np.arange(len(documents))), (held_out, np.arange(len(held_out)))
@@ -159,7 +159,7 @@ def make_collator(
     data_args: PretrainingDataArguments,
     training_args: PretrainingArguments,
 ) -> PretrainingCollator:
-    """Returns a collator that adds the indices of labeled tokens, and pads to one shape for `torch_compile`."""
+    """Returns a collator that adds the indices of labeled tokens and, for `torch_compile`, pads to one shape."""
     collator = PretrainingCollator(tokenizer.pad_token_id)
     # DataParallel splits all tensors by rows, which would separate token indices from their tokens.
     if isinstance(model, FixedHeadBertPreTrainedModel) and training_args.n_gpu < 2:

@@ -140,7 +140,7 @@ def run_stage(stage: Stage, arguments: dict[str, Any], callbacks: Sequence[Train
 
 
 def write_summary(trainer: PretrainingTrainer, corpus: dict):
-    """Writes summary.json to the output directory, and pretraining.png if the run has trained."""
+    """Writes summary.json to the output directory, and pretraining.png if the run included training."""
     output, args, model = trainer.args.directory, trainer.args, trainer.model
     counts = {"all": model.num_parameters(), "besides embeddings": model.num_parameters(exclude_embeddings=True)}
     batch = args.train_batch_size * args.gradient_accumulation_steps * args.world_size

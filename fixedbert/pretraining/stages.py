@@ -1,8 +1,8 @@
 """
 Pretraining stages, which can differ in sequence length, batch size and model size.
 
-Each stage is a run with its own output directory. It starts with a new optimizer state from the model of the previous
-stage. The model can grow between stages without changing its outputs. One learning-rate schedule spans all stages.
+Each stage is a run with its own output directory. It starts from the model of the previous stage, with a new optimizer
+state. The model can grow between stages without changing its outputs. One learning-rate schedule spans all stages.
 """
 
 from dataclasses import dataclass, fields
@@ -91,7 +91,7 @@ def check_changes(number: int, changes: dict[str, Any]) -> int:
     allowed = CHANGES if number == 1 else CHANGES + SIZES
     steps = changes.get("steps")
     if type(steps) is not int or steps < 1 or changes.keys() - {"steps", *allowed}:
-        raise InputError(f"stage {number} of `stages` needs `steps` and can change only {', '.join(allowed)}.")
+        raise InputError(f"stage {number} of `stages` needs steps > 0 and can change only {', '.join(allowed)}.")
     return steps
 
 
@@ -100,7 +100,7 @@ def check_run(arguments: dict[str, Any], config: PreTrainedConfig | None = None)
     Checks the arguments of a run and returns the configuration of its model.
 
     Args:
-        config: Configuration of the model. By default, loads the configuration that the arguments specify.
+        config: Configuration of the model. By default, the configuration that the arguments specify is loaded.
 
     Raises:
         InputError: If the arguments are invalid, or the model does not support them.

@@ -15,7 +15,7 @@ from ..model.unpadding_fixed_head_bert import find_label_indices
 from ..training.trainer import CommonTrainer
 from .arguments import PretrainingArguments
 
-# Sums per example. `pretraining_metrics` computes averages from them, which do not depend on the batch size.
+# Sums per example. `pretraining_metrics` turns them into averages that do not depend on the batch size.
 SUMS = {
     "mlm+nsp": ("mlm_loss", "mlm_correct", "mlm_tokens", "nsp_loss", "nsp_correct"),
     "mlm": ("mlm_loss", "mlm_correct", "mlm_tokens"),
@@ -87,7 +87,7 @@ class PretrainingTrainer(CommonTrainer):
 
     @torch.no_grad()
     def count_tokens(self, inputs, outputs):
-        """Adds a batch to the counts for the next log entry, and in about 10 batches also its correct predictions."""
+        """Adds a batch to the counts for the next log entry. Only some of the batches count for the accuracy."""
         labels, mask = inputs["labels"], inputs.get("attention_mask")
         if mask is None:
             assert isinstance(self.processing_class, PreTrainedTokenizerBase)
@@ -133,7 +133,7 @@ class PretrainingTrainer(CommonTrainer):
 
 
 def separate_losses(outputs: ModelOutput, inputs: dict[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Returns the average losses over labeled tokens and segment pairs. The latter is None if pairs have no labels."""
+    """Returns the average losses over labeled tokens and over segment pairs (None if the pairs have no labels)."""
     if "next_sentence_label" not in inputs:
         return outputs["loss"], None
     if "masked_lm_loss" in outputs:
@@ -149,7 +149,7 @@ def logits_and_targets(
     Returns the logits (N, V) and targets (N,) for the N labeled tokens.
 
     Args:
-        logits: Tensor (B, L, V), or (N, V) from a model that predicts only labeled tokens.
+        logits: Tensor (B, L, V), or (N, V) from a model that computes logits only for labeled tokens.
         labels: Tensor (B, L) with -100 for tokens without a label. A causal LM predicts each label one token earlier.
         label_indices: Indices of the labeled tokens in the flattened labels. Computed if they are not passed.
     """
@@ -168,7 +168,7 @@ def sums_by_example(logits, labels, objective: str = "mlm+nsp", inside_word: np.
     Args:
         logits: Logits (B, L, V), or (N, V) for the N labeled tokens. With next-sentence prediction, a tuple of these
             logits and the next-sentence logits (B, 2).
-        labels: Labels (B, L). With next-sentence prediction, a tuple of them and the next-sentence labels (B,).
+        labels: Labels (B, L). With next-sentence prediction, a tuple of these and the next-sentence labels (B,).
         inside_word: Mask (V,) that selects tokens inside a word, for counting words.
     """
     logits = logits if isinstance(logits, tuple) else (logits,)
@@ -200,8 +200,8 @@ def pretraining_metrics(
     """
     Returns average losses and accuracies over labeled tokens and over segment pairs, and the perplexity per token.
 
-    Trainer calls this function as `compute_metrics`. With `by_word`, it also returns the perplexity per word of a
-    causal LM: exp(total loss / number of words). As in BERT's tokenizer, punctuation marks are words, and so are
+    Trainer calls this function as `compute_metrics`. With `by_word`, the metrics include the perplexity per word of a
+    causal LM: exp(total loss / number of words). Punctuation marks count as words, as in BERT's tokenizer, and so do
     document ends.
     """
     sums = np.asarray(prediction.predictions).sum(axis=0, dtype=np.float64)  # (number of SUMS,)

@@ -42,20 +42,20 @@ from .openvino_graphs import (
 from .sentence_models import SentencePooling, TextSettings, read_pooling, read_text_settings
 
 GRAPH, QUANTIZED = "onnx/model.onnx", "onnx/model_quantized.onnx"  # file names that optimum uses
-OPSET = 18  # optimum uses it too, and torch's exporter writes it without conversion
+OPSET = 18  # also used by optimum; torch's exporter writes this opset without conversion
 TOLERANCE = 1e-4  # maximum difference in float32 outputs, as defined by `largest_difference`
 
-# Names of the outputs for each task head, as in optimum. All other task heads return `logits`.
+# Names of the outputs for each task head, as in optimum. Task heads that are not listed return `logits`.
 OUTPUTS = {
     "Model": ("last_hidden_state",),
     "ForPreTraining": ("prediction_logits", "seq_relationship_logits"),
     "ForQuestionAnswering": ("start_logits", "end_logits"),
 }
-EMBEDDING = "sentence_embedding"  # name of the additional output of sentence-transformers models
+EMBEDDING = "sentence_embedding"  # name of the additional output for sentence-transformers models
 # Texts for comparing the graph with the model. Their lengths differ, and their number is odd.
 TEXTS = ["The cat sat on the mat.", "A transformer computes weighted means of its values.", "Yes!"]
 TEXTS += ["Who wrote the letter that arrived on Monday?", "In 1905 he published four papers. " * 5]
-# For each runtime: code that runs a graph.
+# Maps each runtime to code that runs a graph.
 LOADING = {
     "onnx": """import onnxruntime
 from transformers import AutoTokenizer
@@ -108,17 +108,17 @@ def export(  # noqa: PLR0913  the options of the command
     token: str | None = None,
 ) -> str:
     """
-    Exports a model to ONNX or OpenVINO. Creates a directory with a graph, its configuration, tokenizer and model card.
+    Exports a model to ONNX or OpenVINO. Creates a directory with a graph, configuration, tokenizer and model card.
 
     Args:
         model: A model in memory, a directory or a Hub id.
         output_dir: New directory for the exported model.
-        int8: Also write a graph with int8 weights. OpenVINO's graph also has int8 activations.
+        int8: Also write a graph with int8 weights and, for OpenVINO, int8 activations.
         tokenizer: Tokenizer for a model in memory.
         runtime: "onnx" or "openvino".
         calibration_file: File with at least 32 unlabeled rows of the model's task, on which OpenVINO's int8 graph is
             calibrated.
-        text_column_names: Names of the text columns in this file, such as "premise,hypothesis".
+        text_column_names: Comma-separated names of the text columns in this file, such as "premise,hypothesis".
         revision, cache_dir, token: Options for downloading a model from the Hub.
 
     Returns:
@@ -135,7 +135,7 @@ def export(  # noqa: PLR0913  the options of the command
         bert = bert.float().eval()
         if bert.config.model_type == "distilbert":  # its forward accepts no token types
             bert = to_fixed_head_bert(bert)
-        bert.config.use_cache = False  # the graph would return the cache
+        bert.config.use_cache = False  # otherwise, the graph would return the cache
         head = task_head(type(bert).__name__, bert.config.model_type)
         graph = Graph(bert, head, read_pooling(auxiliary) if head == "Model" else None).eval()
         tokenizer, settings = load_tokenizer(str(auxiliary), trust_remote_code=False), read_text_settings(auxiliary)
@@ -168,12 +168,12 @@ def loading_code(
     file: str, names: Sequence[str], longest: int, settings: TextSettings, precision: str | None, pairs=False
 ) -> str:
     """
-    Returns Python code that runs the graph `file` of an exported directory on texts with at most `longest` tokens.
+    Returns Python code that runs the graph `file` in an exported directory on texts truncated to `longest` tokens.
 
     Args:
         names: Names of the outputs.
-        precision: OpenVINO's inference precision. If it is None, OpenVINO chooses.
-        pairs: Whether the texts are the choices of a multiple choice model.
+        precision: OpenVINO's inference precision, or None to let OpenVINO choose.
+        pairs: Whether the texts are the choices of a multiple-choice model.
     """
     texts = '["A text.", "A second text."]'
     if settings.prompt or settings.do_lower_case:
@@ -191,12 +191,12 @@ def loading_code(
 
 
 def check_options(runtime: str, int8: bool, calibration_file: str | Path | None):
-    """Raises InputError for options that do not fit together, and if a package is missing."""
+    """Raises InputError if options are incompatible or a package is missing."""
     if runtime not in LOADING:
         raise InputError(f"{runtime!r}: must be one of {', '.join(LOADING)}.", "runtime")
     is_openvino = runtime == "openvino"
     if (calibration_file is not None) != (is_openvino and int8):
-        raise InputError("required with `runtime` openvino and `int8`, and only with them.", "calibration_file")
+        raise InputError("is required with `runtime` openvino and `int8`, and only with them.", "calibration_file")
     for package in ("onnxruntime", "onnxscript"):
         require_package(package, "onnx")
     for package in ["openvino"] * is_openvino + ["nncf"] * (is_openvino and int8):
@@ -262,7 +262,7 @@ def write_graphs(
             quantize(file, quantized)
         else:
             quantize_openvino(file, quantized, calibration)
-        name = names[-1] if graph.pooling else names[0]  # not the hidden states behind an embedding
+        name = names[-1] if graph.pooling else names[0]  # embeddings, rather than the hidden states behind them
         difference = largest_difference([{name: outputs[name]} for outputs in expected], load(quantized), batches)
         summary += f"; {quantized.name}, {graph_size(quantized):.1f} MB, largest difference of {name} {difference:.1g}"
     return summary
@@ -272,16 +272,16 @@ def trace(graph: Graph, batch: Batch, file: Path):
     """
     Writes a graph that accepts any batch size and any length up to the model's maximum.
 
-    Uses eager attention, because sdpa needs more operations, and pads values whose size differs from the key size.
+    Uses eager attention, because sdpa needs more operations and requires padding if value and key sizes differ.
     """
     lengths = torch.export.Dim("sequence_length", max=max_tokens(graph.model.config))
     axes = [torch.export.Dim("batch_size"), lengths]
     if batch["input_ids"].ndim == 3:
         axes.insert(1, torch.export.Dim("num_choices"))
     graph.model.set_attn_implementation("eager")
-    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it would report that torchvision is not installed
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # hides a message that torchvision is not installed
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about the names of equal axes, and functions that torch itself calls
+        warnings.simplefilter("ignore")  # about names of equal axes and about functions that torch itself calls
         program = torch.onnx.export(
             graph,
             kwargs=batch,
@@ -304,7 +304,7 @@ def quantize(file: Path, quantized: Path):
     from onnxruntime.quantization.shape_inference import quant_pre_process
 
     folded = quantized.with_name("folded.onnx")
-    quant_pre_process(file, folded, skip_symbolic_shape=True)  # quantize_dynamic does not find transposed weights
+    quant_pre_process(file, folded, skip_symbolic_shape=True)  # otherwise, quantize_dynamic misses transposed weights
     model = onnx.load(folded)
     del model.graph.value_info[:]  # shapes that are invalid after quantize_dynamic transposes the pooler
     # Uses 7 bits, because sums of 8-bit products overflow on x86 processors without VNNI.

@@ -1,4 +1,4 @@
-"""OpenVINO graphs: converts them from ONNX, quantizes them to int8, and runs them."""
+"""Converts ONNX graphs to OpenVINO, quantizes them to int8, and runs them."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -9,7 +9,7 @@ from torch import Tensor
 from ..support.errors import InputError, require_package
 
 OPENVINO, OPENVINO_INT8 = "openvino/openvino_model.xml", "openvino/openvino_model_qint8_quantized.xml"
-CALIBRATION_ROWS, MIN_CALIBRATION_ROWS = 200, 32  # number of rows for int8 calibration, if available and at least
+CALIBRATION_ROWS, MIN_CALIBRATION_ROWS = 200, 32  # maximum and minimum number of rows for int8 calibration
 
 
 def convert_to_openvino(onnx_file: Path, file: Path):
@@ -25,7 +25,7 @@ def quantize_openvino(source: Path, file: Path, batches: Iterable[dict[str, Tens
 
     Args:
         source: An ONNX or OpenVINO graph.
-        batches: At least 32 batches of one calibration row each. NNCF measures the ranges of the activations on them.
+        batches: At least 32 batches of one calibration row each, on which NNCF measures the ranges of the activations.
     """
     import nncf
     import openvino
@@ -41,11 +41,11 @@ def quantize_openvino(source: Path, file: Path, batches: Iterable[dict[str, Tens
 
 class OpenVinoModel:
     """
-    An OpenVINO graph on the CPU that is called in the same way as the PyTorch model that it was exported from.
+    An OpenVINO graph that runs on the CPU, called in the same way as the exported PyTorch model.
 
     Args:
         file: The graph, in OpenVINO's or ONNX's format.
-        precision: "f32" or "bf16" for computing with floating-point numbers, or None for OpenVINO's choice.
+        precision: Floating-point precision of computations, "f32" or "bf16", or None to let OpenVINO choose.
     """
 
     def __init__(self, file: Path, precision: str | None = None):

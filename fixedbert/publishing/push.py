@@ -19,7 +19,7 @@ UPLOADED = "config.json generation_config.json model*.safetensors model*.safeten
 UPLOADED += ["*_fixed_head_bert.py", *TOKENIZER_FILES, *SENTENCE_FILES, CARD]
 UPLOADED += "LICENSE* *.png *_results.json summary.json command.json trainer_state.json".split()
 IGNORED = ["checkpoint-*"]
-# Weight files from earlier commits, which could be loaded instead of the new ones.
+# Weight files from earlier commits, which might otherwise be loaded instead of the new ones.
 DELETED = "model*.safetensors model*.safetensors.index.json pytorch_model*".split()
 
 
@@ -86,7 +86,7 @@ def check_directory(directory: Path, repo_id: str, license: str | None) -> Model
         raise InputError(f"{directory}: directory not found.")
     model = load_bert(directory)
     if not isinstance(model, FixedHeadBertPreTrainedModel):
-        raise InputError(f"{directory}: contains a {type(model).__name__}; upload it with `hf upload`.")
+        raise InputError(f"{directory}: contains a {type(model).__name__}, not a FixedHeadBert; use `hf upload`.")
     load_tokenizer(str(directory), trust_remote_code=False)
     if (directory / CARD).exists():
         card = ModelCard.load(directory / CARD)

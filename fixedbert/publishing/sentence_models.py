@@ -72,7 +72,7 @@ class TextSettings:
     Args:
         max_seq_length: Maximum number of tokens; None for the tokenizer's own limit.
         do_lower_case: Whether texts are lowercased before the tokenizer's own normalization.
-        prompt: Text that precedes each text.
+        prompt: Prompt that precedes each text.
     """
 
     max_seq_length: int | None = None

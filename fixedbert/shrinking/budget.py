@@ -21,7 +21,7 @@ class LayerSize:
 
 
 def head_choices(heads: Heads) -> list[Heads]:
-    """Returns the choices for a pruned layer: any number of heads, with 1/4, 1/2, 3/4 or all of each head size."""
+    """Returns the choices for a pruned layer: any number of heads, at 1/4, 1/2, 3/4 or 4/4 of the original sizes."""
     sizes, value_sizes = ({-(-size * quarters // 4) for quarters in (1, 2, 3, 4)} for size in heads[1:])
     choices = product(range(heads.num_heads + 1), sorted(sizes), sorted(value_sizes))
     return [Heads(*choice) for choice in choices if choice[0] or choice[1:] == heads[1:]]
@@ -33,7 +33,7 @@ def neuron_choices(neurons: int) -> list[int]:
 
 
 class LayerPrices(NamedTuple):
-    """The price of the attention heads of a layer, and the price of a number of neurons, as functions."""
+    """Functions that return the price of given attention heads, and of a given number of neurons, in one layer."""
 
     of_heads: Callable[[Heads], float]
     of_neurons: Callable[[int], float]
@@ -42,13 +42,13 @@ class LayerPrices(NamedTuple):
 @dataclass(frozen=True)
 class Prices:
     """
-    What the parts of a model use of the budget.
+    How much of the budget each part of a model uses.
 
     Args:
         layers: The prices of each layer.
         original: The price of all layers before pruning.
         rest: The price of everything else.
-        unit: For example "seconds".
+        unit: The unit of the prices, such as "seconds".
         machine: The machine that latencies were measured on, or "" for this machine.
     """
 
@@ -60,7 +60,7 @@ class Prices:
 
     @classmethod
     def of_model(cls, layers: list[LayerPrices], shapes: list[LayerSize], total: float, *details: str) -> "Prices":
-        """Returns the prices for a model that costs `total` and has layers of these shapes."""
+        """Returns the prices for a model with layers of these shapes and the total price `total`."""
         original = price_of(shapes, layers)
         return cls(layers, original, max(0.0, total - original), *details)
 
@@ -94,10 +94,10 @@ class Option(NamedTuple):
 
 def solve_knapsack(sublayers: Sequence[Sequence[Option]], budget: float) -> list[Option]:
     """
-    Chooses one option per sublayer, so that the total cost is minimal and the total price does not exceed the budget.
+    Chooses one option per sublayer to minimize the total cost, while the total price stays within the budget.
 
-    Uses dynamic programming. Prices are rounded down to multiples of 1/4000 of the budget. The options with the lowest
-    prices must fit in the budget.
+    Uses dynamic programming. Prices are rounded down to multiples of 1/4000 of the budget. The caller must ensure
+    that the options with the lowest prices fit in the budget.
     """
     units = [np.array([int(option.price / budget * UNITS + 1e-6) for option in options]) for options in sublayers]
     best = np.zeros(UNITS + 1)  # best[u]: lowest cost of the processed sublayers for at most u units

@@ -87,7 +87,7 @@ class CalibrationData:
             sequences = read_sequences(self.train_file, tokenizer, length, 4 * count)
             features = ({"input_ids": ids, "attention_mask": [1] * length} for ids in sequences.tolist())
         else:
-            separate = bool(loaded.pooling) or head in MASKED_LM or not head  # each text of a pair is a row
+            separate = bool(loaded.pooling) or head in MASKED_LM or not head  # each text of a pair becomes a row
             rows = self.texts(split, head == "TokenClassification")
             texts = ((loaded.settings.prompt + text,) for row in rows for text in row) if separate else rows
             features = tokenize_rows(texts, tokenizer, length)
@@ -112,9 +112,9 @@ class CalibrationData:
                 yield from texts_of(data.splits["test"])
 
     def questions(self, tokenizer: PreTrainedTokenizerBase, length: int) -> Iterator[dict]:
-        """Yields tokenized questions, each with one window of its paragraph."""
+        """Yields tokenized rows. Each of them contains a question and one window of its paragraph."""
         if self.train_file is None:
-            raise InputError("a question answering model needs a `train_file` in SQuAD format.", "task_name")
+            raise InputError("does not support question answering; use a `train_file` in SQuAD format.", "task_name")
         for file in self.train_file:
             options = {"version_2_with_negative": True, "answered": False, "skip_bad_rows": self.skip_bad_rows}
             examples = load_squad(file, **options)
@@ -137,10 +137,10 @@ class CalibrationData:
 
 def row_length(max_seq_length: int | None, models: Iterable[tuple[PreTrainedConfig, PreTrainedTokenizerBase]]) -> int:
     """
-    Returns the maximum number of tokens per row. The default is what all models and tokenizers support, at most 512.
+    Returns the maximum number of tokens per row, by default the lowest limit of all models and tokenizers, up to 512.
 
     Raises:
-        InputError: If a model has fewer position embeddings.
+        InputError: If `max_seq_length` is less than 3, or exceeds the limit of a model.
     """
     configs, tokenizers = zip(*models, strict=True)
     longest = min(map(max_tokens, configs))
@@ -176,7 +176,7 @@ def texts_of(dataset: Dataset) -> list[tuple[str, ...]]:
 
 
 def lines_of(file: Path) -> list[tuple[int, str]]:
-    """Returns the position, from 0, and the text of all non-blank lines in a text file."""
+    """Returns the position (from 0) and the text of each non-blank line in a text file."""
     lines = [(position, row.values["text"].strip()) for position, row in enumerate(DataFile(file).rows())]
     if not any(text for _, text in lines):
         raise InputError(f"{file} contains no text.")

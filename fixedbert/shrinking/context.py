@@ -1,4 +1,4 @@
-"""The inputs for shrinking: the target, the original model, its rows, and how the new model will be served."""
+"""The inputs for shrinking: the target, the original model, the rows, and how the new model will be served."""
 
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
@@ -107,8 +107,8 @@ class ShrinkContext:
         needed = TOKENS_PER_DIMENSION * inputs
         if tokens < needed:
             raise InputError(
-                f"the calibration rows contain {tokens:,} tokens, but {inputs:,} neurons need at least {needed:,}; "
-                "provide more rows."
+                f"the calibration rows contain {tokens:,} tokens, but a layer with {inputs:,} neurons needs "
+                f"at least {needed:,}; provide more rows."
             )
         return context
 
@@ -117,7 +117,7 @@ class ShrinkContext:
         return layer_sizes(self.original)
 
     def fidelity(self, model: FixedHeadBertPreTrainedModel) -> Fidelity:
-        """Returns the fidelity of a model, as it is served, on the held-out rows."""
+        """Runs a model as `serving` specifies, and returns its fidelity on the held-out rows."""
         return measure_fidelity(self.original, self.serving.model(model), self.held_out, self.loaded.predict)
 
     def operations(self, model: FixedHeadBertPreTrainedModel) -> int:
@@ -131,7 +131,7 @@ class ShrinkContext:
         return random_batches(self.calibration)
 
     def measure_speedup(self, pruned: FixedHeadBertPreTrainedModel) -> tuple[float, float, float]:
-        """Returns the seconds for the original, the seconds for the pruned model, and the speedup."""
+        """Returns the seconds that the original takes, the seconds that the pruned model takes, and the speedup."""
         before, after = (self.serving.forward_passes(model, self.batches) for model in (self.original, pruned))
         return measure_speedup(before, after, self.original.device)
 

@@ -1,7 +1,7 @@
 """
 Collects statistics for each layer on calibration data: activations, and the Fisher information of the predictions.
 
-All statistics ignore padding.
+All statistics exclude padding.
 """
 
 import copy
@@ -47,13 +47,13 @@ class LayerStatistics:
     The layer has H heads of size P and value size V, F neurons and width D. Shapes below are (groups, elements).
 
     Attributes:
-        heads: Outputs z of all heads, (1, H V).
-        neurons: Activations of the neurons, (1, F).
-        heads_gradient, neurons_gradient: Gradients of the log-likelihood with respect to the outputs of the attention
-            and feed-forward blocks, (1, D). Their second moments are the Fisher information.
-        queries: Queries of all heads, (H, P).
-        keys: Keys of all heads minus the mean key in their row, (H, P).
-        score_errors: maps each reduced head size to the average of |G^(1/2) W_o dz|^2 over tokens, for each head, (H).
+        heads: Outputs z (1, H V) of all heads.
+        neurons: Activations (1, F) of the neurons.
+        heads_gradient, neurons_gradient: Gradients (1, D) of the log-likelihood with respect to the outputs of the
+            attention and feed-forward blocks. Their second moments are the Fisher information.
+        queries: Queries (H, P) of all heads.
+        keys: Keys (H, P) of all heads, minus the mean key in the same row.
+        score_errors: For each reduced head size, the averages (H,) of |G^(1/2) W_o dz|^2 over tokens, for all heads.
             dz is the change in z at this head size, and G is the Fisher information of the attention block.
     """
 
@@ -164,8 +164,8 @@ def reduced_scores(
     heads: FixedHeadBertSelfAttention, statistics: LayerStatistics, size: int, kept: list[int]
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """
-    Returns the weights (h, size, D) and biases (h, size) of the queries, and then of the keys, for the h heads in
-    `kept`, after reducing their head size to `size`.
+    Reduces the head size of the h heads in `kept` to `size`. Returns the weights (h, size, D) and biases (h, size) of
+    the queries, followed by those of the keys.
     """
     number = heads.num_attention_heads
     W_q, W_k = (

@@ -1,4 +1,4 @@
-"""Measures the latency of sublayers of every size and of entire models."""
+"""Measures the latencies of entire models, and of sublayers of every possible size."""
 
 import copy
 import operator
@@ -33,9 +33,9 @@ class LatencyTable:
 
     Args:
         machine: The machine that the latencies were measured on, as returned by `machine_name`.
-        conditions: The shape of the model, and how it ran.
-        times: Whether it is the last layer, the sizes of a sublayer (those in `Heads`, or the number of neurons), and
-            its latency.
+        conditions: Description of the model's shape, and of how the model was served.
+        times: For each sublayer, whether it is in the last layer, its sizes (those in `Heads`, or the number of
+            neurons), and its latency.
         encoder: Latency of the base model.
     """
 
@@ -45,7 +45,7 @@ class LatencyTable:
     encoder: float
 
     def prices(self, shapes: list[LayerSize]) -> Prices:
-        """Returns the prices for layers of these shapes. If a larger sublayer was faster, its time counts."""
+        """Returns the prices for layers of these shapes. If a larger sublayer was faster, its latency is used."""
 
         def prices_in(is_last: bool) -> LayerPrices:
             measured = {tuple(sizes): seconds for last, sizes, seconds in self.times if last == is_last}
@@ -91,7 +91,7 @@ def measure_latencies(
     model: FixedHeadBertPreTrainedModel, shapes: list[LayerSize], masks: list[torch.Tensor], conditions: str
 ) -> LatencyTable:
     """
-    Measures, with random weights, the latency of each sublayer to which layers of these shapes can be pruned.
+    Builds each sublayer to which layers of these shapes can be pruned, with random weights, and measures its latency.
 
     Args:
         model: The model as it is served. Its dtype and `unpad_inputs` apply to the sublayers, too.
@@ -120,7 +120,7 @@ def measure_latencies(
 
 
 def has_short_last_layer(model: FixedHeadBertPreTrainedModel, masks: list[torch.Tensor]) -> bool:
-    """Returns True if the last layer computes only the first token in each row, which it does not for a short row."""
+    """Returns True if the last layer computes outputs only for first tokens. For one short row, it computes all."""
     return reads_first_token(model) and any(len(mask) > 1 or mask.shape[1] > SHORT_TEXT for mask in masks)
 
 

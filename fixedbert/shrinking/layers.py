@@ -1,7 +1,7 @@
 """
 Prunes the layers of a model, given their statistics: computes pruned weights, and refits them.
 
-The mathematics is in pruning.py.
+The mathematics is explained in pruning.py.
 """
 
 import torch
@@ -52,7 +52,7 @@ class LayerPruner:
         G_o, G_f = statistics.heads_gradient.uncentered[0], statistics.neurons_gradient.uncentered[0]
         self.head_order = prune_inputs(square_root(G_o) @ W_o, self.M_z, value_size)
         self.neuron_order = prune_inputs(square_root(G_f) @ W_f, self.M_a, 1, -(-shape.neurons // NEURON_STEPS))
-        # For values: the covariance of z, and the second moment of its gradient, for each head, (H, V, V).
+        # For value sizes: the covariance (H, V, V) of each head's z, and the second moment of the gradient of z.
         self.L = self.M_z.view(number, value_size, number, value_size).diagonal(dim1=0, dim2=2).permute(2, 0, 1)
         W_h = W_o.T.unflatten(0, (number, -1))  # (H, V, D)
         self.R = W_h @ G_o @ W_h.mT
@@ -129,9 +129,9 @@ class LayerPruner:
 def refit(original: FixedHeadBertPreTrainedModel, pruned: FixedHeadBertPreTrainedModel, batches: list[Batch]):
     """
     Refits the output projections of attention and of the feed-forward block in each pruned layer, so that the hidden
-    states match those in the original model.
+    states match those of the original model.
 
-    Starts with the first layer. The outputs of a refitted layer are the inputs for refitting the next layer.
+    Begins with the first layer, because the outputs of a refitted layer are the inputs for refitting the next layer.
     """
     embeddings, width = original.base_model.get_submodule("embeddings"), original.config.hidden_size
     names = ("input_ids", "token_type_ids")

@@ -42,7 +42,7 @@ class LoadedModel:
 
     @classmethod
     def load(cls, source: str | Path, do_lower_case: bool | None = None, **hub_options) -> "LoadedModel":
-        """Loads any model that `load_bert` supports from a directory or the Hub, in evaluation mode."""
+        """Loads a model in evaluation mode from a directory or the Hub. Supports the same models as `load_bert`."""
         model, directory = load_bert(source, **hub_options), auxiliary_directory(source, **hub_options)
         tokenizer = load_tokenizer(str(directory), do_lower_case, trust_remote_code=False)
         check_vocab_size(tokenizer, model.config.vocab_size, source)
@@ -67,13 +67,13 @@ def reads_first_token(model: PreTrainedModel) -> bool:
 
 
 def encode(model: PreTrainedModel) -> Callable:
-    """Returns a function that runs the encoder on the tokens that the task head needs."""
+    """Returns a function that runs the encoder and computes outputs only for the tokens that the task head reads."""
     return partial(model.base_model, output_mask=False) if reads_first_token(model) else model.base_model
 
 
 def predict(model: PreTrainedModel, batch: Batch, pooling: SentencePooling | None = None) -> list[Predictions]:
     """
-    Returns the model's predictions for a batch. Classifiers, regressions and encoders with `pooling` make one
+    Returns the model's predictions for a batch. Classifiers, regression models and encoders with `pooling` make one
     prediction per row. Question answering models predict a start and an end position for each row. Masked LMs predict
     the masked tokens, and all other models make one prediction per non-padding token.
     """
@@ -103,8 +103,8 @@ def kind_of_logits(config: PreTrainedConfig) -> str:
 
 def sampled_nll(predictions: Predictions) -> Tensor:
     """
-    Samples a value y from the distribution p of each prediction and returns the sum of -log p(y). The second moment of
-    the gradients of this sum is the Fisher information.
+    Samples y from each predicted distribution p and returns the sum of -log p(y). The second moment of the gradients
+    of this sum is the Fisher information.
     """
     values = predictions.values.float()
     if predictions.kind == "classes":
@@ -119,12 +119,12 @@ def sampled_nll(predictions: Predictions) -> Tensor:
 @dataclass(frozen=True)
 class Fidelity:
     """
-    Measures how close a model's predictions are to those of the original.
+    How close a model's predictions are to those of the original.
 
     Args:
         divergence: KL(original || model) in nats per row. For numbers, this is half the squared difference. For
-            embeddings, it is 1 - cosine similarity. For hidden states, it is 1 - cosine similarity summed over tokens.
-            NaN for question answering models with different tokenizers.
+            embeddings and hidden states, it is 1 - cosine similarity, averaged over the rows or tokens. It is NaN for
+            question answering models with different tokenizers.
         agreement: Fraction of identical predictions; None for numbers, embeddings and states.
         kind: The `kind` of the predictions, as defined in `Predictions`.
         spread: Standard deviation of the numbers that the original predicts; None for other kinds.
@@ -141,7 +141,7 @@ class Fidelity:
 
     @property
     def similarity(self) -> float:
-        """The agreement. For embeddings, the cosine similarity. For numbers, an estimate of the correlation."""
+        """The agreement, the cosine similarity of vectors, or an estimate of the correlation of numbers."""
         if self.agreement is not None:
             return self.agreement
         return 1 - self.divergence / (self.spread**2 if self.spread else 1)
@@ -156,9 +156,8 @@ class Fidelity:
         if self.kind == "numbers":
             spread = f" (standard deviation of the original: {self.spread:.2g})" if self.spread else ""
             return f"root mean square difference from the original {(2 * self.divergence) ** 0.5:.2g}{spread}"
-        if self.kind == "embeddings":
-            return f"average cosine similarity to the original {1 - self.divergence:.3f}"
-        return f"cosine distance to the original hidden states {self.divergence:.2g} (sum over the tokens in a row)"
+        vectors = " hidden states" if self.kind == "states" else ""
+        return f"average cosine similarity to the original{vectors} {1 - self.divergence:.3f}"
 
 
 @torch.no_grad()
@@ -178,7 +177,7 @@ def fidelity(pairs: Iterable[tuple[list[Predictions], list[Predictions]]], rows:
         pairs: For each batch, the predictions of the original and those of the other model.
         rows: Total number of rows.
     """
-    divergence, same, count, kind = 0.0, 0, 0, ""
+    divergence, same, count, tokens, kind = 0.0, 0, 0, 0, ""
     numbers: list[Tensor] = []
     distinct: set[str] = set()
     for originals, others in pairs:
@@ -190,9 +189,11 @@ def fidelity(pairs: Iterable[tuple[list[Predictions], list[Predictions]]], rows:
                 distinct.update(map(str, chosen.unique(dim=0).tolist()))
             elif kind == "numbers":
                 numbers.append(original.values)
+            elif kind == "states":
+                tokens += len(original.values)
     spread = float(torch.cat(numbers).std(dim=0, correction=0).norm()) if numbers else None
     agreement, labels = (same / count, len(distinct)) if count else (None, None)
-    return Fidelity(max(0.0, divergence / rows), agreement, kind, spread, labels, rows)
+    return Fidelity(max(0.0, divergence / (tokens or rows)), agreement, kind, spread, labels, rows)
 
 
 def predicted_labels(predictions: Predictions) -> Tensor:

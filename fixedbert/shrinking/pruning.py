@@ -3,7 +3,7 @@ The mathematics of pruning: estimates how much the removal of heads, head dimens
 predictions, and computes the weights that minimize this change. All functions work on plain tensors.
 
 Cost. A model predicts a distribution p(y) for a row of tokens. Suppose that pruning changes the output o = W a + b of
-a sublayer by delta_t at token t. To second order, the predictions then change by
+a sublayer by delta_t at token t. To second order, the predictions change by
 
     KL(p || p') = 1/2 E_y (sum_t g_t^T delta_t)^2 + ...,     g = d log p(y) / d o,  y sampled from p.
 
@@ -15,8 +15,8 @@ gradients (Martens and Grosse, 2015), the cost of dW is
 
     1/2 T tr(dW M dW^T G)  nats.
 
-The order of removal follows from Optimal Brain Surgeon (Hassibi and Stork, 1992), applied to G^(1/2) W. In each step,
-it removes the group of inputs whose loss the remaining inputs can compensate best (`prune_inputs`).
+The order of removal follows from Optimal Brain Surgeon (Hassibi and Stork, 1992), applied to G^(1/2) W. Each step
+removes the group of inputs that the remaining inputs can replace with the smallest error (`prune_inputs`).
 
 Head sizes. Replace x^T y by x^T B y with a matrix B of rank p < P. If x and y are independent, the mean squared error
 is
@@ -31,7 +31,7 @@ weights themselves have rank p, the reduction is exact for every input, not only
 - Scores q^T k: x is a query, and y is a key minus the mean key of its row. The softmax is invariant to this shift. A
   second-order expansion does not predict the cost of errors in the scores, because the softmax of a sharp head has
   gradients near zero. The cost is therefore measured: if smaller queries and keys change the outputs of the heads by
-  dz, it is 1/2 T E |G^(1/2) W_o dz|^2.
+  dz, the cost is 1/2 T E |G^(1/2) W_o dz|^2.
 - Values: x is the output z of a head minus its mean, and y is the gradient W_o^T g. The cost is 1/2 T times the error
   above.
 
@@ -46,8 +46,8 @@ from torch import Tensor
 
 RANK_TOLERANCE = 1e-12  # float64 singular values below this multiple of the largest one count as zero
 TOKENS_PER_DIMENSION = 4  # minimum number of tokens per dimension of a second moment
-RIDGE = 1e-8  # multiple of the mean eigenvalue that is added to a moment before inversion
-PRIOR = 1e-4  # strength of the pull towards the initial weights in a refit, as a multiple of the mean eigenvalue
+RIDGE = 1e-8  # multiple of the mean eigenvalue that is added to the diagonal of a moment before inversion
+PRIOR = 1e-4  # strength of the pull toward the initial weights in a refit, as a multiple of the mean eigenvalue
 
 
 class SecondMoments:
@@ -56,8 +56,8 @@ class SecondMoments:
 
     Attributes:
         tokens: Number of tokens.
-        sum: Sums of the vectors, (G, S).
-        products: Sums of the outer products of the vectors, (G, S, S).
+        sum: Sums (G, S) of the vectors.
+        products: Sums (G, S, S) of the outer products of the vectors.
     """
 
     def __init__(self, groups: int, size: int):
@@ -66,7 +66,7 @@ class SecondMoments:
         self.products = torch.zeros(groups, size, size, dtype=torch.float64)
 
     def add(self, vectors: Tensor):
-        """Adds the vectors (n, G S) for n tokens."""
+        """Adds the vectors (n, G S) of n tokens."""
         x = vectors.unflatten(-1, self.sum.shape).transpose(0, 1)  # (G, n, S)
         self.products += (x.mT @ x).double().cpu()
         self.sum += x.sum(dim=1).double().cpu()
@@ -74,17 +74,17 @@ class SecondMoments:
 
     @property
     def mean(self) -> Tensor:
-        """Mean of the vectors in each group, (G, S)."""
+        """Mean (G, S) of the vectors in each group."""
         return self.sum / self.tokens
 
     @property
     def uncentered(self) -> Tensor:
-        """Second moments about zero, (G, S, S)."""
+        """Second moments (G, S, S) about zero."""
         return self.products / self.tokens
 
     @property
     def covariance(self) -> Tensor:
-        """Second moments about the mean, (G, S, S)."""
+        """Second moments (G, S, S) about the mean."""
         return self.uncentered - self.mean[:, :, None] * self.mean[:, None, :]
 
 
@@ -112,8 +112,8 @@ def prune_inputs(weight: Tensor, moment: Tensor, size: int, at_once: int = 1) ->
     are refitted by least squares.
 
     Args:
-        weight: W, left-multiplied by the square root of the metric of y, (D, groups * size).
-        moment: Covariance of the inputs, (groups * size, groups * size).
+        weight: W (D, groups * size), left-multiplied by the square root of the metric of y.
+        moment: Covariance (groups * size, groups * size) of the inputs.
         size: Number of inputs per group: the value head size for the heads in W_o, or 1 for neurons.
         at_once: Number of groups to remove per step. Larger steps are faster but less accurate.
     """
@@ -147,8 +147,8 @@ def prune_inputs(weight: Tensor, moment: Tensor, size: int, at_once: int = 1) ->
 
 def least_squares(weight: Tensor, moment: Tensor, kept: Tensor) -> Tensor:
     """
-    Returns a weight (D, n) for the n inputs in `kept`. Its output is the best least-squares approximation of the
-    output of `weight` (D, N) for all N inputs. `moment` (N, N) is the covariance of these inputs.
+    Returns a weight (D, n) for the n inputs in `kept`, fitted by least squares to the outputs of `weight` (D, N) for
+    all N inputs. `moment` (N, N) is the covariance of all inputs.
     """
     M = with_ridge(moment)
     return torch.linalg.solve(M[kept[:, None], kept], M[kept] @ weight.double().T).T
@@ -159,7 +159,7 @@ def head_size_errors(left: Tensor, right: Tensor) -> Tensor:
     Returns the squared errors (H, P + 1) of reducing each head to the sizes 0, ..., P.
 
     Args:
-        left, right: Second moments L and R for each head, (H, P, P).
+        left, right: Second moments L and R (H, P, P) for each head.
     """
     roots = zip(map(square_root, left), map(square_root, right), strict=True)
     energies = torch.stack([torch.linalg.svdvals(root_l @ root_r) for root_l, root_r in roots]).square()  # (H, P)
@@ -172,8 +172,8 @@ def reduce_head_size(A: Tensor, C: Tensor, L: Tensor, R: Tensor, size: int) -> t
     Returns smaller factors A' (size, D) and C' (size, E) whose product A'^T C' approximates A^T C.
 
     Args:
-        A, C: weights of the two linear maps, (P, D) and (P, E).
-        L, R: second moments of the outputs of A and C, (P, P) each.
+        A, C: Weights (P, D) and (P, E) of the two linear maps.
+        L, R: Second moments (P, P) of the outputs of A and C.
     """
     A, C = A.double(), C.double()
     left, singular, right = low_rank_svd(A.T, C)  # (D, P), (P), (P, E)
@@ -249,5 +249,5 @@ def condition_number(M: Tensor) -> float:
 
 
 def row_norms(rows: Tensor) -> Tensor:
-    """Returns the norms of the rows, (n, 1), clamped to a tiny positive number to avoid division by zero."""
+    """Returns the norms (n, 1) of the rows, clamped to a tiny positive number to avoid division by zero."""
     return rows.norm(dim=1, keepdim=True).clamp(min=torch.finfo(torch.float64).tiny)

@@ -30,7 +30,7 @@ class ShrinkResult:
         speedup, target_speedup: Measured and requested speedup. The latter is None if the target was not a speedup.
         machine: The machine that the times were measured on.
         serving: How both models were served, for example "without padding, in bfloat16".
-        table_speedup, table_machine: Speedup according to the latency table of a different machine, and that machine.
+        table_speedup, table_machine: Speedup according to a latency table from a different machine, and that machine.
         distil_steps: Number of distillation steps.
         distilled: Fidelity after distillation, or None if distillation did not improve it.
         folder: Directory of the new model.
@@ -114,7 +114,7 @@ class ShrinkResult:
         return cls(**fields | shapes | pairs | {"fidelity": Fidelity(**fields["fidelity"])})
 
     def provenance(self) -> str:
-        """Returns a Markdown section for the model card that describes how the model was made."""
+        """Returns a description of how the model was made, as a Markdown section for the model card."""
         rows = [
             (index, before.heads, after.heads, f"{before.neurons:,}", f"{after.neurons:,}")
             for index, (before, after) in enumerate(zip(self.before, self.after, strict=True))
@@ -134,7 +134,7 @@ Pruned from `{short_name(self.model)}` on {self.rows:,} unlabeled rows with {sel
 
 @dataclass(frozen=True)
 class ShrinkFamily:
-    """The models for several targets, which were pruned with the same statistics."""
+    """The results of pruning one model to several targets with the same statistics."""
 
     results: list[ShrinkResult]
 
@@ -177,7 +177,7 @@ def percent(before: float, after: float) -> float:
 
 @skip_without_matplotlib
 def plot_family(results: list[ShrinkResult], file: Path):
-    """Plots how close the predictions of each model are to those of the original, against its measured speedup."""
+    """Plots the measured speedup of each model, and the similarity of its predictions to those of the original."""
     with new_figure(6, 3.6, file) as figure:
         axes = figure.subplots()
         speeds = [1.0, *(result.speedup for result in results)]

@@ -28,7 +28,7 @@ class Serving(NamedTuple):
         return f"{'without' if self.unpad_inputs else 'with'} padding, in {str(self.dtype).removeprefix('torch.')}"
 
     def model(self, model: FixedHeadBertPreTrainedModel) -> FixedHeadBertPreTrainedModel:
-        """Returns a copy of the model that is served in this way. Its configuration says so, too."""
+        """Returns a copy of the model that runs in this way, and whose configuration says so."""
         served = copy.deepcopy(model)
         nn.Module.to(served, dtype=self.dtype)
         served.config.unpad_inputs = vars(served.base_model)["unpad_inputs"] = self.unpad_inputs
@@ -41,7 +41,7 @@ class Serving(NamedTuple):
 
 
 def random_batches(batches: list[Batch]) -> list[Batch]:
-    """Returns up to three batches with the lengths of random rows: ids (B, L) and attention masks (B, L)."""
+    """Returns up to three batches of ids and attention masks (B, L). Their row lengths are sampled from `batches`."""
     lengths = [length for batch in batches for length in batch["attention_mask"].sum(1).tolist()]
     random.Random(0).shuffle(lengths)
     size, device = max(len(batch["attention_mask"]) for batch in batches), batches[0]["attention_mask"].device
@@ -56,7 +56,7 @@ def random_batches(batches: list[Batch]) -> list[Batch]:
 def fastest_serving(
     model: FixedHeadBertPreTrainedModel, batches: list[Batch], unpad_inputs: bool | None, dtype: torch.dtype | None
 ) -> Serving:
-    """Returns the fastest way to run the model on these batches, with the given `unpad_inputs` and `dtype`, if any."""
+    """Returns the fastest way to run the model on these batches. Keeps `unpad_inputs` and `dtype` if they are set."""
     dtypes = [torch.float32, torch.bfloat16] if dtype is None else [dtype]
     if dtype is None and model.device.type == "cpu" and not has_bf16(use_cpu=True):
         dtypes = [torch.float32]

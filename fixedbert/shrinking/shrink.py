@@ -43,7 +43,7 @@ from .serving import Serving, fastest_serving
 
 PRUNED = "pruned"  # subdirectory that contains the pruned model during distillation
 TRIES = 6  # maximum number of attempts to meet a target time
-NEAR, ENOUGH = 0.99, 1.04  # a measured / target speed in this range is accepted without further attempts
+NEAR, ENOUGH = 0.99, 1.04  # a ratio of measured to target speed in this range ends the search
 LEARNING_RATE = 5e-5  # default for distillation; 2e-4 made mildly pruned models worse
 
 
@@ -86,18 +86,18 @@ def shrink(  # noqa: PLR0913  the options of the command
 
     Args:
         model: A model, or the directory or Hub id of any model that `fixedbert.convert` supports.
-        output_dir: a new directory for the model, its tokenizer and model card, shrinking.json and shrinking.png.
-        speedup: Target speed relative to the original, measured on this machine. With several targets, `output_dir`
-            contains a directory for each of them, such as 1.5x.
+        output_dir: A new directory for the model, its tokenizer and model card, shrinking.json and shrinking.png.
+        speedup: Target speed relative to the original, measured on this machine. If there are several targets,
+            `output_dir` contains a directory for each of them, such as 1.5x.
         milliseconds: Target time per batch of random rows.
         params: Maximum number of parameters.
         flops: Maximum number of FLOPs for a row of average length.
         attention_head_size, value_head_size, num_attention_heads, intermediate_size: One number for all layers, or a
             list with one number per layer.
         unpad_inputs, dtype: Whether the new model skips padding, and the dtype of its weights, such as "bfloat16".
-            Both models are timed in this way. The default is the fastest on this machine if the target is a time.
-            Otherwise, the new model skips padding and keeps the dtype of the original.
-        task_name, data_dir: a GLUE task, and the directory with its files. The default is to load them from the Hub.
+            The original is timed in the same way. The default is the fastest combination on this machine if the target
+            is a time. Otherwise, the new model skips padding and keeps the dtype of the original.
+        task_name, data_dir: A GLUE task, and a directory with its files. By default, they are loaded from the Hub.
         train_file: One or more files with calibration rows.
         text_column_names: Names of the text columns, such as "premise,hypothesis". For token classification, the
             column with lists of words, "tokens" by default.
@@ -175,7 +175,7 @@ def shrink(  # noqa: PLR0913  the options of the command
 
 
 def choose_serving(context: ShrinkContext, unpad_inputs: bool | None, dtype: torch.dtype | None):
-    """Sets how the new model is served: as requested, and otherwise in the fastest way if the target is a time."""
+    """Sets how the new model is served. If the target is a time, the default for each option is the fastest."""
     if context.target.is_time:
         context.serving = fastest_serving(context.original, context.batches[:1], unpad_inputs, dtype)
     else:
@@ -184,13 +184,13 @@ def choose_serving(context: ShrinkContext, unpad_inputs: bool | None, dtype: tor
 
 
 def statistics_for(context: ShrinkContext) -> tuple[Prices | None, list[LayerPruner]]:
-    """Returns the prices of all sublayers, or None if the target is their sizes, and a pruner for each layer."""
+    """Returns the prices of all sublayers (None if the target is layer sizes), and a pruner for each layer."""
     prices = None if context.target.is_shape else prices_for(context)
     return prices, layer_pruners(context)
 
 
 def shrink_family(context: ShrinkContext, targets: list[Target], output_dir: str | Path) -> ShrinkFamily:
-    """Prunes the original to several targets with the same statistics and writes a directory for each of them."""
+    """Prunes the original to several targets with the same statistics and writes a directory for each target."""
     with new_directory(output_dir) as directory:
         prices, pruners = statistics_for(context)
         results = []
@@ -209,7 +209,7 @@ def shrink_family(context: ShrinkContext, targets: list[Target], output_dir: str
 def prune(
     context: ShrinkContext, prices: Prices | None, pruners: list[LayerPruner]
 ) -> tuple[FixedHeadBertPreTrainedModel, ShrinkResult]:
-    """Prunes a copy of the original model to the target and refits it. Returns the pruned model and its results."""
+    """Prunes a copy of the original model to the target and refits the copy. Returns the copy and the result."""
     original, shapes = context.original, context.shapes
     if prices is not None:
         chosen, pruned = choose_shapes(context, pruners, prices)
@@ -280,7 +280,7 @@ def pruned_model(context: ShrinkContext, directory: Path) -> FixedHeadBertPreTra
 
 
 def layer_pruners(context: ShrinkContext) -> list[LayerPruner]:
-    """Returns a pruner for each layer, with statistics for the target shapes, or for all choices."""
+    """Returns a pruner for each layer, with statistics for its target shape, or for all choices if there is none."""
     if context.target.is_shape:
         sizes = [{shape.heads.size} for shape in context.target.shapes(context.original.config)]
     else:
@@ -296,7 +296,7 @@ def layer_pruners(context: ShrinkContext) -> list[LayerPruner]:
 
 
 def latency_table(context: ShrinkContext) -> LatencyTable:
-    """Reads the latency table from its file. If the file does not exist, measures the latencies and writes it."""
+    """Reads the latency table if its file exists. Otherwise, measures latencies and, if a file is set, writes it."""
     served, masks = context.serving.model(context.original), [batch["attention_mask"] for batch in context.batches]
     layers = ", ".join(f"{shape.heads} and {shape.neurons} neurons" for shape in dict.fromkeys(context.shapes))
     conditions = f"width {served.config.hidden_size}, layers with {layers}, {context.serving}"
@@ -334,8 +334,8 @@ def choose_shapes(
     context: ShrinkContext, pruners: list[LayerPruner], prices: Prices
 ) -> tuple[list[LayerSize], FixedHeadBertPreTrainedModel]:
     """
-    Chooses the shapes for all layers within the budget. If the target is a time that the entire model does not meet,
-    corrects the budget and chooses again, unless the times are those of a different machine.
+    Chooses the shapes for all layers within the budget. If the target is a time that the pruned model misses,
+    corrects the budget and chooses again, unless the latencies were measured on a different machine.
 
     Returns:
         The shapes, and the pruned model before the refit.
@@ -369,7 +369,7 @@ def choose_shapes(
 
 def budget_for(context: ShrinkContext, prices: Prices, least: float) -> float:
     """
-    Returns the budget for the entire model. `least` is the lowest possible price of all layers.
+    Returns the budget for the entire model. `least` is the lowest possible total price of the layers.
 
     Raises:
         InputError: If the target is not smaller than the original, or is out of reach.
@@ -377,7 +377,7 @@ def budget_for(context: ShrinkContext, prices: Prices, least: float) -> float:
     target, needed, speedup = context.target, prices.original + prices.rest, context.target.speedup
     if target.milliseconds is not None:
         seconds = needed
-        if not prices.machine:  # this machine can now be faster or slower than during the measurement
+        if not prices.machine:  # this machine may be faster or slower now than during the measurement
             seconds = median_time(
                 context.serving.forward_passes(context.original, context.batches), context.original.device
             )
@@ -387,7 +387,7 @@ def budget_for(context: ShrinkContext, prices: Prices, least: float) -> float:
     if not least + prices.rest <= wanted < needed:
         raise InputError(
             f"the target is {wanted:.4g} {prices.unit}, but the original needs {needed:.4g} and the smallest possible "
-            f"model needs {least + prices.rest:.4g}."
+            f"model needs {least + prices.rest:.4g}; choose a target in between."
         )
     return wanted
 

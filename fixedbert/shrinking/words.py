@@ -1,4 +1,4 @@
-"""Functions that load texts split into words, with a label for each word, and tokenize them."""
+"""Loads texts that are split into words, with or without a label for each word, and tokenizes them."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,7 +27,7 @@ def load_words(
     file: str, column: str = WORDS, label_column: str | None = None, skip_bad_rows: bool = False
 ) -> datasets.Dataset:
     """
-    Loads lists of words from a .json, .jsonl or .parquet file, such as {"tokens": [...], "ner_tags": [...]}.
+    Loads rows such as {"tokens": [...], "ner_tags": [...]} from a .json, .jsonl or .parquet file.
 
     Args:
         label_column: Column with a label for each word. By default, "ner_tags" or "labels", if the file contains one
@@ -60,7 +60,7 @@ def load_words(
 
 
 def problem_in_words(row: FileRow, column: str, label: str | None) -> str | None:
-    """Returns a description of the problem if a row has no words, or not one label for each word, or None."""
+    """Returns the problem with a row that lacks words or a label for each word, or None if the row is valid."""
     words = row.values.get(column)
     if not isinstance(words, list) or not words:
         return row.problem or f"{column!r} is not a list of words"
@@ -108,9 +108,8 @@ def encode_words(tokenizer: PreTrainedTokenizerBase, words: Sequence[str], max_l
     """
     Returns the tokens for a list of words.
 
-    The entry `first_tokens` contains the index of the first token of each word, or -1 if a word has no token because
-    the row is truncated, or because the word consists of characters that the tokenizer drops. `truncated` is True if
-    the row is truncated.
+    The entry `first_tokens` contains the index of the first token of each word, or -1 if a word has no tokens, because
+    truncation or the tokenizer removes all of its characters. `truncated` is True if the row is truncated.
     """
     encoded = encode(tokenizer, [*words], is_split_into_words=True, max_length=max_length, truncation=True)
     first = [-1] * len(words)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-PAGE = 7.7  # width of a documentation page in inches, for which the font size is chosen
+PAGE = 7.7  # width of a documentation page in inches; the font size is chosen for it
 
 
 def style() -> AbstractContextManager[None]:
@@ -25,7 +25,7 @@ def style() -> AbstractContextManager[None]:
 
 @contextmanager
 def new_figure(width: float, height: float, file: str | Path) -> Iterator[Figure]:
-    """Context manager that yields a new figure, with its size in inches, and saves it to `file` at the end."""
+    """Context manager that yields a new figure of the given size in inches and saves it to `file` at the end."""
     from matplotlib.figure import Figure
 
     with style():
@@ -35,7 +35,7 @@ def new_figure(width: float, height: float, file: str | Path) -> Iterator[Figure
 
 
 def skip_without_matplotlib(draw: Callable[..., None]) -> Callable[..., None]:
-    """Decorator for a function that draws a figure. If matplotlib is not installed, it only logs a warning."""
+    """Decorator for a function that draws a figure. Without matplotlib, the function only logs a warning."""
 
     @wraps(draw)
     def draw_or_warn(*args, **kwargs):

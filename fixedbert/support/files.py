@@ -24,7 +24,7 @@ LOCK_TIMEOUT = 0.2  # seconds, enough for a second attempt after the lock of a d
 
 
 def error_reason(error: BaseException) -> str:
-    """Returns the first line of an error's message, or its type. Replaces backticks, which mark our arguments."""
+    """Returns the first line of an error's message, or the error's type. Replaces backticks, which mark arguments."""
     if isinstance(error, StrictDataclassError):
         error = error.__cause__ or error
     lines = str(getattr(error, "strerror", None) or error).strip().splitlines()
@@ -38,7 +38,7 @@ def reading(path: object, remedy: str = "", problem: str = "cannot be read") -> 
 
     Args:
         path: The file, directory or Hub id at the start of the message.
-        remedy: What the user can do about the error, without a full stop.
+        remedy: What the user can do about the error, without a final period.
         problem: A description of the problem.
     """
     try:
@@ -180,8 +180,8 @@ def directory_lock(directory: Path, take_over: bool = False) -> Iterator[None]:
     """
     Context manager that locks `directory`, which need not exist, with the file `directory`.lock.
 
-    The lock of a dead process on this machine is removed. With `take_over`, the lock of a process on a different
-    machine is also removed. The caller must make sure that that process is dead.
+    The lock of a dead process on this machine is removed. With `take_over`, so is the lock of a process on a different
+    machine. The caller must make sure that the other process is dead.
 
     Raises:
         InputError: If a different process holds the lock.

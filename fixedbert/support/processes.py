@@ -19,7 +19,7 @@ def process_pool(num_proc: int, function: Callable[..., Any], *arguments: object
     """
     Returns a pool of `num_proc` workers. `pool.submit(call_task, *others)` calls `function(*arguments, *others)`.
 
-    Each worker receives `arguments` only once. On Linux, it shares their memory with the parent process.
+    Each worker receives `arguments` only once. On Linux, workers and parent share the memory of `arguments`.
     """
     # Forked workers, which `datasets` also uses, start without imports and share memory.
     context = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
@@ -40,7 +40,7 @@ def start_worker(parent: int, function: Callable[..., Any]):
 
 
 def exit_with_parent(parent: int):
-    """Makes this process ignore Ctrl-C, which the parent handles. On Linux, it also ends if the parent is killed."""
+    """Makes this process ignore Ctrl-C, which the parent handles, and, on Linux, end if the parent is killed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if sys.platform == "linux":

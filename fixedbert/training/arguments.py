@@ -30,7 +30,7 @@ from ..support.files import YamlLoader, error_reason, read_yaml
 from .speed import disable_emulated_bf16
 
 LOGGING = 0.02  # a fraction of all steps, so that short runs also have a training curve
-LONGEST_INTERVAL = 500  # steps between log entries or evaluations by default
+LONGEST_INTERVAL = 500  # steps; the default for evaluations, and the upper limit if `logging_steps` is a fraction
 RECIPES = Path(__file__).parents[1] / "recipes"
 FILES = ("train_file", "validation_file", "test_file")
 # Maps a flag or keyword argument to the recipe entries that it replaces, because they are alternatives to it.
@@ -62,7 +62,7 @@ def option(default: Any, help: str):
 class ModelArguments:
     """Arguments for the model, its configuration and the tokenizer."""
 
-    can_be_new: ClassVar[bool] = False  # True if `config_overrides` without a model or preset defines a new model
+    can_be_new: ClassVar[bool] = False  # True if `config_overrides`, without a model or preset, defines a new model
 
     model_name_or_path: str | None = option(
         None, "Directory or Hub id of a pretrained model. Default: random weights."
@@ -72,8 +72,8 @@ class ModelArguments:
     )
     config_overrides: dict | None = option(
         None,
-        "Changes to the configuration, such as num_attention_heads=12,attention_head_size=64. If no model "
-        "or configuration is set, they apply to BERT-base with a head size of 128.",
+        "Changes to the configuration, such as num_attention_heads=12,attention_head_size=64. In pretraining "
+        "without a model or configuration, they apply to BERT-base with a head size of 128.",
     )
     tokenizer_name: str | None = option(
         None, "Directory or Hub id of a tokenizer, or a vocab.txt file. Default: the model's tokenizer."
@@ -85,10 +85,10 @@ class ModelArguments:
         None, "Attention implementation, such as eager or sdpa. Default: eager on CPUs, sdpa on GPUs."
     )
     ignore_mismatched_sizes: bool = option(
-        False, "Initialize the task head randomly if its shape in the checkpoint differs."
+        False, "Initialize the task head randomly if the head in the checkpoint has a different shape."
     )
     resize_embeddings: bool = option(
-        False, "Add an embedding close to the average for each token that the model lacks."
+        False, "For each token that the model lacks, add an embedding close to the average embedding."
     )
     cache_dir: str | None = option(None, "Directory for files downloaded from the Hub.")
     model_revision: str = option("main", "Branch, tag or commit of the model on the Hub.")
@@ -127,16 +127,16 @@ class CommonArguments(TrainingArguments):
         1, "Stop after this many consecutive steps with a non-finite loss or gradient norm."
     )
     take_over_output_dir: bool = option(
-        False, "Remove the lock on the output directory if it was left by a run on a different machine."
+        False, "Remove a lock on the output directory that a run on a different machine left behind."
     )
 
-    # For each of these fields, the only supported value and the reason.
+    # Maps the name of each restricted field to its only supported value and the reason for the restriction.
     refused: ClassVar[dict[str, tuple[object, str]]] = {
         "auto_find_batch_size": (False, "a second attempt would start from partially trained weights"),
         "dataloader_drop_last": (False, "evaluation would omit the last examples"),
         "save_only_model": (False, "resuming a run requires the optimizer state"),
         "accelerator_config.split_batches": (False, "`per_device_train_batch_size` is the batch size per device"),
-        "neftune_noise_alpha": (None, "the noise depends on the amount of padding, which is skipped"),
+        "neftune_noise_alpha": (None, "the noise depends on the amount of padding, but padding is skipped"),
     }
 
     @property
@@ -204,11 +204,11 @@ def read_arguments(argv: list[str] | None, *types: type, prog: str | None = None
 
 def with_recipe(recipe: str | Path | None, given: dict[str, Any]) -> dict[str, Any]:
     """
-    Merges the arguments in `given` into the entries of a recipe and returns the result. Arguments that are not None
-    take precedence. Each of them also removes its alternatives, which are listed in `REPLACES`, from the recipe.
+    Merges the arguments in `given` into the entries of a recipe, and returns the result.
 
-    A recipe is a YAML or JSON file. If `recipe` is recipes/NAME.yaml and this file does not exist, the recipe with
-    the same name that ships with the package is used.
+    Arguments that are not None take precedence. Each of them also removes its alternatives, which are listed in
+    `REPLACES`, from the recipe. A recipe is a YAML or JSON file. If `recipe` is recipes/NAME.yaml and this file does
+    not exist, the recipe of that name that ships with the package is used.
     """
     given = {name: value for name, value in given.items() if value is not None}
     if recipe is None:
@@ -256,7 +256,8 @@ def check_types(given: dict[str, Any], *types: type) -> dict[str, Any]:
     given = {name: value for name, value in given.items() if value is not None}
     for name in given:
         if name not in hints:
-            raise InputError(f"`{name}`: no such argument; similar names: {get_close_matches(name, hints)}.")
+            similar = ", ".join(get_close_matches(name, hints, cutoff=0))
+            raise InputError(f"`{name}`: no such argument; similar names: {similar}.")
     return {name: to_type(name, value, hints[name]) for name, value in given.items()}
 
 

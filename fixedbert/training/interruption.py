@@ -24,8 +24,8 @@ def train(trainer: CommonTrainer, checkpoint: str | None):
     and the log.
 
     Raises:
-        KeyboardInterrupt: If Ctrl-C is pressed, after a checkpoint has been saved.
-        Stopped: If SIGTERM is received, after a checkpoint has been saved.
+        KeyboardInterrupt: After Ctrl-C is pressed and a checkpoint has been saved.
+        Stopped: After SIGTERM is received and a checkpoint has been saved.
     """
     directory = trainer.args.directory
     if checkpoint == str(directory):

@@ -75,12 +75,12 @@ def load_model(
     tokenizer's vocabulary size.
 
     Args:
-        train: True if the model will be trained. Weights that are missing in the checkpoint, such as a task head, are
-            then initialized randomly.
+        train: True if the model will be trained. If so, weights that are missing from the checkpoint, such as a task
+            head, are initialized randomly.
 
     Raises:
         InputError: If the model does not exist, if the tokenizer has more tokens than the model (unless
-            `resize_embeddings` is set), if weights have a different shape (unless `ignore_mismatched_sizes` is set),
+            `resize_embeddings` is set), if a weight has the wrong shape (unless `ignore_mismatched_sizes` is set),
             or if weights are missing and `train` is False.
     """
     attention = arguments.attn_implementation or ("eager" if PartialState().device.type == "cpu" else None)
@@ -113,7 +113,7 @@ def load_model(
 
 
 def resize(model: PreTrainedModel, size: int):
-    """Changes the vocabulary size of a model in place. New rows are close to the average of the old ones."""
+    """Changes the vocabulary size of a model in place. New embeddings are close to the average of the old ones."""
     output = model.get_output_embeddings()
     heads = [part for part in model.modules() if output is not None and getattr(part, "decoder", None) is output]
     # Untied models have a second, unused output bias, which transformers either ties or leaves too short.

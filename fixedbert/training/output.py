@@ -2,7 +2,7 @@
 The output directory of a run, with its lock, checkpoints and results.
 
 A run writes to OUTPUT.partial, which is renamed to OUTPUT when the run is complete. An interrupted run resumes from
-OUTPUT.partial if its arguments and data have not changed. They are saved in command.json and data.json.
+OUTPUT.partial if its arguments and a fingerprint of its data, saved in command.json and data.json, have not changed.
 """
 
 import json
@@ -52,7 +52,7 @@ def already_complete(output_dir: str | Path | None, given: dict[str, Any]) -> bo
     """
     final = output_path(output_dir)
     file = final / COMMAND_FILE
-    is_local = not given.get("push_to_hub")  # otherwise, the upload can have failed
+    is_local = not given.get("push_to_hub")  # otherwise, the upload may have failed
     if is_local and file.is_file() and read_json_object(file) == command_of(given):
         PartialState().print(
             f"{final}: already complete; to run the command again, for example after the data changed, remove this "
@@ -64,7 +64,7 @@ def already_complete(output_dir: str | Path | None, given: dict[str, Any]) -> bo
 
 
 def command_of(given: dict[str, Any]) -> dict[str, Any]:
-    """Returns the arguments as in command.json, without access tokens and arguments that only concern resuming."""
+    """Returns the arguments as saved in command.json, without access tokens or arguments that only affect resuming."""
     left_out = ("token", "hub_token", "resume_from_checkpoint", "take_over_output_dir")
     return {name: value for name, value in json.loads(to_json(given, default=str)).items() if name not in left_out}
 
@@ -76,7 +76,7 @@ def last_checkpoint(directory: Path) -> str | None:
 
 
 def find_progress(directory: Path) -> str | None:
-    """Returns from where a run or a sweep in `directory` can resume, or None if it has saved nothing."""
+    """Returns the path from which a run or sweep in `directory` can resume, or None if it has saved nothing."""
     has_runs = any(directory.glob(f"*/**/{COMMAND_FILE}"))
     return last_checkpoint(directory) or (str(directory) if has_runs else None)
 
@@ -87,14 +87,14 @@ def output_directory(training_args: CommonArguments, given: dict[str, Any]) -> I
     Context manager that locks an output directory, and renames OUTPUT.partial to OUTPUT at the end.
 
     Yields the checkpoint to resume from, or None for a new run. Inside the context, `training_args.output_dir` is
-    OUTPUT.partial. After an interruption, OUTPUT.partial is kept if there is progress. Otherwise, it is removed.
+    OUTPUT.partial. After an interruption, OUTPUT.partial is kept if the run can resume from it, and removed otherwise.
 
     Args:
         given: The arguments, which are written to command.json.
 
     Raises:
-        InputError: If the directory is not empty, is not writable or is in use. Also if OUTPUT.partial contains an
-            unfinished run with different arguments.
+        InputError: If the directory is not empty, not writable or in use, or if OUTPUT.partial contains an unfinished
+            run with different arguments.
     """
     final = output_path(training_args.output_dir)
     with output_lock(final, training_args):

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 NOT_METRICS = ("loss", "runtime", "samples", "per_second", "epoch", "total", "thresh", "dtype")
-NOT_DRAWN = ("eval_mse", "eval_mae", "Ans", "best")  # metrics in other units, and for a part of the questions
+NOT_DRAWN = ("eval_mse", "eval_mae", "Ans", "best")  # in other units, for some questions, or at the best threshold
 COLORS = {"held out": "C1", "held out, tokens": "C2", "held out, next sentence": "C3"}  # the same in all panels
 MAX_COUNTED_CLASSES = 12  # a confusion matrix with more classes shows no numbers
 
@@ -63,9 +63,9 @@ def draw_glue(
     Plots losses and metrics against training steps, and predictions against labels in one panel per split.
 
     Args:
-        splits: For each split, its name, the labels and the predictions for its N examples, each (N,), or (N, C) for C
-            labels per text or C targets.
-        labels: Names of the classes or targets, or an empty list for a regression with a single target.
+        splits: (name, labels, predictions) for each split. The arrays are (N,) for N examples, or (N, C) if there are
+            C targets or if an example can have several of C labels.
+        labels: Names of the classes or targets, or an empty list for regression with a single target.
     """
     with new_figure(4.4 * (2 + len(splits)), 4, file) as figure:
         figure.suptitle(title)
@@ -99,7 +99,7 @@ def draw_squad(
     file: str | Path,
 ):
     """
-    Plots losses and metrics against training steps, and for SQuAD 2.0 a histogram of the null odds.
+    Plots losses and metrics against training steps and, for SQuAD 2.0, a histogram of the null odds.
 
     Args:
         null_odds: Maps question ids to the score for "no answer" minus the best answer's score. Empty for SQuAD 1.1.
@@ -140,7 +140,7 @@ def draw_log(log_history: list[dict], loss: Axes, metrics: Axes, scale: float = 
     """
     Draws losses in the panel `loss`, and metrics times `scale` in the panel `metrics`, against training steps.
 
-    The metrics of a single evaluation are bars.
+    If there is only one evaluation, its metrics are drawn as bars.
     """
     draw_curves(loss, log_history, {"loss": "training", "eval_loss": "validation"})
     loss.set(title="loss", xlabel="step", ylabel="loss")
@@ -160,7 +160,7 @@ def draw_log(log_history: list[dict], loss: Axes, metrics: Axes, scale: float = 
 def draw_curves(
     panel: Axes, log_history: list[dict], curves: dict[str, str], factor: float = 1, against: str = "step"
 ):
-    """Draws the logged values that `curves` maps to labels, times `factor`, with markers for evaluations."""
+    """Draws logged values, times `factor`, with markers for evaluations. `curves` maps their names to labels."""
     for name, label in curves.items():
         entries = [entry for entry in log_history if entry.get(name) is not None and against in entry]
         x, y = [entry[against] for entry in entries], [factor * entry[name] for entry in entries]

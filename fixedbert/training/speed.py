@@ -43,7 +43,7 @@ def keep_freed_memory(device: torch.device):
     """
     If the device is a CPU, makes glibc keep freed memory for later tensors instead of returning it to the kernel.
 
-    Returning memory causes page faults, which can take up half of the time for a training step.
+    Returning memory causes page faults, which can take up half the time of a training step.
     """
     if device.type == "cpu" and sys.platform == "linux":
         mallopt = getattr(ctypes.CDLL(None), "mallopt", None)

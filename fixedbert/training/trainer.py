@@ -79,8 +79,8 @@ class CommonTrainer(Trainer):
         batches = DataLoader(dataset, batch_size, sampler=sampler, collate_fn=self.data_collator, **given | options)
         return self.accelerator.prepare(batches)
 
-    # Two modules hold the bias of BERT's decoder, and accelerate would shard it twice. It prepares the model after the
-    # optimizer is created and before the scheduler is, so the second reference is removed in between.
+    # Two modules hold the bias of BERT's decoder, so accelerate would shard it twice. Because accelerate prepares the
+    # model after the optimizer is created and before the scheduler is, the second reference is removed in between.
     def create_optimizer(self, *args, **kwargs):
         optimizer = super().create_optimizer(*args, **kwargs)
         is_fsdp2 = self.is_fsdp_enabled and self.accelerator.state.fsdp_plugin.fsdp_version == 2
@@ -118,7 +118,7 @@ class CommonTrainer(Trainer):
         self.step_losses.append(loss)
         return loss
 
-    # No public method or callback receives the gradient norm before the step. Clipping sets infinite gradients to 0.
+    # No public method or callback receives the norm before the step. If it is infinite, clipping sets gradients to 0.
     def _get_grad_norm(self, *args, **kwargs):
         norm = super()._get_grad_norm(*args, **kwargs)
         return norm if self.apply_finite_step(norm) else None
@@ -128,8 +128,8 @@ class CommonTrainer(Trainer):
         Returns True if the step can be applied, because its losses and gradient norm are finite on all processes.
 
         In this case, adds the losses to the sums for the next log entry. Otherwise, deletes the gradients on all
-        processes, so that the weights and the optimizer state do not change. If only fp16 overflows, the loss scaler
-        skips the step instead.
+        processes, so that the weights and the optimizer state do not change. If the only problem is an fp16
+        overflow, the loss scaler skips the step instead.
 
         Raises:
             Divergence: If `max_nonfinite_steps` consecutive steps were non-finite.
@@ -193,7 +193,7 @@ class CommonTrainer(Trainer):
         super().save_model(output_dir, True)
 
     def evaluation_loop(self, *args, **kwargs):
-        # accelerate shards a model only with its optimizer. Without one, each process evaluates the full model.
+        # accelerate shards models only together with an optimizer. Without one, each process evaluates the full model.
         is_fsdp_enabled = self.is_fsdp_enabled
         self.is_fsdp_enabled = is_fsdp_enabled and self.optimizer is not None
         with torch.random.fork_rng(devices=[]):  # the data loader draws a random number, which would affect training
@@ -228,7 +228,7 @@ class CommonTrainer(Trainer):
         super().log(logs, *args, **kwargs)
 
     def counted(self, counts: list[float]) -> dict[str, float]:
-        """Returns a subclass's metrics for the log, from its `counts` since the last entry, over all processes."""
+        """Returns a subclass's metrics for the log, given its `counts` since the last entry, summed over processes."""
         return {}
 
 
@@ -255,7 +255,7 @@ class Resumption(TrainerCallback):
 
     def on_epoch_begin(self, args, state, control, train_dataloader=None, **kwargs):
         control.should_training_stop |= self.is_done
-        # Trainer sets the epoch only after wrapping the sampler to skip batches, and may then not reach the sampler.
+        # Trainer sets the epoch only after it has wrapped the sampler to skip batches, so the call may not reach it.
         steps = -(-len(train_dataloader) // args.gradient_accumulation_steps)
         train_dataloader.set_epoch(state.global_step // steps)
 

@@ -43,8 +43,8 @@ def changed_rows(directory):
 @pytest.fixture(scope="module")
 def models(tmp_path_factory):
     """
-    A directory with a classifier, a copy with two classes swapped, and ONNX graphs of the classifier. Also returns the
-    probabilities from the classifier, and the predictions of the classifier and its copy.
+    Returns a directory with a classifier, a copy with two classes swapped, and ONNX graphs of the classifier; also the
+    classifier's probabilities, and the predictions of the classifier and of its copy.
     """
     directory = tmp_path_factory.mktemp("models")
     torch.manual_seed(0)
@@ -65,9 +65,9 @@ def models(tmp_path_factory):
 
 
 def test_labelled_rows(models, tmp_path, capsys):
-    """Accuracies, lost and gained rows, agreement, and the file with different predictions are correct."""
+    """With labels, the accuracies, lost and gained rows, agreement, and file of changed predictions are correct."""
     directory, probabilities, one, two = models
-    labels = torch.where(torch.arange(len(PAIRS)) % 3 == 0, two, one)  # only the second model gets some rows right
+    labels = torch.where(torch.arange(len(PAIRS)) % 3 == 0, two, one)  # every third row is right in the second model
     with (tmp_path / "rows.csv").open("w", newline="") as file:
         rows = [(*pair, NAMES[label]) for pair, label in zip(PAIRS, labels.tolist(), strict=True)]
         csv.writer(file).writerows([("premise", "hypothesis", "verdict"), *rows])
@@ -135,7 +135,7 @@ def test_unlabelled_rows(models, tmp_path):
 
 
 def test_embeddings_are_pooled(tmp_path):
-    """Models and graphs use the pooling configured in their directories, and each text is a row."""
+    """Models and graphs use the pooling configured in their directories, and each text of a pair counts as a row."""
     for mode in ("mean", "cls"):
         torch.manual_seed(0)
         save_sentence_model(model_of("Model", **SHAPE), tmp_path / mode, "Pooling", pooling={"pooling_mode": mode})
@@ -155,7 +155,7 @@ def test_embeddings_are_pooled(tmp_path):
 
 
 def test_regression(tmp_path):
-    """Regression scores accept integer labels, and the divergence is half the squared difference."""
+    """Regression models are also scored on integer labels, and the divergence is half the squared difference."""
     torch.manual_seed(0)
     model = model_of("ForSequenceClassification", **SHAPE, num_labels=1, problem_type="regression").eval()
     save(model, tmp_path / "one")
@@ -202,7 +202,7 @@ def save_pair(directory, **config):
 
 
 def test_several_labels_per_text(tmp_path):
-    """The scores, agreement and changed rows of a multi-label model refer to sets of labels."""
+    """The scores, agreement and changed rows of a multi-label model are based on sets of labels."""
     sources, *logits = save_pair(tmp_path, **LABELS, problem_type="multi_label_classification")
     labels = [["odd", "good"], [], ["bad"], ["odd", "bad", "good"]]
     lines = [
@@ -248,7 +248,7 @@ def test_several_labels_per_text(tmp_path):
 
 
 def test_several_targets(tmp_path):
-    """A regression with several targets has a correlation for each, and its predictions are in the targets' units."""
+    """A model with several regression targets gets one correlation per target, and predicts in the targets' units."""
     scale = {"target_mean": [100.0, -3.0, 0.0], "target_std": [20.0, 0.5, 1.0]}
     sources, *logits = save_pair(tmp_path, **LABELS, problem_type="regression", **scale)
     targets = np.random.default_rng(0).normal(size=(len(TEXTS), 3))
@@ -271,7 +271,7 @@ def test_several_targets(tmp_path):
 
 
 def test_half_precision(tmp_path, capsys):
-    """A model in bfloat16 is the reference in float32, which is printed, and agrees with a float32 copy."""
+    """A bfloat16 reference model runs in float32, which is printed, and therefore agrees with a float32 copy."""
     model = model_of("ForSequenceClassification", **SHAPE, **LABELS).to(torch.bfloat16)
     save(model, tmp_path / "half")
     save(model.float(), tmp_path / "full")
@@ -282,7 +282,7 @@ def test_half_precision(tmp_path, capsys):
 
 
 def test_labels_of_a_model_without_names(tmp_path):
-    """Without label names, labels that are numbers are the label ids of all models."""
+    """If the models have no label names, numeric labels in the file are taken as label ids."""
     sources, *logits = save_pair(tmp_path, num_labels=3)
     lines = [f"{text},{number}" for number, text in zip((2, 0, 1, 2), TEXTS, strict=True)]
     (tmp_path / "rows.csv").write_text("\n".join(["text,label", *lines]) + "\n")
@@ -295,7 +295,7 @@ def test_labels_of_a_model_without_names(tmp_path):
 
 
 def test_text_columns_of_the_model(tmp_path):
-    """The text columns on which the model was trained are used in this order. Single texts are refused."""
+    """The text columns on which the model was trained are used, in the same order. Single texts are refused."""
     sources, *_ = save_pair(tmp_path, **LABELS, text_column_names=["question", "answer"])
     lines = [f"{text},{other}" for text, other in zip(TEXTS, TEXTS[::-1], strict=True)]
     (tmp_path / "rows.csv").write_text("\n".join(["answer,question", *lines]) + "\n")
@@ -367,7 +367,7 @@ def test_all_runtimes(models, tmp_path, monkeypatch):
 
 
 def test_fastest_runtime_of_each_model(models, tmp_path, monkeypatch):
-    """Several models run in the fastest runtime that preserves their predictions. The first is also the reference."""
+    """Several models each run in the fastest runtime that keeps predictions. The first also runs as the reference."""
     directory, _, one, two = models
     monkeypatch.setattr(candidates, "has_bf16", lambda **_: True)
     timed = Candidate.timed
@@ -393,7 +393,7 @@ def test_fastest_runtime_of_each_model(models, tmp_path, monkeypatch):
 
 
 def test_runtimes_that_cannot_run(models, tmp_path, monkeypatch):
-    """Runtimes that are missing, too slow or reject the model are skipped with a note, or an error if requested."""
+    """Runtimes that are missing, slow or failing are skipped with a note. Requesting a missing one is an error."""
     directory, *_ = models
     (tmp_path / "rows.txt").write_text("one text\nand two\n" * 20)
     monkeypatch.setattr(candidates, "has_bf16", lambda **_: False)

@@ -46,7 +46,7 @@ def without_letters(tokenizer):
 
 @pytest.mark.parametrize("version_2", [False, True])
 def test_questions_are_compared(models, model, questions, tmp_path, version_2):
-    """Answers and scores equal those of fine_tune_squad, and answers that differ are listed with their probability."""
+    """Answers and scores equal those of fine_tune_squad, and differing answers are listed with their probabilities."""
     rows = [json.loads(line) for line in Path(questions).read_text().splitlines()]
     rows = [row for row in rows if version_2 or row["answers"]["text"]]
     file = tmp_path / "questions.jsonl"
@@ -104,5 +104,5 @@ def test_questions_without_answers(models, questions, tmp_path):
     options = {"max_seq_length": 32, "skip_bad_rows": True}
     result = compare([models / "one"], tmp_path / "rows.jsonl", **options)
     assert result.rows == 5 and result.models[0].scores == {} and result.models[0].lost is None
-    with pytest.raises(InputError, match="questions have the columns of SQuAD; specify no column names"):
+    with pytest.raises(InputError, match="files in SQuAD format have fixed column names; do not specify any"):
         compare([models / "one"], tmp_path / "rows.jsonl", label_column_name="answers")

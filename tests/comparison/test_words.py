@@ -59,7 +59,7 @@ def predictions_of(model, tokenizer, words, length):
 
 
 def test_words_are_compared(tmp_path):
-    """Accuracy, agreement and changed words refer to the first token of each word that is not truncated."""
+    """Accuracy, agreement and changed words are based on the first token of each word, except for truncated words."""
     model = model_of("ForTokenClassification", **SHAPE, **UNEQUAL, **LABELS).eval()
     save(model, tmp_path / "one")
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "one")
@@ -149,7 +149,7 @@ def test_fine_tuning_with_trainer(model, tmp_path):
 
 
 def test_columns_and_labels(tmp_path):
-    """Columns can be named, ids stand for the labels of a model without names, and ambiguous columns are refused."""
+    """Columns can be specified, label ids replace missing label names, and ambiguous columns are refused."""
     model = model_of("ForTokenClassification", **SHAPE, num_labels=3).eval()
     save(model, tmp_path / "model")
     row = {"words": ["cat", "sat"], "tags": [2, 0], "ner_tags": [0, 0], "labels": [0, 0]}
@@ -195,7 +195,7 @@ def test_invalid_rows(tmp_path, change, problem):
 
 
 def test_tokenizers_that_join_words():
-    """A byte-level tokenizer without a blank before words, which would join them, is refused."""
+    """A byte-level tokenizer that adds no blank before words, and would therefore join them, is refused."""
     alphabet = {token: number for number, token in enumerate("<s> <pad> </s> <unk> <mask> Ġ a b".split())}
     joining = RobertaTokenizer(vocab=alphabet, merges=[], add_prefix_space=False)
     check_splits_words(RobertaTokenizer(vocab=alphabet, merges=[], add_prefix_space=True))

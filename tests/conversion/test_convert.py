@@ -108,7 +108,7 @@ def tensorflow(checkpoint: Path):
     [
         (truncate, "cannot load a BERT model"),
         (pickle_with_code, "cannot load a BERT model"),
-        (tensorflow, "TensorFlow checkpoints are not supported; convert it with transformers 4.57"),
+        (tensorflow, "this is a TensorFlow checkpoint; convert it with transformers 4.57"),
         (partial(configure, model_type="gpt2"), "model_type 'gpt2' is not supported"),
         (partial(configure, quantization_config={"quant_method": "bitsandbytes", "load_in_4bit": True}), "quantized"),
     ],

@@ -35,7 +35,7 @@ SHARED = [{"head_embedding": how, **sizes} for how in ("add", "mul") for sizes i
 @pytest.mark.parametrize("changes", [{}, *SHARED, {"qk_norm": True}])
 @pytest.mark.parametrize("heads, size", [(5, 13), (7, 6), (8, 9)])
 def test_fixed_heads_grow(changes, heads, size):
-    """All types of attention grow, also from head counts that do not divide the width."""
+    """All types of attention grow without changing the outputs, even if the head count does not divide the width."""
     model = model_of("ForMaskedLM", **changes).double().eval()
     size = 6 if changes.get("qk_norm") else size
     values = 11 if "value_head_size" in changes else None
@@ -70,7 +70,7 @@ UNEQUAL = {"value_head_size": [9, 4, 6], "layer_attention_heads": [2, 5, 3]}
     ],
 )
 def test_values_and_head_counts_grow_separately(sizes, shape):
-    """Value sizes and head counts of each layer change only if they are passed."""
+    """The value sizes and head counts of the layers change only if new ones are passed."""
     model = model_of("ForMaskedLM", **UNEQUAL).double().eval()
     larger = convert(model, **sizes)
     config = larger.config
@@ -165,7 +165,7 @@ def test_new_weights_learn(changes):
         assert moved.all(), name
         if name.endswith("output.dense.weight"):
             assert (first[name] != 0).all(), name
-        if name.endswith("query.weight"):  # zero weights whose keys are random
+        if name.endswith("query.weight"):  # zero queries, whose keys are random
             assert (first[name].view(-1, 13, 32)[: 1 if changes else 5, 6:] != 0).all(), name
         seen += 1
     assert seen >= 3 * 8
@@ -228,7 +228,7 @@ def test_depth_changes_with_a_warning(caplog):
     [
         ({}, {"attention_head_size": 5}, "5 heads of size 5 cannot represent 5 heads of size 6"),
         ({"value_head_size": 9}, {"value_head_size": 8}, "with values of size 8 cannot represent"),
-        ({}, {"attention_head_size": [6, 13]}, "`attention_head_size` has 2 values for 3 layers"),
+        ({}, {"attention_head_size": [6, 13]}, "`attention_head_size` has 2 numbers for 3 layers"),
         ({}, {"intermediate_size": 36}, "`intermediate_size` must be at least 37, not 36"),
         ({}, {"num_hidden_layers": 0}, "`num_hidden_layers` must be at least 1"),
         ({"qk_norm": True}, {"attention_head_size": 13}, "a model with qk_norm cannot change"),

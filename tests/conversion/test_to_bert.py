@@ -52,7 +52,7 @@ def test_every_kind_of_attention_becomes_bert(changes):
 
 @pytest.mark.parametrize("head", HEADS)
 def test_every_task_head_becomes_bert(head):
-    """Models with every task head convert."""
+    """Models with any task head become a BERT with the same outputs."""
     model = random_model(head, attention_head_size=4)
     assert_equal_outputs(model, to_bert(model), inputs_of(head))
 
@@ -81,7 +81,7 @@ def test_added_weights_stay_zero_in_training(changes):
         network(**inputs).loss.backward()
     heads, size = model.config.num_attention_heads, 4
     new_heads = bert.config.num_attention_heads
-    scale = (32 / new_heads / size) ** 0.5  # query gradients are divided by it
+    scale = (32 / new_heads / size) ** 0.5  # divides the gradients of the queries
     for one, other in zip(model.bert.encoder.layer, bert.bert.encoder.layer, strict=True):
         for part, divisor in (("query.weight", scale), ("query.bias", scale), ("key.weight", 1), ("value.weight", 1)):
             old = one.attention.self.get_parameter(part).grad.view(heads, size, -1) / divisor

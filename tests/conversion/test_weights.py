@@ -74,7 +74,7 @@ def check_refused(folder: Path, *parts: str, flows=FLOWS):
 
 
 def test_incomplete_base_model(folder, caplog):
-    """A missing layer or bias, or a common prefix of all names, is reported, and transformers prints no report."""
+    """A missing layer or bias, or an extra prefix of all names, is an error. transformers logs no report itself."""
     tensors = weights_in(folder)
     for part in (LAYER, "query.bias"):
         write(folder, {name: tensor for name, tensor in tensors.items() if part not in name})
@@ -83,7 +83,7 @@ def test_incomplete_base_model(folder, caplog):
     configure(folder, num_hidden_layers=4)
     check_refused(folder, "encoder.layer.3.attention.output.LayerNorm.bias'")
     write(folder, {f"encoder.net.{name}": tensor for name, tensor in tensors.items()})
-    check_refused(folder, "weights are missing for", "and contains 'encoder.net.")
+    check_refused(folder, "weights are missing for", "but the file has 'encoder.net.")
     assert not caplog.records
 
 
@@ -104,7 +104,7 @@ def test_unexpected_base_model_weights(folder):
 
 
 def test_task_heads_may_be_missing_or_unused(folder):
-    """Models load without a task head or pooler, with a different task head, old parameter names or saved buffers."""
+    """Models load without a task head or pooler, and with another task head, old parameter names or saved buffers."""
     tensors = weights_in(folder)
     old = {name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): tensor
            for name, tensor in tensors.items()}  # fmt: skip
@@ -140,7 +140,7 @@ def test_base_model_is_never_reinitialized(folder):
 
 
 def test_precision_of_the_file_is_kept(folder):
-    """The model has the precision of the file or the configuration, whichever is higher."""
+    """The model has the precision of the file or that of the configuration, whichever is higher."""
     tensors = weights_in(folder)
     half = {name: tensor.half() for name, tensor in tensors.items()}
     for dtype, weights, expected in (
@@ -148,7 +148,7 @@ def test_precision_of_the_file_is_kept(folder):
         ("float16", half, torch.float16),
         ("float32", half, torch.float32),
         ("float16", half | {QUERY: tensors[QUERY]}, torch.float32),
-        ("bfloat16", half, torch.float32),  # neither can represent all values of the other
+        ("bfloat16", half, torch.float32),  # neither can represent all numbers of the other
     ):
         configure(folder, dtype=dtype)
         write(folder, weights)

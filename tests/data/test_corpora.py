@@ -29,14 +29,14 @@ def test_text_files(tmp_path):
 
 
 def test_one_sentence_per_line(tmp_path):
-    """With sentence_lines, as in BERT's own files, each line is a sentence, also without a full stop."""
+    """With sentence_lines, as in BERT's own files, each line is a sentence, even without a period."""
     (tmp_path / "a.txt").write_text("the first line\nthe second one\n\nnext document\n \n\nlast\nend")
     found = documents(tmp_path / "a.txt", document_boundary="sentence_lines")
     assert found == [["the first line", "the second one"], ["next document"], ["last", "end"]]
 
 
 def test_end_of_a_file_ends_a_document(tmp_path):
-    """The end of a file ends a document, whatever the document boundary."""
+    """The end of a file ends a document, regardless of the document boundary."""
     for name in "ab":
         (tmp_path / f"{name}.txt").write_text(f"One {name}.\n\nTwo {name}.")
         (tmp_path / f"{name}.jsonl").write_text(json.dumps({"text": f"{name}.", "book": "same"}))
@@ -93,7 +93,7 @@ def test_document_columns_and_empty_rows(tmp_path):
     ],
 )
 def test_invalid_rows(tmp_path, name, content, message):
-    """Values that are not text, and rows with too many fields, raise InputError."""
+    """Fields that are not text, and rows with too many fields, raise InputError."""
     if isinstance(content, dict):
         pyarrow.parquet.write_table(pyarrow.table(content), tmp_path / name)
     else:
@@ -117,7 +117,7 @@ def test_oversized_document(tmp_path, monkeypatch):
     (tmp_path / "b.csv").write_text("text,id\n" + f"{line},1\n" * 1026)
     column = {"document_boundary": "column", "document_column": "id"}
     for name, options in (("a.txt", {}), ("a.txt", {"document_boundary": "blank_line"}), ("b.csv", column)):
-        with pytest.raises(InputError, match=rf"{name}: a document exceeds 1 MiB; set `document_boundary`"):
+        with pytest.raises(InputError, match=rf"{name}: a document exceeds 1,048,576 characters; set "):
             documents(tmp_path / name, **options)
 
 

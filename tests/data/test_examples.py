@@ -43,10 +43,7 @@ def test_examples_depend_only_on_seed_epoch_and_index(make):
 @pytest.mark.parametrize("make", ["pairs", "mlm"], indirect=True)
 @pytest.mark.parametrize("processes, skipped, workers", [(1, 2, 0), (1, 0, 2), (2, 0, 0), (2, 2, 2)])
 def test_examples_do_not_depend_on_the_number_of_processes(make, processes, skipped, workers):
-    """
-    Each epoch has the same examples for any number of processes and workers, also in a resumed run. An incomplete last
-    step is filled up.
-    """
+    """Epochs have the same examples for any number of processes and workers, even if resumed. Last steps are full."""
 
     def loader(size, rank=0, world_size=1, workers=0):
         examples = make(60)
@@ -121,7 +118,7 @@ def test_whole_words_are_masked():
 
 
 def test_whole_word_masking_without_a_word_that_fits():
-    """If every word has more tokens than there should be targets, the shortest word becomes the target."""
+    """If every word is longer than the number of targets, the tokens of the shortest word become the targets."""
     inside_word = np.array([False] * 10 + [True] * 10)
     ids = np.array([1, 11, 12, 2, 13, 3, 14, 15])
     for seed in range(20):
@@ -164,7 +161,7 @@ def test_packed_rows_never_mask_special_tokens(many, tokenizer):
 
 
 def test_order_of_an_epoch_is_a_permutation():
-    """The order of an epoch contains each index once, looks random, and differs between seeds."""
+    """The order of an epoch contains each index once, appears random, and differs between seeds."""
     for size in (1, 2, 3, 13, 1000, 65_537):
         assert sorted(np.concatenate(list(shuffled(size, (1, 2)))).tolist()) == list(range(size))
     one, other = (np.concatenate(list(shuffled(100_000, seed, chunk=1000))) for seed in ((1, 2), (1, 3)))

@@ -24,7 +24,7 @@ def separated(row: dict[str, str], delimiter: str) -> bytes:
     return "\n".join((delimiter.join(row), delimiter.join(row.values()), "")).encode()
 
 
-# For each format, a function that returns the content of a file with a single row.
+# For each format, a function that returns the content of a file with the given row.
 EXAMPLES: dict[str, Callable[[dict[str, str]], bytes]] = {
     ".txt": lambda row: row["text"].encode(),
     ".jsonl": lambda row: str(row).replace("'", '"').encode(),
@@ -48,7 +48,7 @@ def test_rows_of_every_format(tmp_path: Path, suffix: str):
 
 
 def test_fields_of_csv_and_tsv(tmp_path):
-    """Enclosed fields are unquoted, other quotation marks in tsv are text, and missing fields are None."""
+    """Quoted fields are unquoted, other quotation marks in .tsv files are text, and missing fields are None."""
     (tmp_path / "a.csv").write_bytes('\ufeffid,text\r\n1,"Five, ""and"" so\non."\r\n\r\n2\r\n'.encode())
     first, second = DataFile(tmp_path / "a.csv").rows()
     assert (first.number, first.values) == (2, {"id": "1", "text": 'Five, "and" so\non.'})
@@ -123,7 +123,7 @@ def test_zstandard_needs_its_package(tmp_path, monkeypatch):
 
 
 def test_concatenated_files(tmp_path):
-    """Byte order marks at the start of any line are removed. Repeated header lines are marked as a problem."""
+    """Byte order marks at the start of any line are removed. Repeated header lines are reported as problems."""
     for name, delimiter in (("a.csv", ","), ("a.tsv", "\t")):
         content = "\ufefftext, label \none,x\n\ufefftext,label\ntwo,y\n".replace(",", delimiter)
         (tmp_path / name).write_text(content, encoding="utf-8")

@@ -22,7 +22,7 @@ def find_nouns(text: str) -> list[str]:
 
 @pytest.mark.parametrize("rows", [sentence_pairs, questions], ids=lambda rows: rows.__name__)
 def test_nouns_in_the_evaluation_are_not_trained_on(rows):
-    """The evaluation rows contain 6 nouns per subject, none of which occurs in the training rows."""
+    """The evaluation rows contain 6 nouns per subject, none of which occur in the training rows."""
     texts = [str(rows(900, split)) for split in ("train", "dev")]
     train, dev = ({word for word in NOUNS if f"the {word}" in text} for text in texts)
     assert not train & dev and (len(train), len(dev)) == (4 * 14, 4 * 6)
@@ -39,7 +39,7 @@ def test_labels_of_pairs():
 
 
 def test_answers():
-    """Each context contains one noun per subject, and the answer to each question is the plant."""
+    """Each context contains one noun per subject, and the answer to each question is the noun for a plant."""
     for paragraph in questions(100, "train")["data"][0]["paragraphs"]:
         (question,) = paragraph["qas"]
         nouns = find_nouns(paragraph["context"])

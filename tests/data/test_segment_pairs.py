@@ -74,7 +74,7 @@ def test_long_sentences_are_divided(tmp_path):
 @pytest.mark.parametrize("length", [16, 67])
 @pytest.mark.parametrize("lengths", [[400], [25] * 9, [3, 70, 2], [2, 2], [9]])
 def test_labels_are_balanced(tmp_path, length, lengths):
-    """Labels are balanced for long sentences, for text without sentence ends and for short documents."""
+    """Next-sentence labels are balanced, even for long sentences, text without sentence ends and short documents."""
     store = make_store(tmp_path, *[lengths] * 40)
     plans = np.concatenate([make_plan(store, max_tokens=length - 3, seed=seed) for seed in range(30)])
     assert (plans[:, 6] == NOT_NEXT).mean() == pytest.approx(0.5, abs=0.06)
@@ -107,12 +107,12 @@ def test_unbalanced_labels(tmp_path, tokenizer):
 
 
 def test_short_pairs(many):
-    """With `short_seq_prob` 0, only pairs at the end of a document are short; with 0.1, other pairs are short too."""
+    """With `short_seq_prob` 0, only pairs at the end of a document are short. With 0.1, others are short, too."""
 
     def full(short_seq_prob):
         plan = make_plan(many, short_seq_prob=short_seq_prob)
         is_next = plan[plan[:, 6] == IS_NEXT]
-        # Exclude pairs that are shortened by the end of a document.
+        # Excludes pairs that are short because a document ends.
         inside = is_next[[row[5] < len(many.tokens(row[0])) for row in is_next]]
         return (inside[:, 5] - inside[:, 1] >= 40).mean()
 

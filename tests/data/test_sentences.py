@@ -41,7 +41,7 @@ def test_headings_in_hard_wrapped_text():
 
 @pytest.mark.parametrize("unit", ["“a. B ", "« a. B", "x", "\n"])
 def test_time_is_linear(unit):
-    """The run time is linear in the length of the text, even if many quotations are never closed."""
+    """The running time is linear in the length of the text, even if many quotations are never closed."""
     began = time.process_time()
     text = "A b. " + unit * (400_000 // len(unit))
     sentences = split_document(text)
@@ -50,7 +50,7 @@ def test_time_is_linear(unit):
 
 
 def test_long_texts_are_divided_between_sentences():
-    """Processing a long text in parts does not change its sentences, with or without paragraphs."""
+    """Processing a long text in parts does not change its sentences, whether or not it has paragraphs."""
     sentence = "The cat sat down, and nobody said what it did then. "
     for text in (sentence * 3000, (sentence * 30 + "\n") * 100):
         assert split(text) == [sentence.strip()] * 3000

@@ -1,4 +1,4 @@
-"""The store: its content, when it is reused, resumption after an interruption, and errors."""
+"""The store: its content, its reuse, resumption after an interruption, and errors."""
 
 import json
 import os
@@ -43,7 +43,7 @@ def test_sentences_and_counts(tmp_path, tokenizer):
 
 @pytest.mark.parametrize("piece", [20, 500_000])
 def test_documents_are_tokenized_like_their_sentences(tokenizer, monkeypatch, piece):
-    """Joined sentences have the same tokens as separate sentences, even if a text contains "[SEP]"."""
+    """Sentences tokenized together have the same tokens as separate sentences, even if a text contains "[SEP]"."""
     monkeypatch.setattr(store_module, "PIECE_CHARACTERS", piece)
     documents = [["the file.", "", "two [SEP] files [MASK]?", "Read[CLS]it"], [], ["¿¿"], ["\u200d", "a"]]
     documents.append([f"{word} file ." for word in "one two three four five".split()] * 7)
@@ -127,7 +127,7 @@ def test_killed_preparation_resumes(tmp_path, vocabulary, tokenizer, monkeypatch
 
 @pytest.mark.parametrize("name", ["shard-000000.arrow", "documents.npy", "store.json"])
 def test_corrupted_files(tmp_path, name):
-    """A truncated store file, and a readable file with an invalid checksum, raise InputError."""
+    """A truncated store file raises InputError, and so does a readable file whose checksum is wrong."""
     documents = make_store(tmp_path, [2, 3], [1], [4], shard_size=2)
     content = (documents.directory / name).read_bytes()
     half = len(content) // 2

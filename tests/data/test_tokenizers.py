@@ -109,7 +109,7 @@ def test_lowercasing_with_a_cased_vocabulary(tmp_path, config):
 
 
 def test_tokens_without_an_embedding(tmp_path, vocabulary):
-    """A token id without an embedding raises InputError, even if the token ids are not contiguous."""
+    """A token id for which the model has no embedding raises InputError, even if the ids are not contiguous."""
     tokenizer = load_tokenizer(vocabulary)
     check_vocab_size(tokenizer, len(tokenizer), "model")
     tokenizer.save_pretrained(tmp_path)
@@ -163,7 +163,7 @@ def test_running_text(tmp_path, vocabulary):
 
 
 def test_trained_tokenizer_is_an_ordinary_bert_tokenizer(tmp_path):
-    """Training returns a BERT tokenizer with the requested vocabulary size. The store keeps it for the next call."""
+    """Training returns a BERT tokenizer of the requested vocabulary size, which the store keeps for the next call."""
     (tmp_path / "a.txt").write_text("The quick brown fox jumps over the lazy dog.\n" * 20)
     corpora = [Corpus(str(tmp_path / "a.txt"), document_boundary="line")]
     tokenizer = prepare_tokenizer(corpora, 60, store_dir=tmp_path)

@@ -75,7 +75,7 @@ def test_loss_for_scores(outputs):
 
 
 def test_loss_for_several_labels_per_text():
-    """The distillation loss for sets of labels is the KL divergence per label, averaged over the labels."""
+    """The distillation loss for multi-label models is the KL divergence per label, averaged over the labels."""
     fields = {"num_labels": 3, "problem_type": "multi_label_classification"}
     student, other = (model_of("ForSequenceClassification", initializer_range=r, **fields) for r in (0.3, 0.5))
     inputs = inputs_of("ForSequenceClassification")
@@ -88,7 +88,7 @@ def test_loss_for_several_labels_per_text():
 
 @pytest.mark.parametrize("temperature", [0.3, 2.0])
 def test_loss_for_question_answering(temperature):
-    """The distillation loss for question answering ignores padding, where models differ in their logits."""
+    """The distillation loss for question answering ignores padding, at which the models' logits differ."""
     student = model_of("ForQuestionAnswering", initializer_range=0.3)
     enable_unpadding(student)
     torch.manual_seed(3)
@@ -119,7 +119,7 @@ def test_weights_of_the_losses(model, teacher, download, tmp_path):
 
 
 def test_question_answering_with_a_teacher(model, questions, tmp_path):
-    """run_squad.py trains with a teacher, but its evaluation loss only depends on the labels."""
+    """run_squad.py trains with a teacher, but the evaluation loss depends only on the labels."""
     steps = ("--do_train", "--max_steps", "3", "--learning_rate", "1e-3")
     squad(model, questions, tmp_path / "teacher", *steps)
     taught = ("--teacher_model", str(tmp_path / "teacher"), "--distillation_temperature", "3")
@@ -165,7 +165,7 @@ def load(teacher, student, tokenizer) -> Teacher:
 
 
 def test_labels_are_matched_by_name(teacher, tmp_path):
-    """The loss does not depend on the teacher's label ids and on the case of its label names."""
+    """The loss depends neither on the teacher's label ids nor on the case of its label names."""
     flipped = AutoModelForSequenceClassification.from_pretrained(teacher)
     student = copy.deepcopy(flipped.config)
     flipped.config.id2label = {0: "NOT_ENTAILMENT", 1: "ENTAILMENT"}
@@ -196,7 +196,7 @@ def unnamed_labels(directory):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (cased, "teacher and student need the same tokenizer"),
+        (cased, "its tokenizer differs from the student's"),
         (unnamed_labels, r"its labels \(LABEL_0, LABEL_1\) differ"),
     ],
 )

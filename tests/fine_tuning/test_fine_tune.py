@@ -74,7 +74,7 @@ def test_losses_equal_those_of_transformers(model, download, tmp_path):
 
 @pytest.mark.parametrize("stock", [False, True])
 def test_results_do_not_depend_on_batches(model, download, tmp_path, stock):
-    """Metrics and predictions do not depend on batch size and padding. Predictions keep the order of the rows."""
+    """Metrics and predictions do not depend on batch size or padding. Predictions keep the order of the rows."""
     if stock:  # transformers' own BERT
         tokenizer = AutoTokenizer.from_pretrained(model)
         shape = {"hidden_size": 30, "num_hidden_layers": 2, "num_attention_heads": 5, "intermediate_size": 37}
@@ -111,7 +111,7 @@ def test_results_do_not_depend_on_batches(model, download, tmp_path, stock):
 
 
 def test_squad_from_training_to_answers(model, questions, tmp_path):
-    """SQuAD 2.0 runs write the files and metrics of run_qa.py. Results do not depend on batch size and padding."""
+    """SQuAD 2.0 runs write the files and metrics of run_qa.py. Results do not depend on batch size or padding."""
     output = tmp_path / "trained"
     steps = ("--max_steps", "5", "--learning_rate", "1e-3", "--null_score_diff_threshold", "best")
     found = squad(model, questions, output, "--do_train", "--do_eval", "--do_predict", *steps)
@@ -137,7 +137,7 @@ def test_squad_from_training_to_answers(model, questions, tmp_path):
 
 
 def test_different_labels_need_a_new_head(model, download, tmp_path, capsys):
-    """Training on different labels replaces the model's head, but keeps its other weights."""
+    """Training on different labels replaces the task head of the model, but keeps all other weights."""
     glue(model, download, tmp_path / "mnli", "--do_train", "--max_steps", "2", task="mnli")
     unchanged = ("--do_train", "--max_steps", "1", "--learning_rate", "0")
     glue(str(tmp_path / "mnli"), download, tmp_path / "rte", *unchanged, task="rte")
@@ -164,7 +164,7 @@ def test_a_model_without_a_head_is_not_evaluated(model, download, questions, tmp
 
 
 def train_on_eleven(model, data, tmp_path, script, *more):
-    """Returns the weights after steps with 8 and 3 rows, trained with batch sizes 8 and 2."""
+    """Trains on 8 rows, then 3, in batches of 8 and in batches of 2. Returns the weights and losses of both runs."""
     weights = []
     for size, steps in ((8, 1), (2, 4)):
         batch = ("--per_device_train_batch_size", str(size), "--gradient_accumulation_steps", str(steps))
@@ -213,8 +213,8 @@ def test_validation_rows_that_are_training_rows(model, tmp_path, capsys):
 
 
 def test_thresholds_and_maximum_counts(model, download, questions, tmp_path):
-    """Choosing a threshold requires validation questions. `max_predict_samples` limits the predictions."""
-    with pytest.raises(InputError, match='`null_score_diff_threshold` "best" can only be chosen on validation'):
+    """Choosing a threshold requires validation questions. `max_predict_samples` limits the number of predictions."""
+    with pytest.raises(InputError, match='`null_score_diff_threshold` "best" requires validation questions'):
         squad(model, questions, tmp_path / "no", "--do_predict", "--null_score_diff_threshold", "best")
     few = ("--do_train", "--do_predict", "--max_steps", "1", "--max_predict_samples", "3")
     glue(model, download, tmp_path / "few", *few)
@@ -226,7 +226,7 @@ def test_thresholds_and_maximum_counts(model, download, questions, tmp_path):
 
 
 def test_metrics_of_questions(model, questions, tmp_path):
-    """Metrics for questions with or without answers can select the best checkpoint, if there are such questions."""
+    """The best checkpoint can be selected by a metric for unanswerable questions, if there are such questions."""
     rows = [json.loads(line) for line in Path(questions).read_text().splitlines()]
     rows = [row for row in rows if row["answers"]["text"] not in ([], ["a"], ["the"])]  # articles are empty answers
     (tmp_path / "answered.jsonl").write_text("\n".join(map(json.dumps, rows)))
@@ -242,7 +242,7 @@ def test_metrics_of_questions(model, questions, tmp_path):
 
 
 def test_answers_are_predicted_without_labels(model, questions, tmp_path, capsys, monkeypatch):
-    """Questions without answers can be predicted, and have no metrics. Invalid questions can be skipped."""
+    """Answers can be predicted for unlabeled questions, which get no metrics. Invalid questions can be skipped."""
     monkeypatch.setattr("fixedbert.fine_tuning.squad.MIN_GAIN", -100.0)
     rows = [json.loads(line) for line in Path(questions).read_text().splitlines()]
     rows[8]["question"], rows[9]["context"] = "what " * 40, ""
@@ -279,7 +279,7 @@ def with_additional_answer(text):
     ids=["labels", "answers"],
 )
 def test_runs_resume_on_the_same_data_only(model, questions, tmp_path, monkeypatch, script, change):
-    """An interrupted run only resumes if the data are unchanged, including labels and additional answers."""
+    """An interrupted run resumes only if its data are unchanged, including labels and additional answers."""
     steps = ("--do_train", "--max_steps", "3", "--save_strategy", "steps", "--save_steps", "1")
     file = tmp_path / "rows.csv" if script is run_glue else Path(shutil.copy(questions, tmp_path))
     if script is run_glue:
@@ -313,7 +313,7 @@ def test_runs_resume_on_the_same_data_only(model, questions, tmp_path, monkeypat
 
 @pytest.mark.slow
 def test_two_processes_are_one(model, download, tmp_path):
-    """With two processes, a run with a teacher has the same weights, metrics and predictions as with one."""
+    """A run with a teacher has the same weights, metrics and predictions in two processes as in one."""
     steps = ("--do_train", "--do_eval", "--do_predict", "--num_train_epochs", "2", "--learning_rate", "1e-3")
     glue(model, download, tmp_path / "teacher", "--do_train", "--max_steps", "2")
     steps = (*steps, "--teacher_model", str(tmp_path / "teacher"))
@@ -337,7 +337,7 @@ def test_two_processes_are_one(model, download, tmp_path):
 
 @pytest.mark.slow
 def test_two_processes_evaluate_squad_like_one(model, questions, tmp_path):
-    """With two processes, SQuAD scores and losses are the same as with one, although the last batch is padded."""
+    """SQuAD scores and losses are the same in two processes as in one, although the last batch is padded."""
     squad(model, questions, tmp_path / "trained", "--do_train", "--max_steps", "3")
     files = ("--validation_file", questions, "--version_2_with_negative")
     size = ("--max_seq_length", "32", "--doc_stride", "8", "--per_device_eval_batch_size", "4")
@@ -360,7 +360,7 @@ def test_batches_of_similar_lengths():
     assert sorted(first) == list(range(1300)) and first == list(ExampleSampler(lengths, np.arange(1300), 13, 3))
     batches = np.array([lengths[i] for i in first]).reshape(-1, 13)
     assert (batches.max(1) - batches.min(1)).mean() < 10  # the lengths span 123 tokens
-    assert batches[0].max() == max(lengths)  # so that a lack of memory shows in the first step
+    assert batches[0].max() == max(lengths)  # so that a lack of memory is noticed in the first step
     shorter = (np.diff(batches[1:].mean(1)) < 0).mean()
     assert 0.35 < shorter < 0.65  # steps are not sorted by length
     odd = list(ExampleSampler(lengths[:1295], np.arange(1295), 13, 3))  # an incomplete last step

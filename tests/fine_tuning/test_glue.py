@@ -1,4 +1,4 @@
-"""Tests for prediction files and for new tasks."""
+"""Tests for adding a task."""
 
 import json
 

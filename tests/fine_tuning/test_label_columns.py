@@ -30,7 +30,7 @@ def infer(labels, columns=("label",), do_regression=None):
     ],
 )
 def test_formats(rows, columns, problem_type, names, parsed):
-    """Lists and several columns of 0 and 1 are multi-label targets, floats are scores, and other values are labels."""
+    """Lists, and several columns of 0 and 1, are sets of labels; floats are scores; anything else is a label."""
     labels = infer(rows, tuple(f"c{n}" for n in range(columns)))
     assert (labels.problem_type, [*labels.names]) == (problem_type, names)
     assert [labels.parse(row) for row in rows] == parsed
@@ -52,7 +52,7 @@ def test_formats(rows, columns, problem_type, names, parsed):
     ],
 )
 def test_ambiguous_labels_are_refused(rows, columns, do_regression, sentence):
-    """Values that are probably not class names, or spelled in two ways, are refused instead of becoming classes."""
+    """Labels that are unlikely class names, or are spelled in two ways, are refused instead of becoming classes."""
     with pytest.raises(InputError, match=sentence):
         infer(rows, columns, do_regression)
 
@@ -65,25 +65,25 @@ def test_ambiguous_labels_are_refused(rows, columns, do_regression, sentence):
         ((" -1",), infer([("a",), ("b",), (" -1",)]), "the label  -1 stands for a missing label"),
         (([-100],), infer([([0, 1],), ([-100],), ([-1],)]), "the label -100 stands for a missing label"),
         ((["a", None],), infer([(["a", None],), (["b"],)]), "the label is missing"),
-        (("-1.0", "1.0"), infer([("0.0", "1.0"), ("-1.0", "1.0"), ("", "0.0")], ("a", "b")), "are not 0 or 1"),
+        (("-1.0", "1.0"), infer([("0.0", "1.0"), ("-1.0", "1.0"), ("", "0.0")], ("a", "b")), "are not all 0 or 1"),
         ((float("nan"),), infer([(0,), (1,)]), "the label is missing"),
         (("",), infer([(["a"],)]), "the label is missing"),
         ((["a", None],), infer([(["a"],)]), "the label is missing"),
         (([1, 0, 0],), infer([([1, 0, 0],)]), "a label occurs twice in the list"),
-        (("1", "2"), infer([("1", "0")], ("a", "b")), "the labels '1, 2' are not 0 or 1"),
+        (("1", "2"), infer([("1", "0")], ("a", "b")), "the labels '1, 2' are not all 0 or 1"),
         (("1", "inf"), infer([("1", "0.5")], ("a", "b")), "the label '1, inf' is not a finite number"),
-        (([1.0],), infer([([1.0, 2.0],)], do_regression=True), "1 scores instead of 2"),
+        (([1.0],), infer([([1.0, 2.0],)], do_regression=True), "the row has 1 instead of 2 scores"),
         (("c",), infer([("a",), ("b",)]), "unknown label 'c'; available labels: a, b"),
     ],
 )
 def test_invalid_labels(row, labels, sentence):
-    """Missing, unknown and malformed labels raise an error with one sentence."""
+    """Missing, unknown and malformed labels raise an error that says what is wrong."""
     with pytest.raises(ValueError, match=sentence):
         labels.parse(row)
 
 
 def test_lists_need_two_labels():
-    """Lists that are all empty, or contain a single label, are refused for training."""
+    """For training, lists are refused if all are empty or if all labels are the same."""
     for lists in ([([],), ([],)], [(["a"],), ([],)]):
         labels = infer(lists)
         with pytest.raises(InputError, match="a.csv: training needs at least two different labels"):
@@ -101,7 +101,7 @@ def test_label_ids_in_lists_on_the_hub():
 
 
 def test_labels_follow_the_outputs_of_the_model():
-    """Flags and scores are in the order of the model's outputs, also if the data has a different order."""
+    """Flags and scores are in the order of the model's outputs, even if the data are in a different order."""
     config = BertConfig(id2label={0: "b", 1: "c", 2: "a"}, label2id={"b": 0, "c": 1, "a": 2}, **FINE_TUNED)
     config.problem_type = MULTI
     label_ids, new_head = align_labels(["a", "b"], config, False, MULTI)
@@ -118,7 +118,7 @@ def test_labels_follow_the_outputs_of_the_model():
 
 
 def test_problem_types_are_not_overwritten(capsys):
-    """Data of a different problem type needs a new head, which is printed, or is refused without training."""
+    """Data of a different problem type replace the head in training, which is printed, and are otherwise refused."""
     names = {0: "a", 1: "b"}
     config = BertConfig(id2label=names, problem_type=MULTI, **FINE_TUNED)
     with pytest.raises(InputError, match="the model predicts several labels per text .a, b., but"):

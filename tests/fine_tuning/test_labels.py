@@ -37,7 +37,7 @@ def test_labels_are_matched_by_name(names, known, label_ids):
 
 
 def test_different_labels_need_a_new_head(capsys):
-    """Different labels replace the head, which is printed, or are refused without training."""
+    """Different labels replace the head in training, which is printed, and are otherwise refused."""
     config = config_with(*MNLI)
     assert align_labels(["entailment", "not_entailment"], config, train=True)[1]
     assert config.num_labels == 2 and config.id2label == {0: "entailment", 1: "not_entailment"}
@@ -62,7 +62,7 @@ def test_different_labels_need_a_new_head(capsys):
     ],
 )
 def test_order_of_unnamed_labels_is_assumed_and_printed(capsys, names, label_ids, after):
-    """For a model without label names, ids follow the order of the labels in the data, and are printed."""
+    """If a model has no label names, its ids are assigned in the order of the labels in the data, and printed."""
     config = config_with("LABEL_0", "LABEL_1", "LABEL_2", **FINE_TUNED)
     assert align_labels(names, config, train=False) == (label_ids, False)
     printed = capsys.readouterr().out

@@ -72,13 +72,13 @@ def test_random_texts_as_in_the_official_scripts(words, parts):
     ],
 )
 def test_languages_without_blanks(prediction, answer, score):
-    """For languages without blanks, each character is a word. Other languages are scored as in SQuAD's script."""
+    """In languages without blanks, each character is a word. Other languages are scored as in SQuAD's script."""
     assert f1(prediction, answer) == pytest.approx(score)
     assert exact_match(prediction, answer) == (score == 1.0)
 
 
 def test_gain_without_punctuation():
-    """The gain in F1 counts the questions with answers. Removing Unicode punctuation changes nothing else."""
+    """The gain in F1 from removing Unicode punctuation is averaged over the questions that have answers."""
     predictions = {"1": "« Paris »", "2": "", "3": "Rome", "4": "das „Haus“"}
     answers = {"1": ["Paris"], "2": [], "3": ["Rome"], "4": ["“das Haus”"]}
     assert f1_gain_without_punctuation(predictions, answers) == pytest.approx(100 * (3 - (0.5 + 1 + 0)) / 3)
@@ -86,7 +86,7 @@ def test_gain_without_punctuation():
 
 
 def test_hand_computed_scores():
-    """SQuAD scores equal hand-computed values, with repeated words, several answers and a missing prediction."""
+    """SQuAD scores equal hand-computed ones for repeated words, several answers and a missing prediction."""
     assert exact_match("The cat!", "cat") == 1.0
     assert f1("a big black cat", "black black cat") == pytest.approx(2 * 2 / (3 + 3))
     assert f1("dog", "cat") == 0.0
@@ -95,7 +95,7 @@ def test_hand_computed_scores():
 
 
 def test_scores_with_unanswerable_questions():
-    """SQuAD 2.0 scores equal hand-computed values, with and without null scores."""
+    """SQuAD 2.0 scores equal hand-computed ones, with and without null scores."""
     answers = {"1": ["black cat"], "2": [], "3": ["the"], "4": [], "5": ["dog"]}  # "the" is empty after normalization
     predictions = {"1": "cat", "2": "", "3": "", "4": "dog"}  # no prediction for question 5
     scores = squad_v2_scores(predictions, answers)
@@ -186,7 +186,7 @@ def test_glue_metrics_against_their_formulas(task):
     else:
         expected |= {"balanced_accuracy": (3 / 4 + 1 / 3) / 2, "macro_f1": (6 / 9 + 2 / 5) / 2}
     expected["combined_score"] = np.mean([expected[name] for name in METRICS[task] if name in expected])
-    names = [name for name in METRICS[task] if name != "average_precision"]  # it needs probabilities
+    names = [name for name in METRICS[task] if name != "average_precision"]  # which needs probabilities
     evaluation = GlueEvaluation(*((None, BertConfig(problem_type=task)) if "_" in task else (task, BertConfig())))
     assert evaluation.measure(predictions, labels) == {
         name: pytest.approx(expected[name], rel=1e-12) for name in names
@@ -194,7 +194,7 @@ def test_glue_metrics_against_their_formulas(task):
 
 
 def test_metrics_for_several_outputs():
-    """Metrics for several targets are averages, with one correlation each; average precision uses probabilities."""
+    """Several targets have averaged errors but separate correlations. Average precision uses probabilities."""
     labels = np.array([[1.0, 5.0], [2.0, 3.0], [3.0, 4.0]])
     predictions = np.array([[2.0, 5.0], [4.0, 3.0], [6.0, 4.0]])
     evaluation = GlueEvaluation(None, BertConfig(id2label={0: "price", 1: "size"}, problem_type=REGRESSION))

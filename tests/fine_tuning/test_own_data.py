@@ -55,7 +55,7 @@ def predictions_in(output):
 
 
 def test_predictions_can_be_joined_with_the_file(model, tmp_path):
-    """predictions.csv has each row's number and ids, and empty predictions for rows that cannot be used."""
+    """predictions.csv lists the number and ids of every row, with empty predictions for rows that were skipped."""
     rows = texts(13)
     labelled = write_csv(tmp_path / "train.csv", ("text", "label"), zip(rows, ["no", "yes"] * 7, strict=False))
     rows[3] = rows[8] = ""
@@ -115,7 +115,7 @@ def test_several_targets_in_their_units(model, tmp_path):
 
 
 def test_scale_of_a_model_that_is_trained_further(model, tmp_path, capsys):
-    """Targets with a different scale replace the head of a regression model and its scale. Equal targets keep both."""
+    """Targets on a different scale replace a regression model's head and scale. Targets on its scale keep both."""
     large, small, unit = (
         write_csv(tmp_path / f"{name}.csv", ("text", "label"), ((t, a + b * n) for n, t in enumerate(texts(13))))
         for name, a, b in (("large", 5e5, 1e4), ("small", 1e-6, 1e-4), ("unit", 0.5, 0.1))
@@ -132,7 +132,7 @@ def test_scale_of_a_model_that_is_trained_further(model, tmp_path, capsys):
 
 
 def test_held_out_rows_are_never_trained_on(model, tmp_path):
-    """Training without evaluation omits the validation rows, too, so that a later evaluation is on unseen rows."""
+    """Validation rows are left out even of training without evaluation, so a later evaluation is on unseen rows."""
     file = write_csv(tmp_path / "a.csv", ("text", "label"), zip(texts(20), "ab" * 10, strict=True))
     results, _, _ = train(
         model, tmp_path / "out", "--train_file", file, "--validation_split_percentage", "20", "--do_train"
@@ -154,7 +154,7 @@ def test_scaling_depends_on_the_targets(capsys):
 
 
 def test_class_weights(model, tmp_path, capsys):
-    """Class weights change the training loss only. Balanced weights have an average of 1 over the rows."""
+    """Class weights change only the training loss. Balanced weights have an average of 1 over the rows."""
     config = BertConfig(id2label={0: "a", 1: "b"}, problem_type="single_label_classification")
     weights = read_class_weights("balanced", np.array([0] * 9 + [1]), config)
     assert (
@@ -214,7 +214,7 @@ def test_one_window_of_each_text_per_epoch():
 
 
 def test_metric_for_the_best_model(model, tmp_path):
-    """Unknown metrics are refused before training, and errors are better if they are lower."""
+    """Unknown metrics are refused before training. For error metrics, lower is better."""
     arguments = {"output_dir": str(tmp_path), "metric_for_best_model": "eval_mse", "use_cpu": True}
     assert FineTuningArguments(**arguments).greater_is_better is False
     assert FineTuningArguments(**arguments | {"metric_for_best_model": "macro_f1"}).greater_is_better is True
@@ -259,7 +259,7 @@ def test_text_columns_of_the_model(model, tmp_path, capsys):
     ],
 )
 def test_options_that_do_not_fit_the_data(model, tmp_path, more, sentence):
-    """Options that a task does not support are refused in one sentence."""
+    """Options that do not fit the task or its data are refused."""
     files = {
         "pairs": write_csv(
             tmp_path / "p.csv", ("sentence1", "sentence2", "label"), [("a", "b", "x"), ("c", "d", "y")]

@@ -46,7 +46,7 @@ def with_markers(family, vocabulary):
 
 @pytest.mark.parametrize("family", ["bert", "roberta", "distilbert", "electra"])
 def test_additional_special_tokens_stay_intact(vocabulary, tmp_path, family):
-    """Additional special and added tokens remain single tokens in all data. Other special tokens in texts are text."""
+    """Additional special tokens and added tokens stay intact in all data. Other special tokens in texts are text."""
     tokenizer = with_markers(family, vocabulary)
     own = set(tokenizer.convert_tokens_to_ids([*MARKERS, "<num>"]))
     plain = {tokenizer.convert_ids_to_tokens(index) for index in tokenizer.all_special_ids} - {*MARKERS}

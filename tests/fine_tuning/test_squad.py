@@ -103,7 +103,7 @@ def test_windows_equal_those_of_transformers(real_data, tokenizer, length, strid
 
 
 def questions_for_post_processing(tmp_path, version_2_with_negative):
-    """Returns three questions with several windows. The second one has no answer in SQuAD 2.0."""
+    """Returns three questions with several windows. In the format of SQuAD 2.0, the second has no answer."""
     rows = []
     for number, context in enumerate([CONTEXT, "One two three four .", f"{CONTEXT} {CONTEXT}"]):
         answers = {"text": ["two"], "answer_start": [context.index("two")]}
@@ -276,7 +276,7 @@ def test_corrupted_files(tmp_path, content):
 
 
 def test_long_questions(tmp_path, tokenizer, capsys):
-    """Questions that leave no room for the context are refused or skipped."""
+    """Questions that are too long to leave room for the context are refused or skipped."""
     rows = []
     for number in range(2):
         question = "what " * (11 + number)  # 19 - 3 special tokens - 4 for the stride = 12

@@ -135,7 +135,7 @@ def test_grid_results(model, download, questions, tmp_path, capsys, monkeypatch)
 
 
 def test_invalid_commands(model, download, tmp_path):
-    """Unknown tasks, commands that do nothing, and a teacher or checkpoint for several tasks are refused."""
+    """Unknown tasks, commands that would do nothing, and one teacher or checkpoint for several tasks are refused."""
     train, teacher = ("--do_train", "--max_steps", "1"), ("--teacher_model", model)
     for task, flags, message in (
         ("rte", (), "nothing to do; set `do_train`, `do_eval` or `do_predict`"),

@@ -19,7 +19,7 @@ from fixedbert.fine_tuning.prediction_files import write_submission
 from fixedbert.fine_tuning.texts import load_files, load_task, text_features
 from fixedbert.support.errors import InputError
 
-# Two labeled rows and a test row in the format of the original download, and the label ids on the Hub, for each task.
+# For each task, two labeled rows and a test row in the format of the original download, and the label ids on the Hub.
 ROWS = {
     "cola": ("gj04\t1\t\tOne two.\nbc01\t0\t*\tTwo six.\n", "index\tsentence\n7\tThree.\n", [1, 0]),
     "sst2": ("sentence\tlabel\nOne two.\t1\nTwo six.\t0\n", "index\tsentence\n7\tThree.\n", [1, 0]),
@@ -80,7 +80,7 @@ SUBMISSIONS = {
 
 @pytest.fixture
 def download(tmp_path):
-    """Returns a function that writes ROWS as in the GLUE download for a task, and returns the directory."""
+    """Returns a function that writes a task's ROWS in the format of the GLUE download and returns the directory."""
 
     def write(task):
         directory = tmp_path / "glue" / TASKS[task].folder
@@ -94,7 +94,7 @@ def download(tmp_path):
 
 
 def own_file(tmp_path, content, name="a.tsv"):
-    """Writes a text, or rows for .jsonl and .parquet, to a file, and returns its path."""
+    """Writes a text, or rows as .jsonl or .parquet, to a file and returns its path."""
     if name.endswith(".parquet") and isinstance(content, list):
         parquet.write_table(pyarrow.Table.from_pylist(content), tmp_path / name)
     else:
@@ -211,7 +211,7 @@ def test_column_names(tmp_path):
     ambiguous = own_file(tmp_path, "text\tsentence1\tsentence2\tlabel\nx\ty\tz\tno\n", "b.tsv")
     with pytest.raises(InputError, match="`text_column_names` must be set"):
         load_files({"train": ambiguous})
-    assert load_files({"test": ambiguous}, expected_columns=("text",)).text_columns == ("text",)  # of the model
+    assert load_files({"test": ambiguous}, expected_columns=("text",)).text_columns == ("text",)  # as in training
     pairs = own_file(tmp_path, "sentence1\tsentence2\nx\ty\n", "c.tsv")
     assert load_files({"test": pairs}, expected_columns=("text",)).text_columns == ("sentence1", "sentence2")
     with pytest.raises(InputError, match="`text_column_names` accepts at most two columns"):
@@ -246,7 +246,7 @@ def test_labels_and_scores(tmp_path, labels, do_regression, names, values):
 
 
 def test_test_files_need_no_labels(tmp_path):
-    """Test files need no labels. Rows keep their position in the file and their id, also when rows are skipped."""
+    """Test files need no labels. Rows keep their ids and positions in the file, even if other rows are skipped."""
     file = own_file(tmp_path, "id\ttext\nc\tx\na\t\nb\ty\n")
     data = load_files({"test": file}, id_columns=("id",), skip_bad_rows=True)
     assert data.labels is None and data.problem_type is None
@@ -257,7 +257,7 @@ def test_test_files_need_no_labels(tmp_path):
 
 
 def test_samples_are_drawn_at_random(tmp_path, capsys):
-    """`max_samples` draws rows from a sorted file, counts their labels, and ignores rows outside the sample."""
+    """`max_samples` draws rows from the entire file, and only the labels of these rows are counted and checked."""
     file = own_file(tmp_path, "text\tlabel\n" + "x\tno\n" * 50 + "y\tyes\n" * 50 + "z\n")
     options = {"max_samples": {"train": 20}, "label_columns": ("label",)}
     rows = load_files({"train": file}, seed=3, **options).splits["train"]
@@ -274,7 +274,7 @@ def test_samples_are_drawn_at_random(tmp_path, capsys):
 
 
 def test_validation_split_is_stratified(tmp_path):
-    """`validation_percentage` splits the training rows with equal fractions of each label, and is reproducible."""
+    """`validation_percentage` holds out the same fraction of each label's rows, and the split is reproducible."""
     labels = ["a"] * 60 + ["b"] * 30 + ["c"] * 10 + ["rare"]
     file = own_file(tmp_path, [{"text": f"t{n}", "label": label} for n, label in enumerate(labels)], "a.jsonl")
     options = {"validation_percentage": 20, "max_samples": {"train": None, "validation": None}}
@@ -356,7 +356,7 @@ def test_unknown_labels_tasks_and_files(tmp_path, download):
 
 @pytest.mark.parametrize("task", [task for task in TASKS if task != "ax"])
 def test_features_equal_those_of_transformers(download, tokenizer, task):
-    """Padded features for each task equal those of transformers' run_glue.py, with and without truncation."""
+    """After padding, features for each task equal those of transformers' run_glue.py, with and without truncation."""
     data = load_task(task, download(task), ("train",))
     rows = data.splits["train"]
     label_ids = {name: number for number, name in enumerate(data.labels)}
@@ -373,7 +373,7 @@ def test_features_equal_those_of_transformers(download, tokenizer, task):
 
 
 def test_features_are_cached(tokenizer, vocabulary):
-    """Features are cached under the contents of the rows and settings, for any number of processes."""
+    """Features are cached by the contents of the rows and the settings, for any number of processes."""
     texts = {"sentence1": ["One two.", "Two six."], "sentence2": ["Four.", "Five."], "label": ["b", "a"]}
     rows = datasets.Dataset.from_dict(texts)
     first = text_features(rows, tokenizer, 9)

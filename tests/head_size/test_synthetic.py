@@ -20,7 +20,7 @@ def train(run):
 
 @pytest.mark.parametrize("length", [5, 12])
 def test_patterns_need_the_documented_head_size(length):
-    """Positive patterns have columns that sum to one and need size n - 1 or n // 2; sparse ones are permutations."""
+    """Positive patterns have columns that sum to 1 and need size n - 1 or n // 2. Sparse patterns are permutations."""
     for task, size in (("dense", length - 1), ("half", length // 2)):
         P = pattern(task, length, seed=3)
         assert (P > 0).all() and torch.allclose(P.sum(dim=0), torch.ones(length, dtype=torch.float64))
@@ -35,12 +35,12 @@ def test_patterns_need_the_documented_head_size(length):
 
 
 def test_floor():
-    """The floor decreases with the head size, is zero exactly from rank(C log P) on, and is the minimum."""
+    """The floor is the least possible error. It falls with head size, and is zero exactly from rank(C log P) on."""
     P = pattern("dense", 5, seed=0)
     floors = [floor(P, size) for size in range(1, 7)]
     assert floors[3:] == [0, 0, 0] and all(before > after for before, after in zip(floors, floors[1:4], strict=False))
     assert floors[2] > 1e-6
-    # An independent search reaches the same floor: gradient descent from 100 random starts, with w as a parameter.
+    # An independent search, gradient descent from 100 random starts with w as a parameter, reaches the same floor.
     generator = torch.Generator().manual_seed(0)
     K, Q = (torch.randn(100, 5, 1, dtype=torch.float64, generator=generator).requires_grad_() for _ in range(2))
     w = torch.ones(100, 1, 1, dtype=torch.float64, requires_grad=True)
@@ -50,7 +50,7 @@ def test_floor():
         optimizer.zero_grad()
         errors.sum().backward()
         optimizer.step()
-    assert floors[0] * 0.999 < errors.min().item() < floors[0] * 1.02  # the minimum has infinite scores
+    assert floors[0] * 0.999 < errors.min().item() < floors[0] * 1.02  # the minimum is at infinite scores
 
 
 def test_layer_computes_the_attention_of_the_theorem():
@@ -76,7 +76,7 @@ def test_layer_computes_the_attention_of_the_theorem():
 
 @pytest.mark.slow
 def test_training_finds_the_threshold():
-    """Trained heads reach the floor but not less, and zero from the predicted size on; permutations need size 2."""
+    """Training reaches the floor but no lower error, and zero at the predicted size. Permutations need size 2."""
     run = load_study("synthetic", "tiny").run("dense pattern", 0, 0.1, 1)
     run = replace(run, pretraining=[{"max_seq_length": 5, "max_steps": 1000, "total_train_batch_size": 64}])
 
@@ -95,7 +95,7 @@ def test_training_finds_the_threshold():
 
 
 def test_diverging_run_is_a_result_without_a_loss(tmp_path):
-    """A training loop stops at a NaN or infinite loss, and the record counts the examples until then."""
+    """Training stops at a NaN or infinite loss, and the record counts the examples seen until then."""
     run = load_study("synthetic", "tiny").run("permutation", 1, 1e30, 1)
     run = replace(run, pretraining=[{"max_seq_length": 5, "max_steps": 40, "total_train_batch_size": 7}])
     with pytest.raises(Divergence, match="^step [2-9]: the loss or the gradient norm is NaN or infinite") as caught:

@@ -33,14 +33,14 @@ def gaussian(*shape: int, seed: int = 0) -> torch.Tensor:
 def test_a_pattern_of_lower_rank_needs_a_smaller_head(rank):
     """Heads of size rank(C log P) or more express P, and smaller ones do not."""
     n, d = 8, 13
-    scores = gaussian(n, rank) @ gaussian(rank, n, seed=1) + gaussian(1, n, seed=2)  # column shifts have no effect
+    scores = gaussian(n, rank) @ gaussian(rank, n, seed=1) + gaussian(1, n, seed=2)  # shifting a column has no effect
     P, X = scores.softmax(dim=0), gaussian(d, n, seed=3)
     assert least_head_size(P) == rank
     for size in (rank, rank + 2):
         W_q, W_k = weights_for(X, P, size)
         assert W_q.shape == (size, d) and (attention(X, W_q, W_k) - P).abs().max() < 1e-10
     if rank > 1:
-        with pytest.raises(InputError, match=f"{rank - 1} cannot express P on X, which needs a head of {rank}"):
+        with pytest.raises(InputError, match=f"{rank - 1} cannot express P on X; the size must be at least {rank}"):
             weights_for(X, P, rank - 1)
 
 
@@ -63,7 +63,7 @@ def test_head_size_of_a_pattern_in_single_precision():
 
 
 def test_counter_example_in_the_paper():
-    """On X = [1, 0], the second query attends uniformly with any weights, unlike in P."""
+    """On X = [1, 0], the second query attends uniformly whatever the weights are, so no head expresses P."""
     X = torch.tensor([[1.0, 0.0]], dtype=torch.float64)
     P = torch.tensor([[0.5, 0.75], [0.5, 0.25]], dtype=torch.float64)
     for seed in range(5):
@@ -85,7 +85,7 @@ def test_rank_deficient_sequence():
 
 
 def test_fitted_patterns_stay_below_the_bound():
-    """The best fit is never worse than the truncated one, improves with the size, and is exact from n - 1 on."""
+    """The best fit is never worse than the truncated one, improves with head size, and is exact from n - 1 on."""
     P = random_pattern(6, generator(3))
     bounds = [kullback_leibler(P, truncated_fit(P, size)) for size in range(1, 7)]
     fits = [kullback_leibler(P, fitted(P, size)) for size in range(1, 7)]
@@ -145,9 +145,9 @@ def test_rank_of_outputs_is_limited_by_the_values(heads, value_size):
 
 
 def test_outputs_of_dependent_tokens():
-    """Patterns with linearly dependent mixed tokens are rejected."""
+    """Patterns that mix the tokens into linearly dependent ones are rejected."""
     patterns = torch.stack([random_pattern(4, generator()), torch.full((4, 4), 0.25, dtype=torch.float64)])
-    with pytest.raises(InputError, match="the 4 tokens of X, mixed by pattern 1, have rank 1"):
+    with pytest.raises(InputError, match="the 4 tokens of X, mixed by pattern 1, have only rank 1"):
         values_for(gaussian(9, 4), patterns, gaussian(9, 4, seed=1), 2)
 
 

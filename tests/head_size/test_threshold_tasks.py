@@ -36,7 +36,7 @@ def drawn(task, rows: int, seed: int = 0):
 
 
 def zeroed(task):
-    """Converts a task to float64 with zero weights, to be set by hand."""
+    """Returns the task in float64 with all weights set to zero, so that a test can set them by hand."""
     task = task.double().requires_grad_(False)
     for weight in task.parameters():
         weight.zero_()
@@ -55,14 +55,14 @@ def test_nearest_by_hand():
     for vectors in (*inputs, target):
         assert torch.allclose(vectors.norm(dim=-1), torch.ones(50, points))
     errors = (task(*(x.double() for x in inputs)) - target).norm(dim=-1)
-    assert errors.max() <= 2 * (points - 1) * math.exp(-scale * GAP) + 1e-6  # examples are in float32
+    assert errors.max() <= 2 * (points - 1) * math.exp(-scale * GAP) + 1e-6  # the examples are in float32
     assert task.threshold == dimension
 
 
 def test_guessing_the_average():
     """Guessing the average of all vectors, without the sets, has the null error."""
     task = Average(config(1, 3, hidden_size=18, value_head_size=3), 7, subset=3)
-    assert task.threshold is None and task.order == 7  # 3 log2 7 is larger, and 7 suffices with one-hot keys
+    assert task.threshold is None and task.order == 7  # less than 3 log2 7, because 7 suffices with one-hot keys
     (sets, vectors), target = drawn(task, 20_000)
     assert (sets.sum(dim=-1) == 3).all() and len(sets[0].unique(dim=0)) > 1
     guess = vectors.mean(dim=1, keepdim=True).expand_as(target)
@@ -72,7 +72,7 @@ def test_guessing_the_average():
 
 @pytest.mark.parametrize("length, q", [(32, 2), (11, 3)])
 def test_average_by_hand(length, q):
-    """Size 2 q suffices with the trigonometric moment curve and a hidden unit of the MLP for each set."""
+    """Size 2 q suffices with keys on the trigonometric moment curve and one hidden unit of the MLP for each set."""
     angles = 2 * math.pi * torch.arange(length, dtype=torch.float64) / length
     sets = list(itertools.combinations(range(length), q))
     smallest_product = min(
@@ -101,12 +101,12 @@ def test_average_by_hand(length, q):
     (chosen, vectors), target = drawn(task, 20)
     output = task(chosen.double(), vectors.double())
     tail = 2 * (length - q) * math.exp(-30) * vectors.abs().max().item()
-    assert (output - target).abs().max() <= tail + 1e-6  # vectors are in float32
+    assert (output - target).abs().max() <= tail + 1e-6  # the vectors are in float32
     assert task.threshold == 2 * q and task.order is None
 
 
 def test_data_of_extremes():
-    """Features are maxima along orthonormal directions, and the target is a sum of products of features."""
+    """The features are maxima along orthonormal directions, and the target is a sum of products of features."""
     torch.manual_seed(3)
     task = Extremes(config(2, 3, hidden_size=9), 5)
     assert torch.allclose(task.directions.T @ task.directions, torch.eye(4), atol=1e-6)
@@ -120,7 +120,7 @@ def test_data_of_extremes():
 
 
 def test_extremes_by_hand():
-    """A head of size 1 per feature computes its maximum, with an error of at most ln T / scale."""
+    """A head of size 1 for each feature computes the feature's maximum, with an error of at most ln T / scale."""
     torch.manual_seed(3)
     length, scale, width = 9, 500.0, 9
     task = zeroed(Extremes(config(4, 1, hidden_size=width), length))
@@ -144,7 +144,7 @@ SIGNS = list(itertools.product([-1, 1], repeat=3))[:7]
 
 @pytest.mark.parametrize("keys, scale", [(CIRCLE, 300.0), (SIGNS, 60.0)], ids=["circle", "signs"])
 def test_recall_by_hand(keys, scale):
-    """Size 2 recalls every value with keys on a circle, size log2(symbols) with signs, and both are causal."""
+    """Size 2 recalls all values if keys are on a circle, and size log2(symbols) if they are signs. Both are causal."""
     symbols, size = len(keys), len(keys[0])
     width = 5 * symbols + 1  # token, previous token, retrieved value
     shape = {"hidden_size": width, "num_hidden_layers": 2, "value_head_size": symbols}
@@ -156,7 +156,7 @@ def test_recall_by_hand(keys, scale):
     codes = torch.tensor(keys, dtype=torch.float64).T
     attention = task.layers[1].attention.self
     attention.query.weight[:, :symbols] = scale * codes  # the key itself
-    attention.key.weight[:, 2 * symbols : 3 * symbols] = codes  # the key before
+    attention.key.weight[:, 2 * symbols : 3 * symbols] = codes  # the key before a value
     attention.value.weight[:, symbols : 2 * symbols] = torch.eye(symbols)
     task.layers[1].attention.output.dense.weight[4 * symbols + 1 :] = torch.eye(width)[4 * symbols + 1 :][
         :, 4 * symbols + 1 :
@@ -173,7 +173,7 @@ def test_recall_by_hand(keys, scale):
 
 
 def test_memorise_searches_the_largest_number():
-    """The memorized number is a grid value within the limit, and larger for a larger head."""
+    """The number of memorized examples is on the grid and within the limit, and grows with head size."""
     memorised = {}
     for size in (1, 5):
         results = train_memorise(config(1, size, hidden_size=6, value_head_size=2), 8, 100, 300, 0.1, 1)
@@ -188,12 +188,12 @@ def test_memorise_searches_the_largest_number():
 
 
 def flat_after(losses: list[float]) -> int | None:
-    """Returns the number of windows after which training ends, or None."""
+    """Returns the number of windows after which training ends, or None if it never ends."""
     return next((count for count in range(1, len(losses) + 1) if is_flat(losses[:count])), None)
 
 
 def test_a_loss_is_flat_after_as_long_as_it_fell():
-    """Only a plateau as long as everything before it ends training."""
+    """A plateau ends training only if it is as long as everything before it."""
     falling = [1 - 0.025 * window for window in range(1, 21)]  # 20 windows, the last at 0.5
     second = [0.5 * 0.9**window for window in range(1, 100)]
     assert flat_after([1.0] * 50) == 16 and flat_after([0.5] + [1.0] * 50) == 16
@@ -239,17 +239,17 @@ def test_end_of_training():
     assert (solved["steps"], solved["converged"], solved["steps_to_goal"]) == (240, 1, 120)
     capped = trained([0.999**step for step in range(400)], 360)
     assert (capped["steps"], capped["converged"]) == (360, 0)
-    plateau = trained([1.0] * 2400, 2400)  # learning has not started
+    plateau = trained([1.0] * 2400, 2400)  # at the null value, so learning has not started
     assert (plateau["steps"], plateau["converged"]) == (2400, 0)
     cooled = trained([0.06] * 300 + [0.04] * 60, 360)  # reaches the goal only while the rate decays
     assert cooled["relative_error"] == pytest.approx(0.04) and cooled["steps_to_goal"] is None
     fast, slow = (trained([0.5] * steps + [0.01] * 900, 1200)["loss"] for steps in (100, 300))
     near, far = (trained([1.0] * 300 + [last] * 60, 360)["loss"] for last in (0.5, 0.8))
-    assert fast < slow < cooled["loss"] < near < far  # faster runs rank first, then runs nearer to the goal
+    assert fast < slow < cooled["loss"] < near < far  # faster runs first, then runs that end nearer to the goal
 
 
 def test_divergence_counts_examples(monkeypatch):
-    """A divergence counts all examples until then, including earlier trainings of the `memorise` search."""
+    """If training diverges, all examples seen so far count, including those of earlier fits in a `memorise` search."""
     with pytest.raises(Divergence) as caught:
         trained([0.5, 0.5, math.nan], 2400)
     assert caught.value.examples == 3 * 2

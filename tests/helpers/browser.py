@@ -10,7 +10,7 @@ import pytest
 @contextmanager
 def chromium() -> Iterator:
     """
-    Context manager that provides a Selenium driver for headless Chromium without network access.
+    A context manager that provides a Selenium driver for headless Chromium without network access.
 
     Skips the test if Selenium, Chromium or its driver is missing.
     """

@@ -77,7 +77,7 @@ class FakeHub:
     def run(
         self, program: str | Sequence[str], home: Path, token: str = "", **variables: str
     ) -> subprocess.CompletedProcess:
-        """Runs Python code, or a command if `program` is a list, in a process that uses only this Hub."""
+        """Runs `program`, which is Python code or the words of a command, in a process that uses only this Hub."""
         command = [sys.executable, "-c", program] if isinstance(program, str) else program
         settings = {"HF_ENDPOINT": self.url, "HF_HOME": str(home), "HF_HUB_OFFLINE": "0", "HF_HUB_DISABLE_XET": "1"}
         settings |= {"HF_TOKEN": token, "NO_PROXY": "127.0.0.1", "OMP_NUM_THREADS": "1"}

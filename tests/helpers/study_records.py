@@ -19,7 +19,7 @@ RECORD = {
 
 
 def lines(series, point, heads, values, rate=0.004, **changes):
-    """Returns one record per value, with seeds from 1. The value is the perplexity, or None for a diverged run."""
+    """Returns one record per perplexity in `values`, with seeds from 1. None stands for a diverged run."""
     return [
         {
             **RECORD,
@@ -57,7 +57,7 @@ def report_of(records: list[dict]) -> Report:
 
 
 def text_of(*files: str | Path) -> str:
-    """Returns the report for record files, without writing files."""
+    """Returns the text of the report on files of records, without writing it to a file."""
     return report_markdown(make_report(read_records(files)))
 
 

@@ -1,4 +1,4 @@
-"""Saves tiny models with a tokenizer, and contains texts for its vocabulary."""
+"""Saves tiny models with a tokenizer, and defines texts for its vocabulary."""
 
 import json
 from pathlib import Path

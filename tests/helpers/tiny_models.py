@@ -19,7 +19,7 @@ SHAPE = {
     "max_position_embeddings": 11,
     "initializer_range": 0.5,  # large, so that an incorrect mask or scale changes the outputs
 }
-# Layers with different numbers of heads and head sizes, and with values larger or smaller than keys.
+# Layers with different head counts and head sizes, whose values are larger or smaller than their keys.
 UNEQUAL = {"layer_attention_heads": [2, 5, 3], "attention_head_size": [3, 13, 6], "value_head_size": [9, 4, 6]}
 
 

@@ -1,4 +1,4 @@
-"""A small study of two shapes, and records of its runs."""
+"""A small study of two shapes, and the fields of its runs' records."""
 
 from pathlib import Path
 
@@ -43,7 +43,7 @@ def write(directory: Path, **changes) -> str:
 
 
 def fields_of(run, loss: float | None) -> dict:
-    """Returns the fields of a record for a run with this loss, in the form that `execute` returns."""
+    """Returns the fields of the record of a run with this loss, in the form in which `execute` returns them."""
     shape = {name: getattr(run.config, name) for name in SHAPE} | {"attention_head_size": run.config.head_dim}
     shape["value_head_size"] = run.config.value_head_sizes[0]
     settings = {"key": run.key, "objective": run.objective, "learning_rate": run.learning_rate, "seed": run.seed}

@@ -30,7 +30,7 @@ def write_model(directory: str, vocabulary: str):
 
 
 def write_download(directory: Path):
-    """Writes all tasks as in the GLUE download, each with 23 training, 13 validation and 7 test rows."""
+    """Writes all tasks in the format of the GLUE download, each with 23 training, 13 validation and 7 test rows."""
     rng = random.Random(0)
 
     def text():

@@ -1,4 +1,4 @@
-"""Inspection: compares the measures with their definitions, on models with known attention heads."""
+"""Inspection: the measures equal their definitions, and are as expected for constructed heads."""
 
 import gc
 import json
@@ -48,7 +48,7 @@ class Progress:
 
 @pytest.mark.parametrize("size", [P, 13])
 def test_measures_equal_plain_loops(size):
-    """Every measure equals its definition, computed in float64 head by head, for heads smaller and larger than n."""
+    """Every measure equals its definition, computed in float64 head by head, for head sizes below and above n."""
     model = model_of("Model", attention_head_size=size, initializer_range=0.2).double()
     recorder = recorded(model)
     found = recorder.means(N)
@@ -111,7 +111,7 @@ def test_attention_over_one_sequence():
 
 
 def test_layers_without_heads(tmp_path, capsys):
-    """Layers without heads are omitted, and other layers have the same measures as in a BERT with added zero heads."""
+    """Layers without heads are omitted. Others have the same measures as in a BERT whose added heads are all zero."""
     changes = {"layer_attention_heads": [0, 5, 3], "attention_head_size": 4, "initializer_range": 0.2}
     model = model_of("Model", **changes).double().eval()
     whole = to_bert(model)
@@ -174,7 +174,7 @@ def test_identical_and_ignored_heads():
 
 
 def test_two_models_at_once():
-    """A recorder measures only its own model, and does not keep the model alive."""
+    """A recorder records only its own model, and does not keep the model alive."""
     one, other = (Recorder(model_of("Model", initializer_range=size).eval()) for size in (0.1, 0.5))
     one.add_sequences(ids())
     other.add_sequences(ids())
@@ -211,7 +211,7 @@ def inspection_of(utilization, sizes: list[int]) -> Inspection:
 
 
 def test_suggestion_for_layers_with_a_high_utilization():
-    """The suggestion names the layers with a high utilization, and a command only if there are any."""
+    """The suggestion names the layers with high utilization, and contains a command only if there are any."""
     utilization = [[0.9, 0.8], [0.2, 0.9], [0.85, 0.85]]
     text = suggestion(inspection_of(utilization, [32, 32, 32]))
     assert "utilization is at least 80% in layers 0, 2." in text
@@ -276,7 +276,7 @@ def test_non_finite_outputs_are_rejected(model, text, tmp_path, name):
 
 
 def test_encoder_with_different_modules_is_rejected(text, tmp_path, vocabulary):
-    """An encoder with different module names is an error."""
+    """An encoder whose modules have other names is rejected."""
     tokenizer = BertTokenizer(vocab=vocabulary)
     shape = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 37}
     MPNetModel(MPNetConfig(vocab_size=len(tokenizer), **shape)).save_pretrained(tmp_path / "mpnet")
@@ -286,7 +286,7 @@ def test_encoder_with_different_modules_is_rejected(text, tmp_path, vocabulary):
 
 
 def test_decoder_is_rejected(text, tmp_path, vocabulary):
-    """A decoder is an error, and so is a DistilBERT that has not been converted."""
+    """A decoder is rejected, and so is a DistilBERT that has not been converted."""
     model_of("LMHeadModel").save_pretrained(tmp_path / "decoder")
     BertTokenizer(vocab=vocabulary).save_pretrained(tmp_path / "decoder")
     bert_of("Model", "DistilBert", hidden_dim=37).save_pretrained(tmp_path / "distilbert")

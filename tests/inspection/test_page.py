@@ -84,7 +84,7 @@ def same_numbers(shown: object, exact: object) -> bool:
 
 
 def check_numbers(found: Inspection, side: dict):
-    """Checks that the page contains all measures with four digits, changes with three, and attention as bytes."""
+    """Checks that a page contains measures with four digits, changes with three, and attention weights as bytes."""
     for name, value in json_fields(found).items():
         assert same_numbers(side[name], value), name
     for example, shown in zip(found.examples, side["examples"], strict=True):
@@ -96,7 +96,7 @@ def check_numbers(found: Inspection, side: dict):
 
 
 def test_page_shows_the_results_of_inspect(model, text, tmp_path):
-    """A page for two checkpoints contains the values that `inspect` returns, all within the color scales."""
+    """A page for two checkpoints contains the numbers that `inspect` returns, all within the color scales."""
     found = inspect(
         model, tmp_path / "out", text, max_seq_length=16, max_samples=5, importance_samples=3, compare=model
     )
@@ -237,7 +237,7 @@ def test_details_of_a_head(alone):
 
 
 def test_two_checkpoints(browser, tmp_path):
-    """Both checkpoints show the clicked head, unless one lacks it and keeps showing its previous head."""
+    """Clicking a head shows it for both checkpoints. A checkpoint that lacks it keeps showing its previous head."""
     both = Reader(browser, tmp_path, BEFORE, AFTER)
     assert both.texts("h1") == ["Heads of before and after"] and len(both.all(".map")) == 2 * len(MAPS)
     cell = both.one(".map [data-row='1'][data-column='2']")

@@ -33,7 +33,7 @@ def reference_heads(x: np.ndarray, layer: dict[str, np.ndarray], allowed: np.nda
     Returns the concatenated heads (L, H V) of one sequence x (L, D), computed as in the papers, query by query.
 
     `allowed` (L, L) is True for the keys of each query. Head embeddings follow Xue and Aletras (2023) literally: each
-    head adds its own to queries, keys and values, or multiplies them by 1 + embedding.
+    head adds its own embeddings to queries, keys and values, or multiplies them by 1 + embedding.
     """
     embed = {
         None: lambda y, e: y,
@@ -74,7 +74,7 @@ def reference_heads(x: np.ndarray, layer: dict[str, np.ndarray], allowed: np.nda
 
 
 def reference_layer(x: np.ndarray, layer: dict[str, np.ndarray], allowed: np.ndarray, variant: dict) -> np.ndarray:
-    """Returns a post-LayerNorm layer for one sequence: heads, W_o, residual, LayerNorm, feed-forward: (L, D)."""
+    """Returns the outputs (L, D) of a layer for one sequence: heads, W_o, residual, post-LayerNorm, feed-forward."""
 
     def linear(name, y):
         return y @ layer[f"{name}.weight"].T + layer[f"{name}.bias"]
@@ -187,7 +187,7 @@ def test_attention_like_vllm(variant, unpad_inputs, monkeypatch):
 @pytest.mark.parametrize("unpad_inputs", [False, True])
 @pytest.mark.parametrize("variant", VARIANTS, ids=str)
 def test_registered_attention_function(variant, unpad_inputs, monkeypatch):
-    """A function with transformers' interface gets equal head sizes, and either a mask or unpadded rows."""
+    """A function registered with transformers gets equal head sizes, and either a mask or unpadded rows."""
     masks = []
 
     def registered(module, query, key, value, attention_mask, scaling, dropout=0.0, **kwargs):
@@ -213,7 +213,7 @@ def test_registered_attention_function(variant, unpad_inputs, monkeypatch):
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
 @pytest.mark.parametrize("unpad_inputs", [False, True])
 def test_output_attentions_are_not_empty(implementation, unpad_inputs):
-    """Attention probabilities are returned with every backend. BERT returns an empty tuple with SDPA."""
+    """Attention probabilities are returned with every backend, whereas BERT returns an empty tuple with SDPA."""
     model = model_of("Model", attn_implementation=implementation, unpad_inputs=unpad_inputs).double().eval()
     inputs = inputs_of("Model")
     real = inputs["attention_mask"].bool()
@@ -247,7 +247,7 @@ def test_flex_attention_computes_the_same(variant):
 
 
 def sequences(causal: bool, dtype=torch.float64):
-    """Returns a module, and queries, keys and values (1, H, T, P) of packed sequences, some without queries."""
+    """Returns a module, and queries, keys and values (1, H, T, P) of packed sequences. Some may have no queries."""
     module = model_of("Model", is_decoder=causal).encoder.layer[0].attention.self.eval()
     lengths_q, lengths_k = ([6, 1, 7], [6, 1, 7]) if causal else ([2, 0, 7], [6, 1, 7])
     generator = torch.Generator().manual_seed(3)
@@ -264,7 +264,7 @@ def sequences(causal: bool, dtype=torch.float64):
     [*product(["looped_attention", "padded_attention"], [False, True]), ("bucketed_attention", False)],
 )
 def test_packed_sequences_of_unequal_length(name, causal):
-    """Attention within packed sequences equals that of separate sequences: in a loop, in buckets, or padded (GPU)."""
+    """Looped, bucketed and padded attention to packed sequences each equal attention to separate sequences."""
     module, query, key, value, lengths = sequences(causal)
     attend = getattr(unpadding_fixed_head_bert, name)
     kernel = ALL_ATTENTION_FUNCTIONS["sdpa"]

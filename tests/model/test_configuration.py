@@ -26,7 +26,7 @@ def test_default_works_and_logs_nothing(caplog):
 
 
 def test_values_for_each_layer(tmp_path):
-    """Lists, single numbers and None are saved and loaded unchanged, and give each layer the right value."""
+    """Lists, single numbers and None are saved and loaded unchanged, and give each layer the right sizes."""
     shape = {"hidden_size": 32, "num_attention_heads": 5, "num_hidden_layers": 3, "attention_head_size": 6}
     config = FixedHeadBertConfig(**shape)
     assert config.head_sizes == config.value_head_sizes == [6, 6, 6] and config.head_counts == [5, 5, 5]
@@ -39,7 +39,7 @@ def test_values_for_each_layer(tmp_path):
     config.head_sizes[0] = 99
     assert config.attention_head_size == [6, 13, 7]
     config.num_hidden_layers = 4
-    with pytest.raises(ValueError, match="3 values for 4 layers"):
+    with pytest.raises(ValueError, match="attention_head_size needs 4 numbers, one per layer, not 3"):
         FixedHeadBertModel(config)
     FixedHeadBertConfig(attention_head_size=None, num_hidden_layers=2).save_pretrained(tmp_path)
     config = FixedHeadBertConfig.from_pretrained(tmp_path)
@@ -50,10 +50,10 @@ def test_values_for_each_layer(tmp_path):
     "changes, message",
     [
         ({"attention_head_size": [6, 0, 7]}, "attention_head_size must be at least 1"),
-        ({"attention_head_size": []}, "attention_head_size has 0 values for 3 layers"),
+        ({"attention_head_size": []}, "attention_head_size needs 3 numbers, one per layer, not 0"),
         ({"layer_attention_heads": [-1, 5, 5]}, "layer_attention_heads must be at least 0"),
-        ({"layer_attention_heads": [0, 5, 5], "is_decoder": True}, "a decoder needs heads"),
-        ({"layer_attention_heads": [4, 4, 3]}, r"the largest value must equal num_attention_heads \(5\)"),
+        ({"layer_attention_heads": [0, 5, 5], "is_decoder": True}, "all decoder layers need heads"),
+        ({"layer_attention_heads": [4, 4, 3]}, r"the largest number must equal num_attention_heads \(5\)"),
         ({"intermediate_size": [37, 0, -2]}, "intermediate_size must be at least 0"),
         ({"num_attention_heads": 0}, "num_attention_heads must be at least 1, not 0"),
         ({"attention_head_size": None}, "hidden_size 32 is not a multiple of num_attention_heads 5"),
@@ -64,14 +64,14 @@ def test_values_for_each_layer(tmp_path):
     ],
 )
 def test_invalid_values(changes, message):
-    """An invalid value is an error that names the field."""
+    """An invalid value raises an error that names the field."""
     shape = {"hidden_size": 32, "num_attention_heads": 5, "attention_head_size": 6, "num_hidden_layers": 3}
     with pytest.raises(StrictDataclassError, match=message):
         FixedHeadBertConfig(**shape | changes)
 
 
 def test_configuration_of_each_layer():
-    """`per_layer_config`, from which transformers allocates caches, contains the sizes of each layer."""
+    """`per_layer_config`, which transformers uses to allocate caches, contains the sizes of each layer."""
     config = config_of("Model", **UNEQUAL)
     layers = config.per_layer_config
     assert [layer.num_key_value_heads for layer in layers] == [2, 5, 3]
@@ -86,7 +86,7 @@ def test_configuration_of_each_layer():
 
 @pytest.mark.parametrize("alias", ["head_size", "head_dim"])
 def test_aliases_of_the_head_size(alias):
-    """Aliases set and return the head size, and an alias that contradicts it is an error."""
+    """Aliases set and return the head size. An alias that contradicts it raises an error."""
     config = FixedHeadBertConfig(**{alias: 7})
     assert config.attention_head_size == 7 and getattr(config, alias) == 7
     setattr(config, alias, 9)
@@ -106,7 +106,7 @@ def test_activation_of_the_pooler():
 
 
 def test_unknown_keys_warn_and_suggest(caplog, tmp_path):
-    """A misspelled argument causes a warning that suggests the right field. Saved keys and known ones do not."""
+    """A misspelled argument causes a warning that suggests the right field. Saved and known keys cause none."""
     config = FixedHeadBertConfig(num_labels=3, output_attentions=True, output_hidden_states=True, dtype="float32")
     config.auto_map = {"AutoConfig": "configuration_fixed_head_bert.FixedHeadBertConfig"}
     config.my_library = {"spans": [3, 7]}
@@ -137,7 +137,7 @@ def test_attention_kernels_in_config_json_are_ignored(key, tmp_path):
 
 
 def test_configuration_of_a_bert_is_rejected(tmp_path):
-    """BERT's configuration is an error, because the head size would silently become 128."""
+    """BERT's configuration is rejected, because the head size would silently become 128."""
     bert = BertConfig(hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=37)
     BertModel(bert).save_pretrained(tmp_path)
     for make in (
@@ -157,7 +157,7 @@ def test_configuration_of_a_bert_is_rejected(tmp_path):
 
 @pytest.mark.parametrize("library, version", [("transformers", "4.57.6"), ("torch", "2.9.1")])
 def test_remote_code_requires_minimum_versions(library, version, monkeypatch):
-    """With older versions than setup.cfg allows, remote code fails with a message that names the minimum."""
+    """With versions older than setup.cfg allows, remote code fails with a message that names the minimum."""
     setup = ConfigParser()
     setup.read(Path(__file__).parents[2] / "setup.cfg")
     oldest = dict(re.findall(r"(torch|transformers)>=([\d.]+)", setup["options"]["install_requires"]))

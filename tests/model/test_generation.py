@@ -42,7 +42,7 @@ def test_generation_with_a_cache(how, variant):
 
 @pytest.mark.parametrize("values, fits", [(None, True), ([9, 4, 6], False)])
 def test_static_cache_allocated_before_the_first_token(values, fits):
-    """A static cache works with the shapes in `per_layer_config`, and a cache with other shapes is an error."""
+    """A static cache works with the shapes in `per_layer_config`. A cache with other shapes raises an error."""
     model = model_of("LMHeadModel", **{**UNEQUAL, "value_head_size": values}).double().eval()
     config, ids = model.config, inputs_of("Model")["input_ids"]
 
@@ -64,7 +64,7 @@ def test_static_cache_allocated_before_the_first_token(values, fits):
 
 
 def test_compiled_decoder_creates_its_cache():
-    """Torch.compile captures a decoder in one graph, including the cache that it creates."""
+    """torch.compile captures a decoder in one graph, including the cache that the decoder creates."""
     model = model_of("LMHeadModel", **UNEQUAL).eval()
     ids = inputs_of("Model")["input_ids"]
     outputs = torch.compile(model, backend="eager", fullgraph=True)(ids)
@@ -85,7 +85,7 @@ def test_continuous_batching():
 
 
 def test_causal_model_sees_no_later_token():
-    """A token does not affect earlier logits, and the loss is that of predicting the next token."""
+    """A token does not affect earlier logits, and the loss is the one for predicting the next token."""
     model = model_of("LMHeadModel").double().eval()
     ids = inputs_of("Model")["input_ids"]
     other = ids.clone()

@@ -1,4 +1,4 @@
-"""Invalid or unusual inputs cause an error or a defined result, but never NaN."""
+"""Invalid or unusual inputs raise an error or give a defined result, but never NaN."""
 
 import pytest
 import torch
@@ -19,7 +19,7 @@ from fixedbert.model.unpadding_fixed_head_bert import CACHE
     ],
 )
 def test_inputs_that_would_give_a_wrong_result(change, message, unpad_inputs):
-    """Inputs for which torch would silently compute a wrong result are errors that name the shapes."""
+    """Inputs for which torch would silently compute a wrong result raise errors that name the shapes."""
     with pytest.raises(ValueError, match=message):
         model_of("Model", unpad_inputs=unpad_inputs)(**(inputs_of("Model") | change))
 
@@ -37,7 +37,7 @@ def test_inputs_that_would_give_a_wrong_result(change, message, unpad_inputs):
     ],
 )
 def test_invalid_ids(change, unpad_inputs):
-    """Ids that are out of range or have inconsistent shapes are errors, with and without unpadding."""
+    """Ids that are out of range or have inconsistent shapes raise errors, with and without unpadding."""
     with pytest.raises((RuntimeError, IndexError)):
         model_of("Model", unpad_inputs=unpad_inputs)(**(inputs_of("Model") | change))
 
@@ -73,7 +73,7 @@ def test_no_label_gives_zero(head, unpad_inputs):
 
 @pytest.mark.parametrize("head", OUR_LOSSES)
 def test_no_label_gives_zero_in_an_exported_graph(head):
-    """The loss of an exported graph is zero if all labels are ignored, and equals the model's otherwise."""
+    """The loss of an exported graph is zero if all labels are ignored, and equals the model's loss otherwise."""
     model = model_of(head, num_hidden_layers=1).eval()
     inputs = inputs_of(head, labels=True)
     exported = torch.export.export(model, (), inputs).module()
@@ -105,7 +105,7 @@ def test_a_score_of_minus_100_is_a_score(dtype):
 @pytest.mark.parametrize("sparse_prediction", [False, True])
 @pytest.mark.parametrize("unpad_inputs", [False, True])
 def test_invalid_labels(head, sparse_prediction, unpad_inputs):
-    """Labels that are out of range or have an invalid shape are errors."""
+    """Labels that are out of range or have an invalid shape raise errors."""
     model = model_of(head, sparse_prediction=sparse_prediction, unpad_inputs=unpad_inputs)
     inputs = inputs_of(head, labels=True)
     with pytest.raises((ValueError, RuntimeError), match=r"labels have shape \(13, 5\), but tokens|expanded size"):
@@ -138,10 +138,10 @@ def test_masks_of_four_dimensions():
 
 @pytest.mark.parametrize("unpad_inputs", [False, True])
 def test_inputs_without_readable_values(unpad_inputs):
-    """The model runs on the meta device, and vmap over rows computes the same as a batch."""
+    """The model runs on the meta device, and vmap over rows gives the same outputs as a batch."""
     model = model_of("ForMaskedLM", unpad_inputs=unpad_inputs, sparse_prediction=unpad_inputs).eval()
     inputs = inputs_of("ForMaskedLM", labels=True) | {"position_ids": torch.arange(L).repeat(B, 1)}
-    del inputs["attention_mask"]  # transformers would read its values
+    del inputs["attention_mask"]  # transformers would read its elements
     labels = inputs.pop("labels")
     model.sparse_prediction = False
     expected = model(**inputs).logits

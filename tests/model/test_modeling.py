@@ -97,7 +97,7 @@ def test_both_losses_of_pretraining():
 
 @pytest.mark.parametrize("head", HEADS[1:])
 def test_gradient_accumulation_equals_one_large_batch(head, tmp_path):
-    """Four accumulated batches of 4 have the same loss and gradient norm as a batch of 16."""
+    """Four accumulated batches of 4 rows have the same loss and gradient norm as one batch of 16."""
     inputs = inputs_of(head, labels=True, size=16)
     if -100 in inputs.get("labels", ()):  # equal label counts in all rows, so that averages of averages agree
         inputs["labels"] = torch.where(torch.arange(L) % 2 == 0, inputs["input_ids"], -100)
@@ -275,7 +275,7 @@ def test_initialization():
 
 @pytest.mark.parametrize("head", HEADS)
 def test_tuples_equal_dictionaries(head):
-    """Return_dict=False returns the same values in the same order, including hidden states and attentions."""
+    """return_dict=False gives the same outputs in the same order, including hidden states and attentions."""
     model = model_of(head, attn_implementation="eager").eval()
     inputs = inputs_of(head, labels=head != "Model")
     asked = {"output_hidden_states": True, "output_attentions": True, "use_cache": False}
@@ -292,7 +292,7 @@ def test_tuples_equal_dictionaries(head):
 @pytest.mark.parametrize("asked", [{"hidden_states"}, {"attentions"}, {"hidden_states", "attentions"}], ids=sorted)
 @pytest.mark.parametrize("head", ["ForSequenceClassification", "ForTokenClassification", "ForPreTraining"])
 def test_gradients_of_hidden_states_and_attentions_are_kept(head, asked):
-    """Returned hidden states and attentions have gradients, which are the same with unpadding."""
+    """Returned hidden states and attentions have gradients, which are the same with and without unpadding."""
     inputs = inputs_of(head, labels=True)
     real = inputs["attention_mask"].bool()
     gradients = []
@@ -306,7 +306,7 @@ def test_gradients_of_hidden_states_and_attentions_are_kept(head, asked):
         gradients.append([tensor.grad for tensor in kept])
     assert len(gradients[0]) == 3 * ("attentions" in asked) + 4 * ("hidden_states" in asked)
     for plain, unpadded in zip(*gradients, strict=True):
-        if plain.ndim == 4:  # attention probabilities (B, H, L, L): compares non-padding queries and keys
+        if plain.ndim == 4:  # attention probabilities (B, H, L, L): compares those of non-padding tokens
             plain, unpadded = ((x * real[:, None, None]).transpose(1, 2) for x in (plain, unpadded))
         assert unpadded[real].abs().max() > 0
         assert torch.allclose(unpadded[real], plain[real], rtol=0, atol=1e-10)
@@ -332,7 +332,7 @@ class UserModel(fixedbert.FixedHeadBertForMaskedLM):
 
 @pytest.mark.parametrize("module", [__name__, "__main__"])
 def test_subclasses_are_saved_with_the_model_code(module, tmp_path, monkeypatch):
-    """A subclass saves the code files named in config.json. They load the result, as does the subclass."""
+    """A subclass saves the code files named in config.json. Both this code and the subclass can load the model."""
     monkeypatch.setattr(UserModel, "__module__", module)
     model = UserModel(config_of("ForMaskedLM")).eval()
     model.save_pretrained(tmp_path)
@@ -355,7 +355,7 @@ EMPTY = {"layer_attention_heads": [5, 0, 3], "intermediate_size": [0, 11, 37], "
 @pytest.mark.parametrize("head", ["Model", "ForMaskedLM", "ForSequenceClassification", "ForQuestionAnswering"])
 @pytest.mark.parametrize("layers", [(0, 1, 2), (1, 2, 0), (2, 0, 1)])
 def test_layers_without_heads_or_neurons(head, layers):
-    """Layers without heads or neurons add a bias with a gradient, like a BERT with added zero heads and neurons."""
+    """Layers without heads or neurons add a trainable bias, like a BERT whose added heads and neurons are all zero."""
     changes = {name: [sizes[layer] for layer in layers] for name, sizes in EMPTY.items()}
     model = model_of(head, attn_implementation="sdpa", **changes).double().eval()
     for name, parameter in model.named_parameters():

@@ -92,7 +92,7 @@ def test_a_step_does_not_synchronize(objective, lengths, separate):
         model = model_for(objective, attn_implementation="sdpa")
     step(model, on_meta(PretrainingCollator(0, objective)(rows)))
     plain = PretrainingCollator(0)(rows)
-    if "attention_mask" in plain:  # indices must be computed from its values
+    if "attention_mask" in plain:  # the indices must be computed from its elements
         with pytest.raises((RuntimeError, NotImplementedError), match="meta"):
             step(model, on_meta(plain))
 
@@ -105,7 +105,7 @@ def test_mask_is_omitted_without_padding():
 
 
 def test_packed_batch_for_a_different_head():
-    """The last layer computes all tokens if a model reads more than the collator selected."""
+    """If a model reads more outputs than the collator selected, the last layer computes outputs for all tokens."""
     batch = PretrainingCollator(0, "mlm")(examples("mlm", LENGTHS, False))
     inputs = {"input_ids": batch["input_ids"], "attention_mask": batch["attention_mask"]}
     model = model_of("ForNextSentencePrediction", unpad_inputs=True).eval()
@@ -119,7 +119,7 @@ def fixed(objective: str, labels: int = 6) -> PretrainingCollator:
 
 @pytest.mark.parametrize("objective, lengths, separate", KINDS)
 def test_batches_of_one_shape(objective, lengths, separate):
-    """Batches padded to fixed numbers of tokens and labels have equal shapes, and the same loss as other batches."""
+    """Batches padded to fixed numbers of tokens and labels all have the same shape, and their loss does not change."""
     shapes = set()
     model = model_for(objective).double().eval()
     for seed in range(4):
@@ -138,7 +138,7 @@ def test_batches_of_one_shape(objective, lengths, separate):
     [("eager", "mlm+nsp", False), pytest.param("inductor", "mlm", True, marks=pytest.mark.slow)],
 )
 def test_compiled_once(backend, objective, separate):
-    """A training step is compiled only once, and its loss equals that without compilation."""
+    """A training step is compiled only once, and its loss equals the loss without compilation."""
     model = model_for(objective, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     compiled = torch.compile(model, backend=backend)
     for seed in range(4):

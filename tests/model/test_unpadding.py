@@ -41,7 +41,7 @@ def pair_of(head: str, **changes):
 @pytest.mark.parametrize("side", ["right", "left", "gaps"])
 @pytest.mark.parametrize("head", HEADS)
 def test_unpadding_changes_no_result(head, side, variant):
-    """Unpadding changes neither outputs at non-padding tokens nor loss and gradients. Outputs at padding are zero."""
+    """Unpadding changes only the outputs at padding, to zero or the lowest number, and the span loss (see below)."""
     plain, unpadded = pair_of(head, **variant)
     inputs = padded_inputs(head, side)
     real = inputs["attention_mask"].bool()
@@ -97,7 +97,7 @@ def test_labels_at_padding_are_ignored(head, side, sparse_prediction):
 
 
 def test_span_loss_equals_stock_without_padding():
-    """With unpadding, the span loss equals BERT's without padding in the softmax. Answers in padding are ignored."""
+    """With unpadding, the span loss is BERT's with padding left out of the softmax. Answers in padding are ignored."""
     plain, unpadded = pair_of("ForQuestionAnswering")
     inputs = inputs_of("ForQuestionAnswering", labels=True)
     real = inputs["attention_mask"].bool()
@@ -120,7 +120,7 @@ def test_span_loss_equals_stock_without_padding():
 
 
 def test_only_non_padding_tokens_are_computed(monkeypatch):
-    """Layers compute only non-padding tokens, and the last layer only those that the task head reads."""
+    """Layers compute outputs only for non-padding tokens, the last layer only for those that the task head reads."""
     shapes = []
     original = FixedHeadBertLayer.feed_forward_chunk
     monkeypatch.setattr(
@@ -147,7 +147,7 @@ def test_packed_sequences_are_independent(is_decoder, implementation, unpad_inpu
     model = model_of("Model", is_decoder=is_decoder, attn_implementation=implementation, unpad_inputs=unpad_inputs)
     model = model.double().eval()
     ids = inputs_of("Model")["input_ids"][:2]
-    rows = [[0, 1, 2, 0, 1, 0, 1], [0, 1, 0, 1, 2, 5, 0]]  # skipping positions starts no new sequence
+    rows = [[0, 1, 2, 0, 1, 0, 1], [0, 1, 0, 1, 2, 5, 0]]  # a skipped position does not start a new sequence
     outputs = model(input_ids=ids, position_ids=torch.tensor(rows)).last_hidden_state
     for row, starts in enumerate(([0, 3, 5, 7], [0, 2, 6, 7])):
         for start, end in zip(starts, starts[1:], strict=False):
@@ -189,7 +189,7 @@ def test_gradient_checkpointing_changes_no_gradient(use_reentrant, variant):
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
 @pytest.mark.parametrize("unpad_inputs", [False, True])
 def test_rows_that_are_all_padding(unpad_inputs, implementation):
-    """Outputs for rows of padding are finite, zero with unpadding, and do not affect other rows."""
+    """Outputs for rows that are all padding are finite (zero with unpadding), and do not affect other rows."""
     model = model_of("Model", unpad_inputs=unpad_inputs, attn_implementation=implementation).eval()
     inputs = inputs_of("Model")
     expected = model(**inputs).last_hidden_state
@@ -205,7 +205,7 @@ def test_rows_that_are_all_padding(unpad_inputs, implementation):
 
 
 def test_hidden_states_keep_their_shape():
-    """With unpadding, hidden states keep their shape and values, and the last one is zero at padding."""
+    """With unpadding, hidden states keep their shape and values, except that the last one is zero at padding."""
     plain, unpadded = pair_of("Model")
     inputs = inputs_of("Model")
     real = inputs["attention_mask"].bool()
@@ -277,7 +277,7 @@ def test_neftune_noise(tmp_path):
     table, noises = model.get_input_embeddings(), []
 
     class Watched(Trainer):
-        def training_step(self, *args, **kwargs):  # Trainer has registered its hook
+        def training_step(self, *args, **kwargs):  # Trainer has registered its hook by now
             def watch(_, ids, output):
                 noises.append(output - table.weight[ids[0]])
 

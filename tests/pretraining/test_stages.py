@@ -52,11 +52,11 @@ disable_tqdm: true
     return str(file)
 
 
-AVERAGES = ("loss", "train_loss", "fill_ratio", "mlm_accuracy")  # since the last log, which resuming resets
+AVERAGES = ("loss", "train_loss", "fill_ratio", "mlm_accuracy")  # averages since the last log, which resuming resets
 
 
 class StopAt(TrainerCallback):
-    """Interrupts the run with the output directory `name` at a step, by an exception or by SIGTERM."""
+    """A callback that interrupts the run with output directory `name` at a step, by an exception or by SIGTERM."""
 
     def __init__(self, name: str, step: int, by_signal: bool):
         self.name, self.step, self.by_signal = name, step, by_signal
@@ -128,15 +128,15 @@ FIRST = {"steps": 3}
 @pytest.mark.parametrize(
     "stages, options, message",
     [
-        ([FIRST, {"steps": 0}], {}, "stage 2 of `stages` needs `steps` and can change only max_seq_length"),
-        ([{"steps": 4, "intermediate_size": 53}], {}, "stage 1 of `stages` needs `steps` and can change only"),
+        ([FIRST, {"steps": 0}], {}, "stage 2 of `stages` needs steps > 0 and can change only max_seq_length"),
+        ([{"steps": 4, "intermediate_size": 53}], {}, "stage 1 of `stages` needs steps > 0 and can change only"),
         ([FIRST, {"steps": 4, "attention_head_size": 5}], {}, "stage 2 of `stages`: 5 heads of size 5 cannot repr"),
         ([FIRST, {"steps": 4, "max_seq_length": 600}], {}, "stage 2 of `stages`: `max_seq_length` 600"),
         ([FIRST], {"max_steps": 8}, "`max_steps` cannot be combined with `stages`"),
     ],
 )
 def test_invalid_stages(tmp_path, stages, options, message):
-    """Errors in a later stage are reported before training the first stage."""
+    """Errors in a later stage are reported before the first stage is trained."""
     arguments = {"config_name": "tiny", "config_overrides": SHAPE, "use_cpu": True, "do_train": True}
     with pytest.raises(InputError, match=message):
         plan_stages(arguments | {"output_dir": str(tmp_path / "run"), "stages": stages} | options)

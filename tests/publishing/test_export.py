@@ -85,7 +85,7 @@ def test_every_attention(shape, tmp_path):
 
 @pytest.fixture(scope="module")
 def sentences(tmp_path_factory):
-    """Directory with a sentence-transformers model with unequal heads and empty sublayers, and its exported graphs."""
+    """Directory of a sentence-transformers model with unequal heads and empty sublayers, and its exported graphs."""
     folder = tmp_path_factory.mktemp("sentences")
     empty = {"layer_attention_heads": [2, 0, 5], "intermediate_size": [37, 11, 0]}
     save_sentence_model(model_of("Model", **SHAPE, **UNEQUAL | empty), folder / "model", "Pooling", "Normalize")
@@ -162,7 +162,7 @@ def test_unsupported_sentence_models(kinds, pooling, tmp_path):
 
 
 def test_snippet_of_a_roberta(tmp_path, monkeypatch):
-    """The card's code truncates to the positions of a RoBERTa, which exclude those up to its padding id."""
+    """The card's code truncates to the usable positions of a RoBERTa, which begin after its padding id."""
     model = bert_of("ForSequenceClassification", "Roberta", vocab_size=SHAPE["vocab_size"])
     save(model, tmp_path / "model", model_max_length=512)
     export(tmp_path / "model", tmp_path / "graph")
@@ -200,7 +200,7 @@ def test_incorrect_graph_is_not_written(tmp_path, monkeypatch):
 
 @pytest.mark.slow  # OpenVINO's use of AMX makes signal handlers of other tests in the same process crash
 def test_openvino(tmp_path, monkeypatch):
-    """OpenVINO's graphs run without fixedbert, as the model card describes, and predict the same as the model."""
+    """OpenVINO's graphs run without fixedbert, as the model card describes, and match the model's predictions."""
     for package in ("openvino", "nncf", "sentence_transformers"):
         pytest.importorskip(package)
     model = model_of("ForSequenceClassification", **SHAPE, **UNEQUAL).eval()
@@ -226,7 +226,7 @@ def test_openvino(tmp_path, monkeypatch):
     "options, message",
     [
         ({"runtime": "tensorrt"}, "runtime` 'tensorrt': must be one of onnx, openvino"),
-        ({"runtime": "openvino", "int8": True}, "`calibration_file` required with `runtime` openvino and `int8`"),
+        ({"runtime": "openvino", "int8": True}, "`calibration_file` is required with `runtime` openvino and `int8`"),
         (
             {"runtime": "openvino", "int8": True, "calibration_file": "rows.txt"},
             "at least 32 calibration rows",

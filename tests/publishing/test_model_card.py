@@ -116,6 +116,6 @@ def test_snippet_truncates(head, tmp_path, monkeypatch):
     ],
 )
 def test_datasets_of_a_run(arguments, expected):
-    """Evaluation data are distinguished from training data, and Hub ids from files."""
+    """Cards distinguish evaluation data from training data, and Hub ids from files."""
     datasets, evaluated_on = datasets_of(arguments)
     assert (datasets, evaluated_on["name"]) == expected

@@ -35,7 +35,7 @@ def hub():
 
 @pytest.fixture
 def online(hub, monkeypatch):
-    """Fake Hub that this process uses in place of the Hugging Face Hub."""
+    """A fake Hub that this process uses in place of the Hugging Face Hub."""
     fields = {"ENDPOINT": hub.url, "HF_HUB_OFFLINE": False, "HF_HUB_DISABLE_XET": True}
     for name, value in fields.items():
         monkeypatch.setattr(constants, name, value)
@@ -44,7 +44,7 @@ def online(hub, monkeypatch):
 
 @pytest.fixture
 def folder(tmp_path, vocabulary) -> Path:
-    """Model directory as written by the scripts, with a pickle and a checkpoint."""
+    """A model directory such as the scripts write, with a pickle and a checkpoint."""
     folder = tmp_path / "model"
     write_model(str(folder), vocabulary)
     (folder / "training_args.bin").write_bytes(b"pickle")
@@ -116,7 +116,7 @@ transformers.AutoModelForMaskedLM.from_pretrained(saved, trust_remote_code=True)
 
 @pytest.mark.slow
 def test_script_pushes_its_results_and_no_token(hub, folder, download, tmp_path):
-    """--push_to_hub uploads weights, code and a model card with the results, and writes the token to no file."""
+    """--push_to_hub uploads weights, code and a model card with the results, and never writes the token to a file."""
     arguments = glue_arguments(str(folder), download, tmp_path / "rte", "--do_train", "--do_eval", "--max_steps", "1")
     more = ["--push_to_hub", "--hub_model_id", "organization/rte", "--hub_token", "hf_write"]
     done = hub.run([sys.executable, str(ROOT / "run_glue.py"), *arguments, *more], tmp_path / "home")
@@ -160,7 +160,7 @@ def test_only_files_of_a_model_are_uploaded(online, folder):
 
 
 def test_license_of_the_card(online, folder):
-    """A model card needs a license. The one that is passed is written to the card, and all else stays unchanged."""
+    """Pushing requires a license. A license that is passed is written to the card, which otherwise stays unchanged."""
     with pytest.raises(InputError, match="`license` is required"):
         push(folder)
     assert not online.requests

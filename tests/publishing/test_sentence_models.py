@@ -74,7 +74,7 @@ def test_settings_apply_as_in_sentence_transformers(directory, tmp_path, capsys,
 
 
 def test_settings_of_other_models(tmp_path, directory, capsys):
-    """A model that is not a sentence-transformers model has no settings. An unknown default prompt is an error."""
+    """Models that are not from sentence-transformers have no settings. An unknown default prompt raises an error."""
     save(model_of("Model", **SHAPE), tmp_path)
     (tmp_path / "sentence_bert_config.json").write_text(json.dumps(SETTINGS))
     assert read_text_settings(tmp_path) == TextSettings()

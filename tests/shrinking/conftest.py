@@ -17,7 +17,7 @@ def seed():
 
 @pytest.fixture(scope="session")
 def texts(tmp_path_factory):
-    """A directory with 200 texts of 2 to 15 words in rows.txt, and with the same texts as pairs in pairs.csv."""
+    """A directory with 200 texts of 2 to 15 words in rows.txt, and the same texts as pairs in pairs.csv."""
     draw, directory = random.Random(0), tmp_path_factory.mktemp("texts")
     words = [word for word in WORDS if word.isalpha() and len(word) > 1]
     lines = [" ".join(draw.choices(words, k=draw.randint(2, 15))) for _ in range(200)]

@@ -25,13 +25,13 @@ def test_knapsack_matches_brute_force(seed):
 
 
 def test_budget_can_be_met_exactly():
-    """The options can use the entire budget, even if their prices are not multiples of its unit."""
+    """The chosen options can use the entire budget, even if their prices are not multiples of the budget's unit."""
     sublayers = [[Option("all", 0.0, 1234567.0), Option("half", 0.0, 617283.0), Option("none", 9.0, 0.0)]] * 3
     assert [option.choice for option in solve_knapsack(sublayers, 617283.0 * 3)] == ["half"] * 3
 
 
 def test_choices_include_the_original():
-    """The choices contain any number of heads, quarters of the head sizes and multiples of 1/48 of the neurons."""
+    """Choices have any number of heads, head sizes in steps of a quarter, and neurons in steps of 1/48."""
     choices = head_choices(Heads(5, 8, 6))
     assert {heads.num_heads for heads in choices} == set(range(6)) and Heads(5, 8, 6) in choices
     assert {heads.size for heads in choices} == {2, 4, 6, 8}

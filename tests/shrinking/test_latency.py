@@ -31,7 +31,7 @@ def context_for(large, texts, **target):
 
 
 def test_measured_speed_meets_the_target(large, texts, monkeypatch):
-    """Shapes are chosen according to the prices, and chosen again if the pruned model is slower than the target."""
+    """Shapes are chosen by their prices, and chosen again if the pruned model is slower than the target."""
     measured = iter([(3.0, 2.0, 1.5), (3.0, 1.5, 2.0)])
     monkeypatch.setattr("fixedbert.shrinking.context.measure_speedup", lambda *_: next(measured))
     context, prices = context_for(large, texts, params=1.0), prices_of(1, 1, 1)
@@ -44,7 +44,7 @@ def test_measured_speed_meets_the_target(large, texts, monkeypatch):
 
 
 def test_milliseconds_refer_to_the_current_speed(monkeypatch):
-    """A time is converted to a speedup over the original, which is timed again, unless it runs on another machine."""
+    """A target time refers to the original's current speed, unless the latency table is from another machine."""
     monkeypatch.setattr("fixedbert.shrinking.shrink.median_time", lambda *_: 3.0)
 
     def budget(machine="", **target):
@@ -60,7 +60,7 @@ def test_milliseconds_refer_to_the_current_speed(monkeypatch):
 
 
 def test_table_from_a_different_machine(large, texts, tmp_path, monkeypatch):
-    """All sublayers are measured. On a different machine, only the table is used, and the report contains its name."""
+    """All sublayers are measured. A table from another machine is used unchanged, and the report names the machine."""
     file = tmp_path / "table.json"
     context = context_for(large, texts, speedup=2.0)
     context.latency_file = file
@@ -86,7 +86,7 @@ def test_table_from_a_different_machine(large, texts, tmp_path, monkeypatch):
 
 
 def test_layers_that_save_no_time_are_not_pruned(large, texts):
-    """If pruning the last layer saves nothing, nothing that is used is pruned there."""
+    """If pruning the last layer saves no time, only its superfluous heads and neurons are pruned."""
     context, prices = context_for(large, texts, params=1.0), prices_of(1.0, 1.0, 1e-6)
     _, pruners = statistics_for(context)
     context.target = Target(params=prices.original / 2.5)

@@ -1,4 +1,4 @@
-"""Predictions for each task head, their Fisher information, and the fidelity to an original model."""
+"""Predictions of each task head, their Fisher information, and their fidelity to an original model."""
 
 import copy
 
@@ -16,7 +16,7 @@ KINDS = {"classes": lambda x: Categorical(logits=x), "labels": lambda x: Bernoul
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_kl_divergence_matches_torch(kind):
-    """The KL divergence for classes and labels, in nats and summed over predictions, matches torch."""
+    """The KL divergence of classes and of sets of labels, in nats and summed over predictions, matches torch."""
     one, other = torch.randn(13, 3), torch.randn(13, 3)
     expected = kl_divergence(KINDS[kind](one), KINDS[kind](other)).sum()
     assert torch.allclose(Predictions(one, kind).kl_divergence(Predictions(other, kind)), expected, rtol=1e-5)
@@ -47,7 +47,7 @@ def test_fisher_information_is_the_hessian_of_the_divergence(kind):
     ],
 )
 def test_predictions_do_not_depend_on_padding(head, kind, count):
-    """Each task head makes predictions of the expected kind, and none for padding."""
+    """Each task head makes predictions of the expected kind, which do not depend on padding."""
     model = model_of(head).eval()
     ids = torch.randint(5, 30, (2, 7))
     mask = torch.tensor([[1] * 7, [1, 1, 0, 0, 0, 0, 0]])
@@ -63,8 +63,8 @@ def test_predictions_do_not_depend_on_padding(head, kind, count):
     assert same.kind == kind and ("hidden states" in str(same)) == (kind == "states")
 
 
-def test_fidelity_of_embeddings_is_their_cosine_similarity():
-    """For a model with pooling, the divergence is 1 - cosine similarity of the embeddings."""
+def test_fidelity_of_vectors_is_their_cosine_similarity():
+    """The divergence is 1 - cosine similarity of the embeddings or, for a model without pooling, of the tokens."""
     model, other = (model_of("Model", initializer_range=scale).eval() for scale in (0.3, 0.5))
     pool = lambda states, mask: (states * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)  # noqa: E731
     batch = {"input_ids": torch.randint(5, 30, (3, 7)), "attention_mask": torch.ones(3, 7).long()}
@@ -73,6 +73,8 @@ def test_fidelity_of_embeddings_is_their_cosine_similarity():
     result = measure_fidelity(model, other, [batch], lambda one, batch: predict(one, batch, pool))
     assert result.divergence == pytest.approx(float(expected.mean()), rel=1e-4)
     assert str(result) == f"average cosine similarity to the original {1 - float(expected.mean()):.3f}"
+    expected = 1 - torch.cosine_similarity(*(one(**batch).last_hidden_state for one in (model, other)), dim=-1)
+    assert measure_fidelity(model, other, [batch]).divergence == pytest.approx(float(expected.mean()), rel=1e-4)
 
 
 def test_fidelity_of_numbers_is_their_difference():

@@ -1,4 +1,4 @@
-"""The mathematics of pruning is compared with brute force and simple reference implementations in float64."""
+"""Compares the mathematics of pruning with brute force and simple reference implementations in float64."""
 
 from itertools import combinations
 
@@ -29,7 +29,7 @@ def covariance(x):
 
 
 def residual(weight, x, kept):
-    """Returns the squared error per token of a least-squares fit of W x from the inputs `kept` and a constant."""
+    """Returns the squared error per token of a least-squares fit to W x from the inputs `kept` and a constant."""
     outputs, inputs = x @ weight.T, torch.cat([x[:, kept], torch.ones(len(x), 1).double()], dim=1)
     return float((outputs - inputs @ torch.linalg.lstsq(inputs, outputs).solution).square().sum() / len(x))
 
@@ -51,7 +51,7 @@ def test_each_removal_is_the_best_one(size):
 
 
 def test_several_removals_per_step_end_at_the_same_cost():
-    """With several removals per step, every input is removed once, and the total cost is the same."""
+    """With several removals per step, every input is removed once, and the total cost is the same as with one."""
     weight, x = torch.randn(5, 13).double(), correlated_tokens(13)
     one, four = (prune_inputs(weight, covariance(x), 1, at_once) for at_once in (1, 4))
     assert sorted(four.removed) == list(range(13)) and (four.costs.diff() >= 0).all()
@@ -60,7 +60,7 @@ def test_several_removals_per_step_end_at_the_same_cost():
 
 
 def test_head_size_is_reduced_with_the_least_error():
-    """For independent x and y, x^T B y approximates x^T y with the predicted error, better than any subset."""
+    """For independent x and y, the smaller head has the predicted error, at most that of any subset of dimensions."""
     A, C = torch.randn(5, 9).double(), torch.randn(5, 8).double()
     x, y = torch.randn(TOKENS, 9).double(), torch.randn(TOKENS, 8).double()
     L, R = (A @ x.T @ x @ A.T / TOKENS, C @ y.T @ y @ C.T / TOKENS)
@@ -68,7 +68,7 @@ def test_head_size_is_reduced_with_the_least_error():
     for size in (1, 3, 4):
         first, second = reduce_head_size(A, C, L, R, size)
         assert first.shape == (size, 9) and second.shape == (size, 8)
-        change = x @ (A.T @ C - first.T @ second) @ y.T  # all pairs of x and y, so they are independent
+        change = x @ (A.T @ C - first.T @ second) @ y.T  # over all pairs of x and y, which makes them independent
         assert float(change.square().mean()) == pytest.approx(float(errors[size]), rel=1e-4)
         for kept in combinations(range(5), size):  # removing dimensions is never better
             part = x @ (A.T @ C - A[list(kept)].T @ C[list(kept)]) @ y.T
@@ -109,7 +109,7 @@ def test_refit_is_least_squares_with_a_bias():
 
 
 def test_second_moments():
-    """Moments that are accumulated over batches match the moments of all tokens, for each group."""
+    """Moments accumulated over batches equal the moments of all tokens, for each group."""
     x = correlated_tokens(6)
     moments = SecondMoments(2, 3)
     for part in (slice(0, 100), slice(100, TOKENS)):

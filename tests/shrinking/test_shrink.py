@@ -45,7 +45,7 @@ def context(large, texts):
 
 
 def test_superfluous_heads_and_neurons_are_removed(small, large, rows, tmp_path):
-    """If the target is the parameter count of the small model, pruning recovers its shape and outputs."""
+    """If the target is the parameter count of the small model, pruning recovers this model's shape and outputs."""
     result = shrink(large, tmp_path / "out", params=small.num_parameters(), **rows)
     assert result.after == [SMALL] * 3 and result.fidelity.divergence < 1e-6
     assert result.parameters[1] == small.num_parameters() and result.folder == str(tmp_path / "out")
@@ -86,7 +86,7 @@ def test_several_labels_and_targets(rows, tmp_path, problem_type, kind):
 
 
 def test_flops_are_counted_per_row(small, large, rows, tmp_path):
-    """If the target is the small model's FLOPs for a row of average length, pruning recovers its shape."""
+    """If the target is the small model's FLOPs for a row of average length, pruning recovers this model's shape."""
     width, tokens = small.config.hidden_size, 11
     (number, size, value_size), neurons = SMALL.heads, SMALL.neurons
     per_token = 2 * number * (size + value_size) * (2 * width + tokens) + 4 * width * neurons  # multiply and add
@@ -116,7 +116,7 @@ def test_all_sublayers_can_be_empty(large, rows, tmp_path):
 
 
 def test_several_processes_are_refused(large, rows, tmp_path, monkeypatch):
-    """Several processes would write to the same directory, and distill with a different batch size."""
+    """Several processes, which would share a directory and change distillation's batch size, are refused."""
     monkeypatch.setattr(PartialState(), "num_processes", 2)
     with pytest.raises(InputError, match="runs in a single process"):
         shrink(large, tmp_path / "out", num_attention_heads=1, **rows)
@@ -163,8 +163,8 @@ def test_statistics_ignore_padding(context):
 @pytest.mark.parametrize("stopped", [None, "in the second step", "after training", "while removing checkpoints"])
 def test_distillation_improves_and_resumes(large, rows, tmp_path, monkeypatch, stopped):
     """
-    Distillation brings the predictions closer to the original, even if a layer has no heads. A resumed run uses the
-    same pruned model and results in the same weights.
+    Distillation brings the predictions closer to those of the original, even if a layer has no heads. A resumed run
+    uses the same pruned model and ends with the same weights.
     """
     options = {"num_attention_heads": [2, 0, 2], "intermediate_size": 7, "distil_steps": 100, "learning_rate": 1e-3}
     monkeypatch.setattr("fixedbert.fine_tuning.distillation.is_bf16_faster", lambda _: False)
@@ -220,7 +220,7 @@ def test_harmful_distillation_is_discarded(large, rows, context, tmp_path, capsy
     [
         ({}, "specify one target"),
         ({"params": 2e4, "latency_table": "a.json"}, "`latency_table` requires `speedup`"),
-        ({"params": 2e4, "max_samples": 10}, r"the calibration rows contain \d+ tokens, but 56 neurons need"),
+        ({"params": 2e4, "max_samples": 10}, r"rows contain \d+ tokens, but a layer with 56 neurons needs"),
         ({"num_attention_heads": [7, 8, 7]}, "layer 1 with 7 heads of size 8 and 48 neurons cannot shrink to 8 heads"),
         ({"params": 1000}, "the target is 1000 parameters, but the original needs .* smallest possible model"),
     ],
@@ -243,7 +243,7 @@ def test_models_that_cannot_be_shrunk(rows, tmp_path):
 
 
 def test_several_targets(large, rows, tmp_path, monkeypatch):
-    """Several speedups give a directory each, from one collection of statistics, with the requested dtype."""
+    """For several speedups, statistics are collected once, and each model gets a directory and the requested dtype."""
     prices = LayerPrices(lambda heads: heads.num_heads * (heads.size + heads.value_size), lambda neurons: neurons)
     table = Mock(prices=lambda shapes: Prices.of_model([prices] * 3, shapes, 0.0, "seconds"))
     monkeypatch.setattr(shrinking, "latency_table", lambda _: table)
@@ -286,7 +286,7 @@ def test_fastest_serving(context, monkeypatch):
 
 
 def test_command(large, texts, tmp_path, capsys):
-    """The command passes its flags to the function and prints a report that ends with fidelity and speed."""
+    """The command passes its flags to the function, and its report ends with fidelity and speed."""
     words = f"shrink {large} --output_dir {tmp_path / 'out'} --train_file {texts / 'pairs.csv'} --batch_size 13"
     main([*words.split(), "--intermediate_size", "13"])
     *_, predictions, _, last = capsys.readouterr().out.strip().splitlines()

@@ -1,4 +1,4 @@
-"""Reports of studies: exact for fixed records, from one or several machines, finished or not."""
+"""Reports of studies: exact for fixed records, of one or several machines, finished or not."""
 
 import json
 
@@ -11,9 +11,9 @@ from experiments.study.report_text import limits_of, report_markdown, table
 from fixedbert.support.errors import InputError
 from fixedbert_cli import main
 
-# By hand, with t(0.975, 2 degrees of freedom) = 4.302653 and t(0.975, 1) = 12.706205: half intervals 4.302653 times
-# 2 / sqrt(3) and 0.5 / sqrt(3), 12.706205 times 0.1; differences -1, -2.5, -4 with 4.302653 times 1.5 / sqrt(3), and
-# -0.1, -0.4 with 12.706205 times 0.15.
+# Calculated by hand with t(0.975, 2 degrees of freedom) = 4.302653 and t(0.975, 1) = 12.706205. Half intervals are
+# 4.302653 times 2 / sqrt(3) and 0.5 / sqrt(3), and 12.706205 times 0.1. The differences are -1, -2.5, -4 with
+# 4.302653 times 1.5 / sqrt(3), and -0.1, -0.4 with 12.706205 times 0.15.
 ROWS = [
     "| standard | 64 | 2 | 2 | 32 | 256 | 123,456 | 104,000 | 0.262 | 0.004 (the lowest) | 3 | 12 ± 5 |",
     "| standard | 64 | 2 | 4 | 16 | 256 | 123,456 | 104,000 | 0.262 | 0.004 (the lowest) | 3 | 9.5 ± 1.2 |",
@@ -33,7 +33,7 @@ def rows_of(text: str) -> list[str]:
 
 
 def test_report_of_fixed_records_is_exact(tmp_path, capsys):
-    """Guards: table, intervals, differences and limits are those calculated by hand, and there is a figure."""
+    """The table, intervals, differences and limits equal those calculated by hand, and a figure is drawn."""
     main(["study", "report", write(tmp_path / "runs.jsonl", RECORDS), "--output_dir", str(tmp_path / "out")])
     text = (tmp_path / "out" / "report.md").read_text()
     assert capsys.readouterr().out == text + "\n" and rows_of(text) == ROWS
@@ -47,12 +47,12 @@ def test_report_of_fixed_records_is_exact(tmp_path, capsys):
     "file", [*ROOT.glob("docs/records/[dhmw]*.jsonl"), *ROOT.glob("experiments/head_size/records/*.jsonl")]
 )
 def test_records_of_the_documentation_can_be_reported(file):
-    """Guards: published records can be read and reported."""
+    """Reports can be made from published records."""
     assert text_of(file).count("\n| ") > 3
 
 
 def test_differences_within_and_between_series():
-    """Guards: neighbors in a series, its ends, and shapes of different series are compared."""
+    """Reports compare neighbors in a series, the ends of a series, and shapes of different series."""
     lines = text_of(ROOT / "docs/records/depth.jsonl").splitlines()
     deeper = "- fewer layers, wider feed-forward, equal parameters, layers "
     compared = [line.removeprefix(deeper).partition(":")[0] for line in lines if line.startswith(deeper)]
@@ -63,14 +63,14 @@ def test_differences_within_and_between_series():
 
 
 def test_files_of_several_machines(tmp_path):
-    """Guards: several files give the report of all their runs, without duplicates and in any order."""
+    """Several files, in any order, give one report of all their runs, without duplicates."""
     first, second = write(tmp_path / "a.jsonl", RECORDS[:5]), write(tmp_path / "b.jsonl", RECORDS[3:])
     assert text_of(first, second) == text_of(write(tmp_path / "all.jsonl", RECORDS))
     assert sorted(rows_of(text_of(write(tmp_path / "c.jsonl", RECORDS[::-1])))) == sorted(ROWS)
 
 
 def test_unfinished_studies(tmp_path):
-    """Guards: a report works at any time: with one seed, without the reference series, with an incomplete line."""
+    """Reports can be made at any time: with one seed, without the reference series, or with an incomplete line."""
     file = tmp_path / "runs.jsonl"
     write(file, [RECORDS[0], RECORDS[4], RECORDS[-1]])
     file.write_text(file.read_text() + json.dumps(RECORDS[1])[:70])
@@ -83,7 +83,7 @@ def test_unfinished_studies(tmp_path):
     text = report([write(file, [{**RECORDS[3], "seconds": None}])], tmp_path / "diverged")
     assert "| 0.008 | 1 | diverged |" in text
     assert "- Diverged runs, which are excluded from averages: 1.\n" in text and "- With one seed, differences" in text
-    # A run that diverged before its parameters were counted, in a study with parameters on its axis.
+    # A run that diverged before its parameters were counted, in a study whose axis is the number of parameters.
     unknown = dict.fromkeys(("non_embedding_parameters", "parameters", "tokens", "training_flops"))
     records = [{**record, "axis": "non_embedding_parameters"} for record in RECORDS[:2]]
     records[0] |= {**unknown, "results": {"loss": None}}
@@ -94,7 +94,7 @@ def test_unfinished_studies(tmp_path):
 
 
 def test_grid_runs():
-    """Guards: shorter runs choose the learning rate and count as runs, but not in means and numbers of tokens."""
+    """Shorter runs select the learning rate and count as runs, but are left out of means and token counts."""
     grid = [
         run
         for rate, value in ((0.002, 5.0), (0.004, 4.0), (0.008, 6.0))
@@ -110,7 +110,7 @@ def test_grid_runs():
 
 
 def test_objectives_and_metrics():
-    """Guards: objectives have their own columns and panels and are not compared; scores are in percent."""
+    """Each objective has its own columns, and objectives are not compared with each other. Scores are in percent."""
     equal = {"equal": "parameters", "to": "clm", "to_point": 0}
     masked = {"objective": "mlm", "results": {"loss": 2.0, "masked_perplexity": 7.5, "mnli_accuracy": 0.843}}
     series = {"clm": {}, "wide": equal, "mlm": {**equal, **masked}}
@@ -143,14 +143,14 @@ def test_objectives_and_metrics():
     ],
 )
 def test_invalid_records(tmp_path, records, message):
-    """Guards: runs that cannot be compared and invalid lines are refused, and nothing is written."""
+    """Runs that cannot be compared, and invalid lines, are refused, and nothing is written."""
     with pytest.raises(InputError, match=message):
         report([write(tmp_path / "runs.jsonl", records)], tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
 def test_curves_are_exact(tmp_path):
-    """Guards: paired differences by tokens seen are those calculated by hand, and there is a figure."""
+    """Paired differences along the curves equal those calculated by hand, and a figure is drawn."""
     first, second = curve(5, 4, 3.5, 3.2, 3), curve(5.5, 4, 3.725, 3.2, 3.125)
     records = with_curves({2: [first, second], 4: [curve(4, 3.75, 3, 3.1, 2.875), curve(4.5, 3, 3.125, 3, 3)]})
     records = [{**record, "decay_from": 700} for record in records]
@@ -164,7 +164,7 @@ def test_curves_are_exact(tmp_path):
 
 
 def test_curves_that_are_not_compared():
-    """Guards: diverged runs, single evaluations, and seeds with different evaluations or schedules are left out."""
+    """Diverged runs, single evaluations, and seeds with different evaluations or schedules are left out of curves."""
     whole = curve(5, 4, 3, 2, 1)
     records = with_curves({2: [whole, whole, whole], 4: [whole, whole[1:], None], 8: [None, None, None]})
     (along,) = report_of(records).curves

@@ -44,7 +44,7 @@ def train(file: str, output: Path, processes=None, share="1/1", take_over_output
 
 @pytest.fixture(scope="module")
 def text(tmp_path_factory) -> str:
-    """40 documents of a few sentences."""
+    """Returns the path of a file with 40 documents of 12 sentences."""
     file = tmp_path_factory.mktemp("text") / "text.jsonl"
     words = "the function takes one string and returns two lists of three words".split()
     lines = []
@@ -58,7 +58,7 @@ def text(tmp_path_factory) -> str:
 
 
 def test_runs_shared_by_series(tmp_path):
-    """Guards: a run that two series share is trained once, and its record is copied."""
+    """A run that two series share is trained once, and its record is copied."""
     series = {"standard": {"num_attention_heads": [4, 8], "attention_head_size": None}}
     series["fixed"] = {"num_attention_heads": [4, 8], "attention_head_size": 8}
     lines = RunLog(tmp_path, table(series=series), (1, 1))
@@ -98,14 +98,14 @@ def wait_for(process: subprocess.Popen, condition: Callable[[], object]):
 
 
 def comparable(folder: Path) -> list[dict]:
-    """Returns the records, without seconds, in the order of their keys."""
+    """Returns the records in the order of their keys, with zero for the seconds."""
     lines = [json.loads(line) for line in (folder / "runs.jsonl").read_text().splitlines()]
     return sorted(({**line, "seconds": 0} for line in lines), key=lambda line: line["key"])
 
 
 @pytest.mark.slow
 def test_resumption(text, vocabulary, tmp_path):
-    """Guards: a study that is killed and resumed has the same records and curves as an undisturbed one."""
+    """A study that is killed and resumed has the same records and curves as an uninterrupted one."""
     evaluated = {**SMALL["pretraining"], "eval_strategy": "steps", "eval_steps": 4}
     file, killed, whole = write(tmp_path, pretraining=evaluated), tmp_path / "killed", tmp_path / "whole"
     process = start(file, text, vocabulary, killed)
@@ -146,7 +146,7 @@ def test_resumption(text, vocabulary, tmp_path):
 
 @pytest.mark.slow
 def test_interrupted_runs_save_a_checkpoint(text, vocabulary, tmp_path):
-    """Guards: after Ctrl-C runs save a checkpoint and all processes end without a traceback."""
+    """After Ctrl-C, runs save a checkpoint, and all processes end without a traceback."""
     steps = {**SMALL["pretraining"], "max_steps": 100_000, "save_steps": 100_000}
     process = start(write(tmp_path, pretraining=steps), text, vocabulary, tmp_path / "out")
     logs = tmp_path / "out" / "unfinished"
@@ -161,7 +161,7 @@ def test_interrupted_runs_save_a_checkpoint(text, vocabulary, tmp_path):
 
 @pytest.mark.slow
 def test_shares_and_workers(tmp_path):
-    """Guards: several workers, and several machines with a share each, give the report of the complete study."""
+    """Shares of several machines give the same report as one machine that runs the whole study in two processes."""
     synthetic = {
         "axis": "attention_head_size",
         "learning_rates": [0.03, 0.1],
@@ -174,7 +174,7 @@ def test_shares_and_workers(tmp_path):
     train(file, tmp_path / "whole", processes=2)
     train(file, tmp_path / "share-1", processes=1, share="1/2")
     (tmp_path / "share-2").mkdir()
-    log = RunLog(tmp_path / "share-2", load_study(file), (2, 2))  # in this process, which is faster
+    log = RunLog(tmp_path / "share-2", load_study(file), (2, 2))  # runs in this process, which is faster
     while ready := log.ready():
         log.add(ready[0], execute(ready[0], tmp_path / "run", DataSources()))
     assert multiprocessing.active_children() == []
@@ -190,7 +190,7 @@ def test_shares_and_workers(tmp_path):
 
 @pytest.mark.slow
 def test_distributed_run(text, vocabulary, tmp_path):
-    """Guards: two processes of a launcher train a run together and write one record."""
+    """Two processes of a launcher train a run together and write a single record."""
     file = write(tmp_path, series={"fixed": {"num_attention_heads": 5, "attention_head_size": 6}})
     data = ("--train_file", text, "--tokenizer_name", vocabulary, "--output_dir", str(tmp_path / "out"))
     fork_server.Pair(ROOT / "fixedbert/__main__.py", ["study", file, *data], tmp_path / "printed").finished()
@@ -201,7 +201,7 @@ def test_distributed_run(text, vocabulary, tmp_path):
 
 @pytest.mark.slow
 def test_two_stages_and_fine_tuning(text, vocabulary, download, tmp_path):
-    """Guards: stages continue from each other with different examples, and fine-tuning follows."""
+    """Each stage continues from the previous one with new examples, and fine-tuning follows."""
     (tmp_path / "squad").mkdir()
     for name, split in (("train-v1.1.json", "train"), ("dev-v1.1.json", "dev")):
         (tmp_path / "squad" / name).write_text(json.dumps(sample.questions(31, split)))
@@ -235,7 +235,7 @@ def test_two_stages_and_fine_tuning(text, vocabulary, download, tmp_path):
 
 
 def test_curves(text, vocabulary, tmp_path):
-    """Guards: curves have every evaluation, and evaluations do not change the weights."""
+    """Curves contain every evaluation, and evaluations do not change the weights."""
     data = DataSources(train_file=[text], tokenizer_name=vocabulary)
     model = {**SMALL["model"], "hidden_dropout_prob": 0.2, "attention_probs_dropout_prob": 0.2}
     weights, records = [], []
@@ -260,7 +260,7 @@ def test_curves(text, vocabulary, tmp_path):
 
 
 def test_divergence(text, tmp_path):
-    """Guards: the record of a diverged run has no numbers of tokens and FLOPs."""
+    """The record of a diverged run has no token count and no FLOPs."""
     study = load_study(write(tmp_path))
     run = study.run("fixed", 0, 1e30, 5)
     record = execute(run, tmp_path / "run", DataSources(train_file=[text]))
@@ -271,7 +271,7 @@ def test_divergence(text, tmp_path):
 
 
 def test_directories_in_use(tmp_path, text):
-    """Guards: a study does not start in a directory that another process uses or that has other files."""
+    """A study does not start in a directory that another process uses or that contains other files."""
     with directory_lock(tmp_path / "out"), pytest.raises(InputError, match="is using it"):
         train(write(tmp_path), tmp_path / "out", train_file=[text])
     (tmp_path / "other").mkdir()
@@ -282,7 +282,7 @@ def test_directories_in_use(tmp_path, text):
 
 
 def test_invalid_fine_tuning_data(text, tmp_path):
-    """Guards: invalid SQuAD files and missing GLUE tasks are refused before hours of pretraining."""
+    """Invalid SQuAD files and missing GLUE tasks are refused before hours of pretraining."""
     for name in ("train-v1.1.json", "dev-v1.1.json"):
         (tmp_path / name).write_text('{"data": [{"paragraphs": 3}]}')
     tuned = {"objective": "mlm", "fine_tuning": {"squad": {"max_seq_length": 16}, "mnli": {"max_seq_length": 16}}}

@@ -20,7 +20,7 @@ NAMES = tuple(named_studies())
 
 @pytest.mark.parametrize("name, scale", [(name, scale) for name in NAMES for scale in named_studies()[name]["scales"]])
 def test_equal_shapes(name, scale):
-    """Guards: every named study can be made at every scale, and equal shapes differ by one unit of width at most."""
+    """Every named study loads at every scale, and equal shapes differ by at most half a unit of width per layer."""
     made = load_study(name, scale)
     for series, shapes in made.shapes.items():
         for point, shape in enumerate(shapes):
@@ -39,7 +39,7 @@ def test_equal_shapes(name, scale):
 
 
 def test_shapes_with_different_layers():
-    """Guards: a shape has one number per layer if its value is a list of lists. The axis needs single numbers."""
+    """A list of lists gives a shape one number per layer, except on the axis, which needs single numbers."""
     layers = {"num_hidden_layers": 2, "num_attention_heads": 8, "layer_attention_heads": [[2, 8]]}
     study = table(
         axis="num_hidden_layers", series={"wide, then narrow": {**layers, "attention_head_size": [[64, 16]]}}
@@ -53,7 +53,7 @@ def test_shapes_with_different_layers():
 
 
 def test_paper_scale():
-    """Guards: at paper scale, heads and head-size have the parameters printed in Tables 1, 2A and 2B of the paper."""
+    """At paper scale, heads and head-size have the parameter counts printed in the paper's Tables 1, 2A and 2B."""
     printed = {
         (p.hidden_size, p.num_attention_heads, preset_config(n).head_dim): p.parameters
         for n, p in PRESETS.items()
@@ -77,8 +77,8 @@ def test_paper_scale():
 
 def test_every_shape_is_tuned_alike():
     """
-    Guards: all shapes are tuned alike: the grid with the first seed, then the best rate with the remaining seeds. A
-    shape is complete before the next one continues.
+    All shapes are tuned alike: the grid with the first seed, then the best rate with the remaining seeds. A shape is
+    complete before the next one continues.
     """
     made = table(learning_rates=[0.1, 0.2, 0.3], seeds=[7, 8, 9])
     grid = made.runs([])
@@ -97,7 +97,7 @@ def test_every_shape_is_tuned_alike():
 
 
 def test_grids_are_extended_until_the_best_rate_is_inside():
-    """Guards: a grid is extended by its ratio until the best rate is inside."""
+    """A grid of learning rates is extended by its ratio until the best rate is not at an end."""
     made = table(learning_rates=[0.1, 0.3], seeds=[7, 8], extend_learning_rates=True)
     lines = []
 
@@ -111,7 +111,7 @@ def test_grids_are_extended_until_the_best_rate_is_inside():
     train({0.9: 1.0})
     train({2.7: None})
     assert [(run.learning_rate, run.seed) for run in made.runs(lines) if run.point == 0] == [(0.9, 8)]
-    # Downwards if all rates diverged, not if rates are equally good, and by at most MOST_EXTENSIONS.
+    # It is extended downwards if all rates diverged, not if rates are equally good, and at most MOST_EXTENSIONS times.
     assert made.rate_beyond([(None, 0.1), (None, 0.3)]) == 0.0333
     assert made.rate_beyond([(1.0, 0.1), (1.0, 0.3)]) is None
     assert made.rate_beyond([(1.0 + place, 0.1 * 3**place) for place in range(2 + MOST_EXTENSIONS)]) is None
@@ -119,7 +119,7 @@ def test_grids_are_extended_until_the_best_rate_is_inside():
 
 
 def test_a_shorter_grid_chooses_the_rate_alone():
-    """Guards: with `grid` the runs of the grid are short, and the best rate is trained in full with every seed."""
+    """With `grid`, the runs of the grid are short, and the best rate is then trained in full with every seed."""
     own = {"num_attention_heads": 5, "attention_head_size": 6}
     made = table(learning_rates=[0.1, 0.3], seeds=[7, 8], extend_learning_rates=True, grid={"max_steps": 11},
                  series={"a": own, "b": {**own, "pretraining": {"save_steps": 3}}})  # fmt: skip
@@ -135,7 +135,7 @@ def test_a_shorter_grid_chooses_the_rate_alone():
 
     train({0.1: 2.0, 0.3: 1.0}, of_grid=True)
     train({0.9: 3.0}, of_grid=True)
-    assert shapes_by_series(lines) == {}  # runs of the grid are no results
+    assert shapes_by_series(lines) == {}  # runs of the grid are not results
     train({0.3: 4.0}, of_grid=False)
     assert [run for run in made.runs(lines) if run.series == "b"] == []
     assert [made.run_of(line).key for line in lines] == [line.key for line in lines]
@@ -148,7 +148,7 @@ def test_a_shorter_grid_chooses_the_rate_alone():
 
 
 def test_shares():
-    """Guards: the shares of several machines contain every shape once."""
+    """Together, the shares of several machines contain every shape once."""
     made = load_study("heads", "tiny")
     parts = [made.places((number, 3)) for number in (1, 2, 3)]
     assert sorted(sum(parts, [])) == sorted(made.places()) and len(made.places()) == 12
@@ -178,12 +178,12 @@ def test_shares():
                     "b": {"num_attention_heads": [2, 3], "attention_head_size": 6},
                 }
             },
-            "b needs one shape, or one with num_attention_heads 4",
+            "b must have only one shape, or one with num_attention_heads 4",
         ),
     ],
 )
 def test_invalid_studies(tmp_path, changes, message):
-    """Guards: an invalid study is refused with the faulty key before anything runs."""
+    """An invalid study is refused before anything runs, with a message that names the key."""
     with pytest.raises(InputError, match=message):
         main(["study", write(tmp_path, **changes), "--output_dir", str(tmp_path / "out"), "--dataset_name", "sample"])
     assert not (tmp_path / "out").exists()
@@ -198,14 +198,14 @@ def test_invalid_studies(tmp_path, changes, message):
     ],
 )
 def test_invalid_arguments(tmp_path, arguments, message):
-    """Guards: a missing scale or corpus and an invalid share are refused before anything is written."""
+    """A missing scale or corpus, or an invalid share, is refused before anything is written."""
     with pytest.raises(InputError, match=message):
         main(["study", *arguments.split(), "--output_dir", str(tmp_path / "out")])
     assert not (tmp_path / "out").exists()
 
 
 def test_documentation(tmp_path):
-    """Guards: docs/study_and_theory.md lists every named study, and its example study is valid."""
+    """docs/study_and_theory.md lists every named study, and the example study in it is valid."""
     page = (ROOT / "docs" / "study_and_theory.md").read_text(encoding="utf-8")
     assert all(f"\n| `{name}` |" in page for name in NAMES)
     (text,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)

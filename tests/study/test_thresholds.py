@@ -48,7 +48,7 @@ def test_knee():
     ],
 )
 def test_agreement(claim, measured, largest_miss, agrees):
-    """Upper bounds, transitions and knees are each compared with their own rule."""
+    """Each kind of prediction has its own rule for agreement: upper bounds, transitions and knees."""
     growth = Growth(5.4, 0.06, 0.5, 0.1) if claim == KNEE else None
     assert Threshold("a", claim, 8, None, measured, largest_miss, growth=growth).agrees is agrees
     assert Threshold("a", claim, None, 8, measured, largest_miss, growth=growth).agrees is None
@@ -66,7 +66,7 @@ LINES = {
 
 @pytest.mark.parametrize("name", LINES)
 def test_recorded_thresholds(name):
-    """Reports state the predicted and measured thresholds, and count runs that did not converge."""
+    """Reports state the predicted and measured thresholds, and the number of runs that did not converge."""
     assert f"\n- {LINES[name]}\n" in text_of(ROOT / f"experiments/head_size/records/{name}.jsonl")
 
 

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.usefixtures("same_signals")
 
 
 def test_parameters_become_flags_on_the_command_line():
-    """Errors contain parameter names in Python and flags on the command line. Other text in backticks is unchanged."""
+    """Errors show parameter names in Python, but flags on the command line. Other text in backticks is unchanged."""
     with pytest.raises(InputError, match="^`max_seq_length` 4: must be between 8 and 512.$"):
         plan(max_seq_length=4, params="110M")
     with pytest.raises(SystemExit, match="^error: --max_seq_length 4: must be"):

@@ -18,14 +18,14 @@ def small(monkeypatch):
 
 
 def lines_of(tmp_path, status: int) -> dict[str, dict]:
-    """Runs the benchmark, checks the exit status and returns the lines by title."""
+    """Runs the benchmark, checks its exit status, and returns the lines of its results by title."""
     file = tmp_path / "results.json"
     assert gpu.main(["--output_json", str(file)]) == status
     return {line["title"]: line for line in json.loads(file.read_text())["lines"]}
 
 
 def test_backends_agree_on_a_cpu(tmp_path, capsys):
-    """Each backend is compared in three precisions or skipped with a reason, and the file contains all results."""
+    """Each backend is compared in three precisions, or skipped with a reason. The file contains all results."""
     lines = lines_of(tmp_path, 0)
     for backend in ("eager", "sdpa", "sdpa, padded attention", "sdpa, looped attention"):
         for dtype in ("float32", "float16", "bfloat16"):
@@ -51,7 +51,7 @@ def test_incorrect_backend(tmp_path, monkeypatch, capsys):
 
 
 def test_steps_are_counted(monkeypatch):
-    """Tokens and FLOPs are counted for the measured steps, without the warm-up."""
+    """Tokens and FLOPs are counted only for the measured steps, not for the warm-up."""
     monkeypatch.setattr(pretraining_steps, "LENGTH", 16)
     monkeypatch.setattr(pretraining_steps, "SHORT_FRACTION", 0)
     monkeypatch.setattr(pretraining_steps, "WARM_UP", 1)

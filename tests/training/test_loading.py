@@ -24,7 +24,7 @@ from fixedbert_cli import main
     ],
 )
 def test_errors_name_the_model(tmp_path, vocabulary, file, content):
-    """The error names the model if one of its files is corrupted or is a Git LFS pointer."""
+    """Errors name the model if one of its files is corrupted or is a Git LFS pointer."""
     write_model(str(tmp_path), vocabulary)
     if file != "config.json":
         (tmp_path / "model.safetensors").unlink()
@@ -35,8 +35,7 @@ def test_errors_name_the_model(tmp_path, vocabulary, file, content):
 
 
 def test_head_without_weights(tmp_path, vocabulary):
-    """A missing task head is initialized only for training. A task head of a different shape is replaced only on
-    request."""
+    """A missing task head is initialized only for training. One of a different shape is replaced only on request."""
     write_model(str(tmp_path / "pretrained"), vocabulary)
     tokenizer = load_tokenizer(vocabulary)
 
@@ -64,7 +63,7 @@ CODE = "import sys\nopen({!r}, 'w')\n"
 
 @pytest.fixture
 def remote(tmp_path, vocabulary):
-    """A model directory with custom code that its config.json refers to."""
+    """A model directory with custom code to which its config.json refers."""
     directory = tmp_path / "remote"
     write_model(str(directory), vocabulary)
     configure(directory, model_type="evil", auto_map={"AutoConfig": "evil.Config", "AutoModel": "evil.Model"})

@@ -22,7 +22,7 @@ from fixedbert.training.loading import resize
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("family", ["FixedHeadBert", "Bert", "Roberta"])
 def test_other_outputs_stay_the_same(family, tied, tmp_path):
-    """New rows do not change the other outputs, and a saved model is complete."""
+    """New embeddings do not change the outputs for other tokens, and a saved model contains the new embeddings."""
     options = {"vocab_size": 50, "tie_word_embeddings": tied}
     model = (
         model_of("ForMaskedLM", **options) if family == "FixedHeadBert" else bert_of("ForMaskedLM", family, **options)
@@ -38,7 +38,7 @@ def test_other_outputs_stay_the_same(family, tied, tmp_path):
 
 @pytest.fixture
 def extended(pretrained, tmp_path) -> Path:
-    """Directory with a copy of a pretrained model without dropout, whose tokenizer has two more tokens."""
+    """A directory with a copy of a pretrained model, without dropout and with two more tokens in the tokenizer."""
     model = load_bert(pretrained)
     model.config.hidden_dropout_prob = model.config.attention_probs_dropout_prob = 0
     model.save_pretrained(tmp_path / "extended")
@@ -51,7 +51,7 @@ def extended(pretrained, tmp_path) -> Path:
 
 @pytest.mark.parametrize("own", [True, False])
 def test_pretraining(corpus, pretrained, extended, tmp_path, monkeypatch, own):
-    """Without the flag, new tokens are an error before a store is built. With it, a run trains and resumes exactly."""
+    """Without the flag, new tokens fail before a store is built. With it, a run trains and resumes exactly."""
     model = ["--model_name_or_path", str(extended if own else pretrained), "--tokenizer_name", str(extended)]
     store = ["--store_dir", str(tmp_path / "store"), "--save_steps", "1"]
 
@@ -77,7 +77,7 @@ def test_pretraining(corpus, pretrained, extended, tmp_path, monkeypatch, own):
 
 
 def test_fine_tuning(extended, tasks, tmp_path, vocabulary, capsys):
-    """Fine-tuning adds embeddings with the flag if the old tokens are the same. The result needs no flag."""
+    """With the flag, fine-tuning adds embeddings if the old tokens are unchanged. The result needs no flag."""
     with pytest.raises(InputError, match="`resize_embeddings` to add embeddings"):
         run_glue.main(glue_of(extended, tasks, tmp_path / "out"))
     with pytest.raises(InputError, match="the vocabulary differs from that of .*extended"):

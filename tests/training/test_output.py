@@ -40,7 +40,7 @@ def hold(output: str, command: list[str], entered):
 
 @pytest.mark.parametrize("seeds", [(), ("--seeds", "1", "2")])
 def test_one_run_at_a_time(model, download, tmp_path, seeds):
-    """A second run or sweep in the same output directory is rejected, and resumes it after the first is killed."""
+    """A second run or sweep in an output directory is rejected. After the first is killed, the second resumes it."""
     output = tmp_path / "out"
     command = glue_arguments(model, download, output, *TRAIN, *seeds)
     context = multiprocessing.get_context("fork")
@@ -63,7 +63,7 @@ def test_one_run_at_a_time(model, download, tmp_path, seeds):
 
 
 def test_lock_of_a_different_machine(tmp_path):
-    """A lock from a different machine is only removed if a flag is set. A process releases only its own lock."""
+    """A lock from a different machine is removed only if a flag is set. A process releases only its own lock."""
     lock = tmp_path / "out.lock"
     lock.write_text(OTHER_HOST)
     arguments = CommonArguments(output_dir=str(tmp_path / "out"), use_cpu=True)
@@ -118,7 +118,7 @@ def test_trained_weights_are_kept(model, download, tmp_path, monkeypatch):
 
 
 def test_complete_run_is_not_repeated(model, download, tmp_path, monkeypatch, capsys):
-    """The command of a complete run only says so. With different arguments, it is rejected."""
+    """If a run is complete, its command only reports this. A command with different arguments is rejected."""
     results = glue(model, download, tmp_path / "out", *TRAIN)
     calls = count_steps(monkeypatch)
     assert glue(model, download, tmp_path / "out", *TRAIN) == results and not calls
@@ -128,7 +128,7 @@ def test_complete_run_is_not_repeated(model, download, tmp_path, monkeypatch, ca
 
 
 def ended(arguments: list[str], capsys) -> tuple[int, str]:
-    """Returns the exit status and standard error of a run that is ended by a signal."""
+    """Returns the exit status and standard error of a run that a signal ends."""
     with pytest.raises(SystemExit) as end:
         exit_on_input_error(lambda: run_glue(arguments))
     return end.value.code, capsys.readouterr().err
@@ -250,7 +250,7 @@ def test_output_directory_appears_complete_or_not_at_all(tmp_path):
 
 @pytest.mark.parametrize("saved", ["checkpoint-5/trainer_state.json", "seed-1.partial/command.json"])
 def test_runs_and_sweeps_do_not_remove_each_other(tmp_path, saved):
-    """An unfinished run or sweep in the output directory is kept, and different arguments are an error."""
+    """An unfinished run or sweep in the output directory is kept, and different arguments raise an error."""
     file = tmp_path / "out.partial" / saved
     file.parent.mkdir(parents=True)
     file.write_text("{}")

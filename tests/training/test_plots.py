@@ -14,7 +14,7 @@ LABELS, PREDICTIONS = np.array([0, 0, 0, 1]), np.array([0, 1, 1, 1])
 
 @pytest.fixture
 def panels(monkeypatch):
-    """A list to which the axes of each saved figure are added."""
+    """A list of the axes of all figures that the test saves."""
     saved = []
     original = Figure.savefig
     monkeypatch.setattr(Figure, "savefig", lambda figure, file: (saved.extend(figure.axes), original(figure, file)))

@@ -108,7 +108,7 @@ def stop_training(trainer, checkpoint):
 
 
 def test_changed_text_is_rejected(corpus, pretrained, tmp_path, monkeypatch):
-    """An unfinished run rejects a rewritten file, even if its size and modification time have not changed."""
+    """An unfinished run rejects a changed text file, even if its size and modification time are the same."""
     texts = shutil.copytree(corpus, tmp_path / "texts")
     fixed = ("--save_steps", "1", "--tokenizer_name", str(pretrained))
     command = pretraining(str(texts), tmp_path / "run", *fixed)
@@ -167,7 +167,7 @@ def test_sigterm_stops_all_processes_at_the_same_step(corpus, pretrained, tmp_pa
     assert json.loads((tmp_path / "run" / "trainer_state.json").read_text())["global_step"] == step + 3
 
 
-STUBS = {  # of a cluster with two nodes on this machine
+STUBS = {  # commands that simulate a cluster with two nodes on this machine
     "srun": """shift; for id in 0 1; do SLURM_NODEID=$id "$@" & done
 jobs -p > srun.pid; wait %1; status=$?; wait %2 && exit $status""",
     "scontrol": 'if [ $1 = show ]; then echo localhost; else echo "$@" >> scontrol.txt; fi',
@@ -178,7 +178,7 @@ jobs -p > srun.pid; wait %1; status=$?; wait %2 && exit $status""",
 @pytest.mark.slow
 @OLD_TRAINER
 def test_slurm_job_is_requeued(corpus, pretrained, tmp_path):
-    """slurm.sh runs on two nodes, and requeues the job after SIGTERM, which then resumes. Failed jobs are final."""
+    """slurm.sh runs on two nodes. After SIGTERM, it requeues the job, which resumes. Failed jobs are not requeued."""
     (tmp_path / "bin").mkdir()
     for name, line in STUBS.items():
         (tmp_path / "bin" / name).write_text(f"#!/bin/bash\n{line}\n")

@@ -96,7 +96,7 @@ print(faults())
 
 @pytest.fixture
 def processor(monkeypatch):
-    """Returns a function that sets the instructions that the CPU supports."""
+    """Returns a function that sets which instructions the CPU appears to support."""
     return lambda *names: monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: dict.fromkeys(names, True))
 
 

@@ -37,7 +37,7 @@ PRIVATE = {
 
 
 def test_private_members_of_trainer():
-    """The package uses only these private methods of Trainer, and their signatures have not changed."""
+    """The package uses only the listed private methods of Trainer, and their signatures have not changed."""
     private = {name for name in dir(Trainer) if name.startswith("_") and not name.startswith("__")}
     for node in ast.walk(ast.parse(Path(inspect.getsourcefile(Trainer)).read_text())):  # attributes set in methods
         if isinstance(node, ast.Attribute) and getattr(node.value, "id", "") == "self" and node.attr[:1] == "_":
@@ -94,7 +94,7 @@ def test_held_out_metrics(objective):
 
 
 def test_token_and_pair_losses():
-    """A FixedHeadBert returns both losses. For stock BERT, which returns only their sum, they are computed."""
+    """A FixedHeadBert returns both losses. For stock BERT, which returns only the sum, both are computed."""
     inputs = inputs_of("ForPreTraining", labels=True)
     ours = model_of("ForPreTraining").eval()(**inputs)
     assert separate_losses(ours, inputs) == (ours.masked_lm_loss, ours.next_sentence_loss)

@@ -16,9 +16,9 @@ from .nearest import Nearest
 from .recall import Recall
 from .training import train
 
-STAGE = ("max_seq_length", "total_train_batch_size", "max_steps")  # fields of a stage of any training
+STAGE = ("max_seq_length", "total_train_batch_size", "max_steps")  # fields of every stage
 CLASSES = {"nearest": Nearest, "average": Average, "extremes": Extremes, "recall": Recall}
-TASKS: dict[str, tuple[str, ...]] = {  # all tasks, with the additional fields of their stage
+TASKS: dict[str, tuple[str, ...]] = {  # maps each task to the additional fields of its stages
     **dict.fromkeys((*PATTERNS, "memorise"), ()),
     "nearest": ("dimension",),
     "average": ("subset", "mlp"),
@@ -35,7 +35,7 @@ def train_synthetic(
 
     Args:
         stage: The settings of the task, and `max_seq_length` (tokens per example), `total_train_batch_size` (examples
-            per step, or the largest number that `memorise` tries) and `max_steps`.
+            per step, or the most examples that `memorise` tries) and `max_steps`.
 
     Returns:
         Metrics, and the `loss` that is used to compare learning rates.

@@ -9,16 +9,16 @@ queries can be any function of S. Studies vary the query and key size. The value
 Prediction with the MLP: size 2 q suffices for any n. The keys lie on the curve (cos t, sin t, ..., cos q t, sin q t),
 t = 2 pi i / n, on which any q points are the vertices of a face (cyclic polytopes). The scores -c prod_{s in S} (1 -
 cos(t - t_s)) are 0 on S and negative elsewhere, so the error is the tail of a softmax (tested in float64). A size of
-order q is necessary. Without the MLP, queries are linear in S. Theory then claims only that a size of order q log n
-suffices, or n with one-hot keys. The constant is unknown: figures show the smaller of q log2 n and n, and only the
-scaling with q can be tested.
+order q is necessary. Without the MLP, queries are linear in S, and theory claims only that a size of order q log n
+suffices, or a size of n with one-hot keys. The constant is unknown, so figures show the smaller of q log2 n and n, and
+only the scaling with q can be tested.
 
 Sources: Sanford, Hsu and Telgarsky, 2023 (arXiv 2306.02896), q-sparse averaging. Its abstract confirms that sizes grow
 only with the logarithm of n, and that a large embedding is necessary. The bounds above are quoted from memory. Wang et
 al., 2026 (arXiv 2601.20844). Its abstract confirms that scores that retrieve every set of at most k of m vectors need
 a dimension of order k for any m; its title states that 2 k suffices. Neither paper claims that training reaches such
-weights. They require c to be several times the inverse of the smallest product, which is 5e-9 for q = 8 and 32
-positions. In float32, rounding then changes the scores on S by far more than one.
+weights. For them, c must be several times the inverse of the smallest product, which is 5e-9 for q = 8 and 32
+positions. With such a large c, rounding in float32 changes the scores on S by far more than one.
 """
 
 import math
@@ -41,7 +41,7 @@ class Average(SyntheticTask):
     Args:
         config: Configuration of the attention layer. Its width must be at least the size of the input.
         length: Number of tokens n.
-        subset: Number of positions q in a set.
+        subset: Number of positions q in each set.
         mlp: Width of the MLP, or 0 for no MLP.
     """
 

@@ -5,20 +5,20 @@ Tokens are uniform in [0, 1]^D. For D orthonormal directions a_i drawn from the 
 over the tokens x. The target is the sum of (1 + z_i)(1 + z_(i + D/2)) over the first half of the features, with
 standardized z. Tokens pass through an MLP, a class token attends to them in one layer, and a second MLP reads the
 heads. Tokens are shifted and scaled so that the maxima have mean zero and, on average, a standard deviation of one.
-Studies vary the number of heads and keep the product with the head size constant, so that models differ in little
+Studies vary the number of heads and keep its product with the head size constant, so that models differ in little
 else.
 
 Prediction: a transition at D heads (Yu, Jiang, Bao, Yu and Li, "The Effect of Attention Head Count on Transformer
-Approximation", 2025, arXiv 2510.06662). The abstract confirms the following. With enough heads, the approximation is
-efficient. With too few, the number of parameters must grow at least like (1 / error)^(c T), for some constant c and T
-tokens. One head with an embedding of order T memorizes all tokens, so the transition can be invisible for few tokens.
-According to summaries of the paper, D heads suffice with a number of parameters that does not depend on T. More heads
-help in this task, not larger ones. The paper's example has T between 8 and 128. Its outer function could not be
-checked; the one here is our own.
+Approximation", 2025, arXiv 2510.06662). The abstract confirms that the approximation is efficient with enough heads,
+whereas with too few, the number of parameters must grow at least like (1 / error)^(c T), for some constant c and T
+tokens. One head with an embedding size of order T memorizes all tokens, so the transition can be invisible for few
+tokens. According to summaries of the paper, D heads suffice with a number of parameters that does not depend on T. In
+this task, more heads help, but larger heads do not. The paper's example has T between 8 and 128. We could not check
+its outer function; the one here is our own.
 
 A head that mixes two features can come close to the target: in single runs with 8 and 32 tokens, 3 heads reached an
-error of 0.03 and 4 heads 0.003. The goal is therefore 0.01. Without shift and scale, runs with 32 tokens did not get
-below a third of the variance, because the maxima of many tokens differ little.
+error of 0.03 and 4 heads 0.003. The goal is therefore 0.01. Without shift and scale, the error in runs with 32 tokens
+stayed above a third of the variance, because the maxima of many tokens differ little.
 """
 
 from typing import ClassVar
@@ -72,7 +72,7 @@ class Extremes(SyntheticTask):
         return (tokens @ self.directions).amax(dim=1)
 
     def outer(self, z: Tensor) -> Tensor:
-        """Returns the target (B, 1) before centring, for z (B, D)."""
+        """Returns the target (B, 1) before centering, for z (B, D)."""
         first, second = (1 + (z - self.mean) / self.deviation).chunk(2, dim=-1)
         return (first * second).sum(dim=-1, keepdim=True)
 

@@ -2,20 +2,20 @@
 memorise: the largest number T of queries whose random labels an attention layer can memorize.
 
 The T queries and the n tokens of a fixed context are standard normal vectors with the width of the model. Labels are
-plus or minus one. Queries attend to the context, and a linear readout of the heads predicts the label as its sign.
-There is no residual connection, because the readout alone could then memorize labels. The search tries values of T on
-a grid with steps of a factor of 2^(1/4), and each T uses the first T queries of the same list. T is fitted if 99% of
-the labels are correct with one of three initializations. A single one can get stuck at a third of what others reach.
+plus or minus one. Queries attend to the context, and the sign of a linear readout of the heads predicts the label.
+With a residual connection, the readout alone could memorize labels, so there is none. The search tries T on a grid
+with steps of a factor of 2^(1/4), and uses the first T queries of one list. T is fitted if 99% of the labels are
+correct with one of three initializations, because a single one can get stuck at a third of what others reach.
 
 Prediction: T grows like H min(n, p), with a knee at p = n (Mahdavi, Liao and Thrampoulidis, "Memorization Capacity of
 Multi-Head Attention in Transformers", 2023, arXiv 2306.02010). The abstract confirms Omega(H n) examples for n < d. A
 summary of the paper states H min(n, p) for queries of which any n are linearly independent, and contexts of full rank,
 as here. Attention probabilities sum to one, so only n - 1 dimensions of the scores count, and the knee can lie at n -
 1 (our own remark). The theorem is a lower bound for arbitrary labels. We know of no upper bound, so growth beyond the
-knee does not contradict it. Signs of independent queries are easier: even a head of size 1 is a linear classifier of d
-dimensions, which fits any d of them (tested) and typically about 2 d (Cover, 1965; quoted from memory). Only the knee
-and the scaling with p, n and H are therefore tested, not the constant. The null value is one query, the largest number
-that a constant prediction always fits.
+knee does not contradict the theorem. Signs of independent queries are easier to fit: even a head of size 1 is a linear
+classifier in d dimensions, which fits any d queries (tested) and typically about 2 d (Cover, 1965; quoted from
+memory). Studies therefore test only the knee and the scaling with p, n and H, not the constant. The null value is one
+query, the largest number that a constant prediction always fits.
 """
 
 from itertools import count
@@ -76,8 +76,8 @@ def fit(
     token receive no gradient.
 
     Returns:
-        The number of steps until 99% of the labels were correct, or None; True if training ended before `max_steps`;
-        and the number of steps trained.
+        The number of steps until 99% of the labels were correct, or None; whether training ended before `max_steps`;
+        and the number of training steps.
     """
     torch.manual_seed(seed)
     model = Memory(config, context)
@@ -100,16 +100,16 @@ def train_memorise(
     config: FixedHeadBertConfig, length: int, max_queries: int, max_steps: int, learning_rate: float, seed: int
 ) -> dict[str, float | None]:
     """
-    Searches for the largest fitted T up to `max_queries`, by doubling until one is not fitted, then by bisection.
+    Searches for the largest fitted T up to `max_queries`, by doubling T until it is not fitted, then by bisection.
 
     Returns:
         `memorised`: The largest fitted T, or 0.
         `loss`: -memorised.
         `steps_to_goal`, `steps`: Training steps at that T.
         `at_limit`: 1 if every T up to `max_queries` was fitted, so that `memorised` is only a lower bound.
-        `converged`: 1 if the loss became flat in every training at the smallest T that was not fitted.
+        `converged`: 1 if the loss became flat for all initializations at the smallest T that was not fitted.
         `examples`: Number of queries seen in the entire search.
-        `predicted`, `threshold`, `null`: H min(n, p), which theory predicts up to a constant factor, n, and 1.
+        `predicted`: H min(n, p), which theory predicts up to a constant factor. `threshold`: n. `null`: 1.
 
     Raises:
         Divergence: If the loss becomes NaN or infinite.

@@ -1,18 +1,18 @@
 """
 dense, half and sparse: each position must output a fixed mixture of numbers. Theory predicts the necessary head size.
 
-Each example has random numbers x (n) at n positions. Position j must output sum_i P_ij x_i.
+Each example has a random number x_i at each of n positions. Position j must output sum_i P_ij x_i.
 
     dense     P is a random positive pattern of full rank. A head of size p expresses it exactly if and only if
               rank(C log P) <= p (see patterns.py), that is, if p >= n - 1. The error of smaller heads has a floor.
     half      P is a random positive pattern with rank(C log P) = n // 2.
     sparse    P is a permutation: position j copies the number at position pi(j). A head of size 2 approximates it to
-              any precision with scores -t (i - pi(j))^2 for large t. A size of order log n does not need a large t
+              any precision with scores -t (i - pi(j))^2 for large t. With a size of order log n, t need not be large
               (Likhosherstov, Choromanski and Weller, 2021, arXiv 2106.03764).
 
-The attention layer is the model's own, in the setting of the theorem. Queries and keys see one-hot positions, so X has
-full column rank and all examples have the same pattern. Values see the numbers. The error is the average of
-(output - target)^2. For one head with pattern P', its expectation is sum_i (w P'_ij - P_ij)^2.
+The attention layer is that of FixedHeadBert, in the setting of the theorem. Queries and keys see one-hot positions, so
+X has full column rank and all examples have the same pattern. Values see the numbers. The error is the average of
+(output - target)^2. For one head with pattern P' and scale w, it is sum_i (w P'_ij - P_ij)^2 in expectation.
 """
 
 import math
@@ -38,7 +38,7 @@ def pattern(task: str, length: int, seed: int) -> Tensor:
     Returns the pattern P (n, n) for a task in float64. Its columns sum to one.
 
     For `dense` and `half`, C log P has random singular vectors and equal singular values, so that every missing head
-    dimension costs the same. The mean square of its entries is one.
+    dimension costs the same. The mean square of the entries of C log P is one.
     """
     generator = torch.Generator().manual_seed(seed)
     if task == "sparse":
@@ -53,7 +53,7 @@ def floor(P: Tensor, head_size: int) -> float:
     """
     Returns the lowest known error of one head of this size on a positive pattern P (n, n).
 
-    It is zero if the size is at least rank(C log P). For smaller sizes, Adam minimizes the error from STARTS
+    The error is zero if the size is at least rank(C log P). For smaller sizes, Adam minimizes it, starting from STARTS
     factorizations of the scores, the first of which keeps the largest singular values of C log P. L-BFGS then improves
     the best result.
     """
@@ -91,7 +91,7 @@ def floor(P: Tensor, head_size: int) -> float:
 
 
 class MixingLayer(nn.Module):
-    """The model's attention on one-hot positions, with a W_o that outputs one number per position."""
+    """FixedHeadBert's attention over one-hot positions, with a W_o that outputs one number per position."""
 
     positions: Tensor
 
@@ -115,7 +115,7 @@ class MixingLayer(nn.Module):
 
 
 def without_last_column(gradient: Tensor) -> Tensor:
-    """Sets the gradient for the numbers to zero, because queries and keys must not see them."""
+    """Sets the gradient of the weights for numbers to zero, because queries and keys must not see the numbers."""
     return torch.cat([gradient[:, :-1], torch.zeros_like(gradient[:, -1:])], dim=1)
 
 
@@ -127,8 +127,8 @@ def train_mixing(
 
     Returns:
         `loss` and `error`, which are both the error on new examples, and `examples`, the number of training examples.
-        For a single head also `floor`, the lowest known error, and `threshold`, the necessary size. On permutations
-        only `order`, the order of magnitude that suffices.
+        For permutations, also `order`, the order of magnitude of a sufficient size. For a single head on other
+        patterns, also `floor`, the lowest known error, and `threshold`, the necessary size.
 
     Raises:
         Divergence: If the loss becomes NaN or infinite.

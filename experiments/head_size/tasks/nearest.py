@@ -2,23 +2,23 @@
 nearest: every query must output the nearest of n points.
 
 Points and queries are unit vectors drawn uniformly in d dimensions. The inner product of a query with its nearest
-point exceeds all its other inner products by at least 0.1. (Queries are separate vectors, because the nearest point of
-a unit vector is the vector itself.) The model consists only of attention, without residual connections, feed-forward
-networks or LayerNorm. In the last layer, queries attend only to points. In an earlier layer, points attend to points,
-and queries attend to points and to themselves, because without a residual connection nothing else preserves them.
+point exceeds all its other inner products by at least 0.1. (Queries are separate vectors, because a point would be its
+own nearest point.) The model consists only of attention, without residual connections, feed-forward networks or
+LayerNorm. In the last layer, queries attend only to points. In earlier layers, points attend to points, and queries
+attend to points and to themselves, because without a residual connection, nothing else preserves the queries.
 
 The null value, 1, is the error of the best constant. Predicting the average point is hardly better (0.97 for 16 points
 in 16 dimensions).
 
-Prediction: one head of size d suffices for any number of points. W_q and W_k are proportional to the identity, W_v and
-W_o are the identity, and the error is at most 4 (n - 1)^2 e^(-2 gap t) for scores t <x, y>. Smaller heads cannot solve
-the task in one layer unless there are exponentially many, and depth helps for few points (Amsel, Yehudai and Bruna,
-"On the Benefits of Rank in Attention Layers", 2024, arXiv 2407.16153; at ICLR 2025 as "Quality over Quantity in
-Attention Layers: When Adding More Heads Hurts"). The abstract confirms this statement, without constants. According to
-the table of contents, the exponential number is proved for a biased version of the function. For the function itself,
-a summary states a power of d / r that grows with the accuracy. How many heads and layers a deep model needs could not
-be checked; two layers are used here. Two details are quoted from memory: values have full rank, as here with
-`value_head_size`, and the construction with two layers changes the positions.
+Prediction: one head of size d suffices for any number of points. Its W_q and W_k are multiples of the identity, its
+W_v and W_o are the identity, and its error is at most 4 (n - 1)^2 e^(-2 gap t) for scores t <x, y>. Smaller heads
+cannot solve the task in one layer unless there are exponentially many, and depth helps for few points (Amsel, Yehudai
+and Bruna, "On the Benefits of Rank in Attention Layers", 2024, arXiv 2407.16153; at ICLR 2025 as "Quality over
+Quantity in Attention Layers: When Adding More Heads Hurts"). The abstract confirms this statement, without constants.
+According to the table of contents, the exponential number is proved for a biased version of the function. For the
+function itself, a summary states a power of d / r that grows with the accuracy. We could not check how many heads and
+layers a deep model needs; studies use two layers. Two details are quoted from memory: values have full rank, as here
+with `value_head_size`, and the construction with two layers changes the positions.
 """
 
 import torch
@@ -32,7 +32,7 @@ from fixedbert.support.errors import InputError
 from .training import SyntheticTask
 
 GAP = 0.1
-CANDIDATES = 4  # queries drawn per required query
+CANDIDATES = 4  # queries drawn for each query that is kept
 
 
 class Nearest(SyntheticTask):
@@ -41,7 +41,7 @@ class Nearest(SyntheticTask):
 
     Args:
         config: Configuration of the attention layers. Its width must exceed `dimension`.
-        length: Number of tokens. One half are points and the other half are queries.
+        length: Number of tokens. Half of them are points, the other half queries.
         dimension: Dimension d of points and queries.
     """
 
@@ -78,7 +78,7 @@ class Nearest(SyntheticTask):
         return self.output[-1](heads)[..., : self.dimension]
 
     def examples(self, rows: int, generator: torch.Generator) -> tuple[tuple[Tensor, ...], Tensor]:
-        """Draws batches and keeps rows with enough queries that satisfy the gap, until there are `rows` of them."""
+        """Draws batches and keeps rows in which enough queries satisfy the gap, until there are `rows` rows."""
         batches, missing = [], rows
         while missing > 0:
             points = torch.randn(missing, self.points, self.dimension, generator=generator)

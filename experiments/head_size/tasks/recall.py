@@ -3,15 +3,15 @@ recall: multi-query associative recall. A row lists pairs of a key and a value, 
 repeated key, the model must output its value.
 
 Keys and values are drawn without replacement from two vocabularies, and the keys are repeated in random order. The
-input adds the embeddings of a token and of the preceding token, so that a value knows its key. There are no position
+input is the sum of the embeddings of a token and the preceding token, so a value knows its key. There are no position
 embeddings. The model has two causal layers and a linear classifier over the values. Studies vary the query and key
 size and keep the value size constant.
 
 Prediction: a few dimensions suffice, and more add no capacity. A head of size 2 suffices with keys on a circle: the
 scores c cos(a_i - a_j) are largest for the key itself, by a margin of c (1 - cos(2 pi / symbols)). With size
-log2(symbols), keys can be vectors of signs, and the margin is 2 c for any number of symbols. The tests check both
-constructions with weights set by hand. Larger heads therefore need smaller scores. That they also train faster is our
-conjecture. The abstract of Maselko, "Separate, Project, and Amplify: Attention's Geometry of Retrieval", 2026 (zenodo
+log2(symbols), keys can be vectors of signs, and the margin is 2 c for any number of symbols, so larger heads can use
+smaller scores. The tests check both constructions with weights set by hand. We conjecture that larger heads also train
+faster. The abstract of Maselko, "Separate, Project, and Amplify: Attention's Geometry of Retrieval", 2026 (zenodo
 19422845, a preprint without review) confirms that sizes above 2 add no capacity and that heads of single-digit sizes
 learn perfect recall.
 
@@ -49,11 +49,11 @@ class Recall(SyntheticTask):
     def __init__(self, config: FixedHeadBertConfig, length: int, symbols: int = 64):
         super().__init__(config)
         if not 2 <= length // 3 <= symbols:
-            raise InputError(f"recall: {length} tokens hold {length // 3} pairs; needs between 2 and {symbols} pairs.")
+            raise InputError(f"recall: {length} tokens hold {length // 3} pairs, but must hold 2 to {symbols}.")
         self.pairs, self.symbols, self.threshold = length // 3, symbols, 2.0
         self.null = 1 / self.pairs
         self.token = nn.Embedding(2 * symbols, config.hidden_size)
-        self.previous = nn.Embedding(2 * symbols + 1, config.hidden_size)  # the last index precedes the first token
+        self.previous = nn.Embedding(2 * symbols + 1, config.hidden_size)  # the last index means no preceding token
         self.layers = nn.ModuleList(FixedHeadBertLayer(config, layer) for layer in range(config.num_hidden_layers))
         self.classifier = nn.Linear(config.hidden_size, symbols)
         tokens = 3 * self.pairs

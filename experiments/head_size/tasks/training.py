@@ -1,4 +1,4 @@
-"""Trains tasks with new examples in every step, until the loss is flat or a maximum number of steps is reached."""
+"""Trains models on synthetic tasks, with new examples in every step, until they converge or reach `max_steps`."""
 
 from collections.abc import Callable
 from typing import ClassVar
@@ -20,7 +20,7 @@ EVALUATION_EXAMPLES, BATCH = 2048, 64
 
 class SyntheticTask(nn.Module):
     """
-    Base class of tasks and the models that are trained on them.
+    Base class of tasks, each of which includes the model that is trained on it.
 
     Attributes:
         measure: Metric of the task, `relative_error` or `recalled`.
@@ -63,7 +63,7 @@ def is_flat(losses: list[float]) -> bool:
     Returns True if no window in the second half has a loss 2% below the lowest loss in the first half. Needs at least
     16 windows.
 
-    A run whose loss stops falling after t windows ends after 2 t windows, so a plateau only ends a run if it is as
+    A run whose loss stops falling after t windows ends after 2 t windows, so a plateau ends a run only if it is as
     long as everything before it. Without noise, a power law steps^-a is flat if a is less than 0.029.
     """
     half = len(losses) // 2
@@ -92,15 +92,15 @@ def train(
     make: Callable[[], SyntheticTask], rows: int, max_steps: int, learning_rate: float, seed: int
 ) -> dict[str, float | None]:
     """
-    Trains with Adam and new examples in every step, so that the measure on a batch is a held-out measure.
+    Trains with Adam on new examples in every step, so the measure on a batch is a held-out measure.
 
     After a warm-up, the learning rate is constant until the run has converged or five sixths of `max_steps` have
-    passed. It then decays to zero over a fifth as many steps.
+    passed. It then decays to zero over another fifth of the steps taken so far.
 
     A run has converged if its measure was at the goal throughout the last quarter of the steps, or if its loss is flat
     (see `is_flat`) and its measure is better than guessing: a flat loss at the null value is the plateau before
-    learning starts. A plateau between two phases of learning only ends a run if it is as long as everything before it.
-    A run stops soon after it reaches the goal, so a measure beyond the goal is not the best that it could reach.
+    learning starts. A plateau between two phases of learning ends a run only if it is as long as everything before it.
+    A run stops soon after it reaches the goal, so a measure beyond the goal is not the best that the run could reach.
 
     Returns:
         `loss`: Used to compare learning rates. For a run that ends at the goal, the fraction of `max_steps` it needed,
