@@ -39,12 +39,12 @@ LAYER_OF = {name: number for number, names in enumerate(LAYERS) for name in name
 BUDGETS = {
     "fixedbert_cli.py": 259,
     "fixedbert": 467,  # files directly in the package, without subpackages
-    "fixedbert/model": 1399,
+    "fixedbert/model": 1400,
     "fixedbert/conversion": 1161,
     "fixedbert/data": 2127,
-    "fixedbert/fine_tuning": 2878,
+    "fixedbert/fine_tuning": 2876,
     "fixedbert/pretraining": 851,
-    "fixedbert/training": 1337,
+    "fixedbert/training": 1338,
     "fixedbert/shrinking": 2287,
     "fixedbert/comparison": 942,
     "fixedbert/inspection": 670,
@@ -53,7 +53,7 @@ BUDGETS = {
     "experiments": 3769,
     "benchmarks": 2065,
     "soak": 526,
-    "tests": 14812,
+    "tests": 14810,
 }
 INSTALLED_BUDGET = 15672  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
 
