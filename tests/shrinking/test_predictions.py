@@ -71,10 +71,10 @@ def test_fidelity_of_vectors_is_their_cosine_similarity():
     pooled = [pool(one(**batch).last_hidden_state, batch["attention_mask"]) for one in (model, other)]
     expected = 1 - torch.nn.functional.cosine_similarity(*pooled)
     result = measure_fidelity(model, other, [batch], lambda one, batch: predict(one, batch, pool))
-    assert result.divergence == pytest.approx(float(expected.mean()), rel=1e-4)
-    assert str(result) == f"average cosine similarity to the original {1 - float(expected.mean()):.3f}"
+    assert result.divergence == pytest.approx(expected.mean().item(), rel=1e-4)
+    assert str(result) == f"average cosine similarity to the original {1 - expected.mean().item():.3f}"
     expected = 1 - torch.cosine_similarity(*(one(**batch).last_hidden_state for one in (model, other)), dim=-1)
-    assert measure_fidelity(model, other, [batch]).divergence == pytest.approx(float(expected.mean()), rel=1e-4)
+    assert measure_fidelity(model, other, [batch]).divergence == pytest.approx(expected.mean().item(), rel=1e-4)
 
 
 def test_fidelity_of_numbers_is_their_difference():
