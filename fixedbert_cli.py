@@ -228,7 +228,7 @@ def parse(argv: list[str]) -> Callable[[], None]:
     if experiments := import_experiment("commands"):
         commands |= experiments.COMMANDS
     elif argv[:1] in (["study"], ["theory"]):
-        parser.error(f"{argv[0]} runs only from a checkout of fixedbert; install one with pip install -e .")
+        parser.error(f"{argv[0]} is not part of the installed package; run pip install -e . in a checkout.")
     for name, (text, add_arguments, _) in commands.items():
         add_arguments(subparsers.add_parser(name, help=text, description=text, allow_abbrev=False))
     parsed = vars(parser.parse_args(argv or ["--help"]))

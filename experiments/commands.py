@@ -4,7 +4,7 @@ from argparse import ArgumentParser
 
 OPTIONS = {  # options of `fixedbert study` that take one value
     "output_dir": "directory for the report and the records of all runs",
-    "scale": "tiny or day for two CPU cores, small for one GPU, paper for many GPUs",
+    "scale": "lesson, tiny, hour or day for two CPU cores, small for one GPU, paper for many GPUs",
     "share": "shapes to train on this machine: 1/2 trains the first of every two shapes, 2/2 the second",
     "tokenizer_name": "directory or Hub id of a tokenizer, or a vocab.txt file; default: train a new tokenizer",
     "store_dir": "directory for tokenized corpora",

@@ -89,7 +89,7 @@ def run_in_parallel(log: "RunLog", sources: DataSources, bar: tqdm, processes: i
         InputError: If a run failed. All other runs are completed first, unless a worker was killed.
     """
     processes = min(processes, len(log.left())) or 1
-    worker = os.getpid(), max(1, (os.cpu_count() or 1) // processes), visible_gpus()
+    worker = os.getpid(), max(1, torch.get_num_threads() // processes), visible_gpus()
     busy: dict[Future, Run] = {}
     failed: dict[str, InputError] = {}
     # Processes that have used torch or a GPU cannot be forked.

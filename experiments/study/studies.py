@@ -230,6 +230,7 @@ class Study:
             self.check(key in fields_set, f"series {name}: {key} is missing; set it here or under model")
         length = self.stages(name)[-1]["max_seq_length"]
         try:
+            reference: dict | None = None
             if "to" in series:
                 equal, to = series["equal"], series["to"]
                 reference = references[to][self.reference_point(name, point)]
@@ -246,6 +247,8 @@ class Study:
             "attention_head_size": config.head_sizes,
             "intermediate_size": config.neuron_counts,
         }
+        is_same = fields_set == reference
+        self.check(not is_same, f"series {name}: the shape is the same as in {series.get('to')}; set to to a different series")
         is_list = len({*by_layer.get(self.axis, ())}) > 1
         self.check(not is_list, f"series {name}: {self.axis} is the axis, so it must be one number for all layers")
         return fields_set

@@ -268,7 +268,25 @@ class ProgressLines(TrainerCallback):
     """Callback that prints loss, speed and remaining time, or metrics. Replaces progress bars in log files."""
 
     def __init__(self, trainer: CommonTrainer):
-        self.trainer = trainer
+        self.trainer, self.batches = trainer, 0  # batches of the current evaluation
+        self.printed = self.evaluation_began = time.monotonic()
+
+    def on_prediction_step(self, args, state, control, eval_dataloader=None, **kwargs):
+        now = time.monotonic()
+        if not self.batches:
+            self.evaluation_began = now
+        self.batches += 1
+        if state.is_world_process_zero and self.batches > 1 and now - self.printed > PRINT_INTERVAL:
+            self.printed, total = now, len(eval_dataloader)
+            speed = (self.batches - 1) / (now - self.evaluation_began)
+            left = timedelta(seconds=round((total - self.batches) / speed))
+            print(f"evaluation: batch {self.batches:,} of {total:,}, {speed:.3g} batches/s, {left} left", flush=True)
+
+    def on_evaluate(self, args, state, control, **kwargs):
+        self.batches = 0
+
+    def on_predict(self, args, state, control, metrics, **kwargs):
+        self.batches = 0
 
     def on_train_begin(self, args, state, control, **kwargs):
         self.first_step, self.began = state.global_step, time.monotonic()

@@ -180,6 +180,15 @@ def test_shares():
             },
             "b must have only one shape, or one with num_attention_heads 4",
         ),
+        (
+            {
+                "series": {
+                    "a": {"num_attention_heads": 4, "attention_head_size": 6},
+                    "b": {"num_attention_heads": 4, "attention_head_size": 6, "equal": "flops", "to": "a"},
+                }
+            },
+            "series b: the shape is the same as in a",
+        ),
     ],
 )
 def test_invalid_studies(tmp_path, changes, message):

@@ -153,7 +153,7 @@ def test_log_without_an_applied_step(trainer):
 
 
 def test_lines_in_a_log_file(trainer, capsys):
-    """Without a terminal, log entries are printed as lines with the step, the speed and the remaining time."""
+    """Without a terminal, lines show the step or the batch of an evaluation, the speed and the remaining time."""
     lines = ProgressLines(trainer)
     state = TrainerState(global_step=4, max_steps=10, is_world_process_zero=True)
     lines.on_train_begin(None, TrainerState(), None)
@@ -167,6 +167,13 @@ def test_lines_in_a_log_file(trainer, capsys):
     for should_log in (True, False, False):
         lines.on_step_end(None, state, TrainerControl(should_log=should_log))
     assert capsys.readouterr().out == "step 4 of 10, loss 1.5, 0.5 steps/s, 0:00:12 left\n"
+    for _ in range(2):
+        lines.on_prediction_step(None, state, None, eval_dataloader=range(13))
+    lines.printed, lines.evaluation_began = (seconds - 40 for seconds in (lines.printed, lines.evaluation_began))
+    lines.on_prediction_step(None, state, None, eval_dataloader=range(13))
+    lines.on_evaluate(None, state, None)
+    lines.on_prediction_step(None, state, None, eval_dataloader=range(13))
+    assert capsys.readouterr().out == "evaluation: batch 3 of 13, 0.05 batches/s, 0:03:20 left\n"
 
 
 def test_step_synchronizes_with_the_device_once(trainer, monkeypatch):
