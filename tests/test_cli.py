@@ -6,7 +6,6 @@ import sys
 import pytest
 from helpers import ROOT, fork_server
 
-import fixedbert
 from fixedbert_cli import COMMANDS, TASKS, main
 
 IMPORTED = """
@@ -45,14 +44,6 @@ def test_invalid_arguments(argv, capsys):
     with pytest.raises(SystemExit, match="2"):
         main(argv.split())
     assert "error: " in capsys.readouterr().err
-
-
-def test_options_reach_the_function(monkeypatch, capsys):
-    """A command passes its options to the function with the same name and prints the result."""
-    monkeypatch.setattr(fixedbert, "push", lambda **options: options, raising=False)
-    main("push runs/mini me/mini --private".split())
-    expected = {"folder": "runs/mini", "repo_id": "me/mini", "license": None, "private": True}
-    assert capsys.readouterr().out == f"{expected | {'commit_message': None, 'token': None, 'dry_run': False}}\n"
 
 
 def test_tasks_are_commands(tmp_path, tmp_path_factory):

@@ -5,25 +5,28 @@ import importlib
 import json
 import re
 import shlex
-import shutil
 import string
-import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
+import datasets
 import pytest
-import torch
 from accelerate.commands.launch import launch_command_parser
 from helpers import fork_server
 from helpers.tiny_checkpoints import save_sentence_model
-from helpers.tiny_models import config_of
-from transformers import BertConfig, BertForPreTraining, BertTokenizer, RobertaConfig, RobertaForMaskedLM
+from helpers.tiny_models import bert_of, model_of
+from helpers.tiny_tasks import QUICK
+from transformers import BertTokenizer
 
 import fixedbert_cli
 from experiments.study import load_study
-from fixedbert import FixedHeadBertForPreTraining, FixedHeadBertForSequenceClassification, FixedHeadBertModel
+from fixedbert.data.glue import TASKS as GLUE_TASKS
+from fixedbert.data.glue import GlueTask
 from fixedbert.data.sample import documents
 from fixedbert.fine_tuning.glue import TextClassification
+from fixedbert.fine_tuning.glue import main as run_glue
+from fixedbert.fine_tuning.glue_metrics import METRICS
 from fixedbert.fine_tuning.squad import QuestionAnswering
 from fixedbert.presets import PRESETS
 from fixedbert.pretraining.arguments import ARGUMENTS
@@ -36,18 +39,19 @@ PAGES = [
     for pattern in ("*.md", "docs/**/*.md", "benchmarks/*.md", "model_cards/*.md", "soak/*.md")
     for file in sorted(ROOT.glob(pattern))
 ]
-TASKS = {"pretraining": ARGUMENTS, "glue": TextClassification.arguments, "squad": QuestionAnswering.arguments}
-SCRIPT_OF = {"pretrain": "pretraining", "glue": "glue", "squad": "squad"}
+TASKS = {"glue": TextClassification.arguments, "squad": QuestionAnswering.arguments}
+TASKS |= dict.fromkeys(("pretrain", "pretraining"), ARGUMENTS)  # names of the command and of the script
 RUN = {"convert", "shrink", "compare", "export", "inspect", "plan", "theory"}
-# Replacements in commands that reduce the number of steps and sequences and skip timing.
+# Replacements in commands and Python blocks that reduce the number of steps and sequences and skip timing.
 SHORTER = {
     "fixedbert inspect": "fixedbert inspect --max_samples 16 --importance_samples 1",
     "--speedup 2": "--batch_size 2 --intermediate_size 16",
     "--distil_steps": "--distil_steps 2",
-    "--output_dir compared": "--output_dir compared --runtime torch onnxruntime",
+    "--validation_file dev.csv": "--validation_file dev.csv --runtime torch onnxruntime",
     "runs/mnli --task_name mnli --data_dir glue/": "runs/reviews --train_file recent.csv",
     "--max_samples 600 --num_attention_heads 6": "--batch_size 2 --intermediate_size 16",
     "theory --out": "theory --lengths 4 --patterns 1 --out",
+    "max_samples=100": "max_samples=16, importance_samples=1",
 }
 # Programs from other projects, whose arguments are not checked.
 EXTERNAL = {"pip", "hf", "docker", "cp", "cd", "git", "pre-commit", "tensorboard"}
@@ -76,6 +80,16 @@ BLOCKS = [
 def is_run(command: str) -> bool:
     words = shlex.split(command, comments=True)
     return words[0] == "fixedbert" and (words[1] in RUN or "--dry_run" in words)
+
+
+# Maps each command that is run to its page. A command on several pages is run once.
+RUNS = {shlex.join(shlex.split(command, comments=True)): page for page, command in COMMANDS if is_run(command)}
+
+
+def shortened(text: str) -> str:
+    for long, short in SHORTER.items():
+        text = text.replace(long, short)
+    return text
 
 
 def check_task(name: str, words: list[str]):
@@ -128,8 +142,8 @@ def test_commands_parse(page, command, monkeypatch):
         else:
             check_task(words[script][4:-3], words[script + 1 :])
     elif program == "fixedbert":
-        if words[0] in SCRIPT_OF:
-            check_task(SCRIPT_OF[words[0]], words[1:])
+        if words[0] in TASKS:
+            check_task(words[0], words[1:])
         else:
             fixedbert_cli.parse(words)
             if words[0] == "study" and "--scale" in words:
@@ -141,7 +155,7 @@ def test_commands_parse(page, command, monkeypatch):
 
 def test_search_for_commands():
     """The search finds the commands and Python blocks in the documentation."""
-    assert len(COMMANDS) > 60 and sum(is_run(command) for _, command in COMMANDS) > 15 and len(BLOCKS) > 10
+    assert len(COMMANDS) > 60 and len(RUNS) > 15 and len(BLOCKS) > 10
 
 
 @pytest.fixture(scope="module")
@@ -152,21 +166,14 @@ def workspace(tmp_path_factory, vocabulary) -> Path:
     more = [*string.punctuation, *string.digits, *(f"##{digit}" for digit in string.digits)]
     tokens = dict.fromkeys([*Path(vocabulary).read_text().splitlines(), *more])
     tokenizer = BertTokenizer(vocab={token: token_id for token_id, token in enumerate(tokens)})
-    sizes = {"vocab_size": len(tokenizer), "hidden_size": 48, "max_position_embeddings": 512, "num_hidden_layers": 12}
+    sizes = {"vocab_size": len(tokenizer), "hidden_size": 48, "max_position_embeddings": 512, "num_hidden_layers": 2}
     sizes["initializer_range"] = 0.1
-    torch.manual_seed(0)
-    bert = BertForPreTraining(BertConfig(num_attention_heads=12, intermediate_size=96, **sizes))
-    minilm = FixedHeadBertModel(
-        config_of(
-            "Model", **sizes | {"num_hidden_layers": 6}, num_attention_heads=12, attention_head_size=32,
-            intermediate_size=1536,
-        )
-    )  # fmt: skip
-    mini = FixedHeadBertForPreTraining(config_of("ForPreTraining", **sizes | {"num_hidden_layers": 2}))
+    bert = bert_of("ForPreTraining", **sizes, num_attention_heads=12, intermediate_size=96)
+    minilm = model_of("Model", **sizes, num_attention_heads=12, attention_head_size=32, intermediate_size=1536)
+    mini = model_of("ForPreTraining", **sizes)
     labels = {0: "negative", 1: "positive"}
-    classifier = config_of("ForSequenceClassification", **sizes | {"num_hidden_layers": 2, "id2label": labels})
-    reviews = FixedHeadBertForSequenceClassification(classifier)
-    roberta = RobertaForMaskedLM(RobertaConfig(num_attention_heads=12, intermediate_size=96, pad_token_id=1, **sizes))
+    reviews = model_of("ForSequenceClassification", **sizes, id2label=labels)
+    roberta = bert_of("ForMaskedLM", "Roberta", **sizes, num_attention_heads=12, intermediate_size=96)
     models = {
         "google-bert/bert-base-uncased": bert,
         "wide": bert,
@@ -197,20 +204,18 @@ def workspace(tmp_path_factory, vocabulary) -> Path:
     return directory
 
 
-@pytest.mark.slow  # 3 minutes
-@pytest.mark.parametrize("page", sorted({page for page, command in COMMANDS if is_run(command)}))
+@pytest.mark.slow  # a minute
+@pytest.mark.parametrize("page", sorted({*RUNS.values()}))
 def test_commands_run(page, workspace, tmp_path, monkeypatch, capsys):
     """The commands on a page run in order, with tiny models and texts."""
-    commands = [command for name, command in COMMANDS if name == page and is_run(command)]
+    commands = [command for command, name in RUNS.items() if name == page]
     written = {output.split("/")[0] for command in commands for output in re.findall(r"--output_dir (\S+)", command)}
     for name in workspace.iterdir():
         if name.name not in written - {"runs"}:
             (tmp_path / name.name).symlink_to(name)
     monkeypatch.chdir(tmp_path)
     for command in commands:
-        for long, short in SHORTER.items():
-            command = command.replace(long, short)
-        words = shlex.split(command, comments=True)[1:]
+        words = shlex.split(shortened(command))[1:]
         fixedbert_cli.main(words)
         if "--output_dir" in words:
             assert any((tmp_path / words[words.index("--output_dir") + 1]).iterdir())
@@ -229,7 +234,7 @@ def test_python_runs(page, number, code, workspace, tmp_path):
     for name, model in GRAPHS.items():
         if name in code and model not in code:
             export(tmp_path / model, tmp_path / name, int8=True)
-    code = re.sub(r'"(A text|Arrived broken)\."', r'"\1. " * 1500', code)  # servers must truncate
+    code = re.sub(r'"(A text|Arrived broken)\."', r'"\1. " * 1500', shortened(code))  # servers must truncate
     (tmp_path / "block.py").write_text(code)
     done = fork_server.run(tmp_path / "block.py", [], tmp_path, tmp_path)
     assert done.returncode == 0, done.stderr
@@ -242,23 +247,26 @@ EDITS = re.findall(
 )
 
 
-@pytest.mark.slow
-def test_example_in_contributing_works(tmp_path):
-    """The edits in CONTRIBUTING.md add a task."""
-    shutil.copytree(ROOT / "fixedbert", tmp_path / "fixedbert", ignore=shutil.ignore_patterns("__pycache__"))
-    assert len(EDITS) == 2
-    for name, edit in EDITS:
-        before, after = (
-            "\n".join(line[1:] for line in edit.splitlines() if not line.startswith(sign)) for sign in "+-"
-        )
-        file = tmp_path / name
-        text = file.read_text("utf-8")
-        assert text.count(before + "\n") == 1, name
-        file.write_text(text.replace(before, after), "utf-8")
-    code = "from fixedbert.data.glue import TASKS; from fixedbert.fine_tuning.glue_metrics import METRICS; "
-    code += "print(TASKS['boolq'].texts, METRICS['boolq'])"
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
-    assert done.stdout == "('question', 'passage') ('accuracy',)\n", done.stderr
+def test_example_in_contributing_works(model, tmp_path, monkeypatch):
+    """The edits in CONTRIBUTING.md, one entry in TASKS and one in METRICS, add a task."""
+    for (name, edit), entries in zip(EDITS, (GLUE_TASKS, METRICS), strict=True):
+        before = "".join(line[1:] for line in edit.splitlines(keepends=True) if not line.startswith("+"))
+        assert (ROOT / name).read_text("utf-8").count(before) == 1, name
+        added = "".join(line[1:] for line in edit.splitlines(keepends=True) if line.startswith("+"))
+        monkeypatch.setitem(entries, "boolq", eval(f"{{{added}}}", {"GlueTask": GlueTask})["boolq"])
+    monkeypatch.setitem(GLUE_TASKS, "boolq", replace(GLUE_TASKS["boolq"], dataset_config_name="plain"))
+    texts = {name: ["one two", "three", "four five", "six"] for name in ("question", "passage")}
+    rows = datasets.Dataset.from_dict(texts | {"label": [0, 1, 0, 1]})
+    rows = rows.cast_column("label", datasets.ClassLabel(names=["False", "True"]))
+    asked, splits = [], {"train": rows, "validation": rows}
+    load = "fixedbert.fine_tuning.texts.load_from_hub"
+    monkeypatch.setattr(load, lambda *names, **options: asked.append(names) or splits)
+    command = ["--model_name_or_path", model, "--task_name", "boolq", "--do_train", "--do_eval", "--max_steps", "1"]
+    run_glue([*command, *QUICK, "--seeds", "1", "--output_dir", str(tmp_path / "out")])
+    assert asked == [("aps/super_glue", "plain")]
+    assert json.loads((tmp_path / "out/results.json").read_text())["best"]["boolq"].keys() == {"accuracy"}
+    card = (tmp_path / "out/boolq/seed-1/README.md").read_text()
+    assert "aps/super_glue" in card and "nyu-mll/glue" not in card
 
 
 def anchors(page: Path) -> set[str]:

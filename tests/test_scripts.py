@@ -8,9 +8,9 @@ import sys
 
 import pytest
 import torch
-from helpers import ROOT, fork_server
+from helpers import ROOT
 from helpers.outputs import log_of, results
-from helpers.script_arguments import QUICK, SHAPE, glue_of, pretraining, squad_of
+from helpers.script_arguments import QUICK, glue_of, pretraining, squad_of
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForPreTraining
 
@@ -85,12 +85,11 @@ def test_weights_that_overflow_are_refused(corpus, pretrained, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["overflow"]
 
 
-@pytest.mark.parametrize("more", [["mlm"], ["mlm", "--whole_word_mask"], ["clm"], ["clm", "--separate_documents"]])
-def test_other_objectives(corpus, tmp_path, more):
+@pytest.mark.parametrize("task, flag", [("mlm", "--whole_word_mask"), ("clm", "--separate_documents")])
+def test_other_objectives(corpus, tmp_path, task, flag):
     """Packed rows train a masked or causal model, with the correct perplexity, summary and plot."""
-    run_pretraining.main(pretraining(corpus, tmp_path / "run", "--objective", *more))
+    run_pretraining.main(pretraining(corpus, tmp_path / "run", "--objective", task, flag))
     metrics = results(tmp_path / "run")
-    task = more[0]
     assert metrics["eval_loss"] == metrics[f"eval_{task}_loss"]
     assert metrics["eval_perplexity"] == pytest.approx(2.718281828 ** metrics["eval_loss"])
     assert ("eval_word_perplexity" in metrics) == (task == "clm")
@@ -133,49 +132,6 @@ def test_lines_that_are_sentences(vocabulary, tmp_path):
     shutil.rmtree(tmp_path / "run")
     with pytest.raises(InputError, match="books.txt, line 1 has no column .book. .`document_column_name`"):
         run_pretraining.main([*command, "--document_boundary", "column", "--document_column_name", "book"])
-    with pytest.raises(InputError, match="only one sentence.* set `document_boundary` to sentence_lines"):
-        run_pretraining.main([*command, "--document_boundary", "blank_line"])
-
-
-@pytest.mark.parametrize(
-    "name, content, message",
-    [
-        ("a.csv", "text,label\none,x\n\ufefftext,label\ntwo,y\n", "a.csv, line 3: repeats the header"),
-        ("a.json", '[{"text": "one", "label": 1},\n{"text": 2, "label": 2}]', "row 1: 'text' must be text, not int"),
-    ],
-)
-def test_files_that_would_be_misread(pretrained, tmp_path, name, content, message):
-    """Fine-tuning refuses files that it would misread, such as those with a second header or with numbers as texts."""
-    (tmp_path / name).write_text(content, encoding="utf-8")
-    command = ["--model_name_or_path", str(pretrained), "--train_file", str(tmp_path / name), "--do_train", *QUICK]
-    with pytest.raises(InputError, match=message):
-        run_glue.main([*command, "--output_dir", str(tmp_path / "run")])
-
-
-def test_fine_tuning_learns(vocabulary, tmp_path):
-    """If the label is the word in the second sentence, a fine-tuned model predicts all labels correctly."""
-    rows = [f"the file .\t{word} .\t{word}\n" for _ in range(30) for word in ("one", "three", "two")]
-    (tmp_path / "all.tsv").write_text("sentence1\tsentence2\tlabel\n" + "".join(rows))
-    shape = f"{SHAPE},hidden_dropout_prob=0,attention_probs_dropout_prob=0"
-    model = ("--config_name", "tiny", "--config_overrides", shape, "--tokenizer_name", vocabulary)
-    files = ("--train_file", str(tmp_path / "all.tsv"), "--validation_file", str(tmp_path / "all.tsv"))
-    run = ("--do_train", "--do_eval", *QUICK, "--max_steps", "200", "--per_device_train_batch_size", "16")
-    run_glue.main([*model, *files, *run, "--learning_rate", "3e-3", "--output_dir", str(tmp_path / "out")])
-    assert results(tmp_path / "out")["eval_accuracy"] == 1.0
-    # A file that contains only two of the labels is evaluated with the label ids of the model.
-    two = [row for row in rows if "one" not in row]
-    (tmp_path / "two.tsv").write_text("sentence1\tsentence2\tlabel\n" + "".join(two))
-    again = ("--model_name_or_path", str(tmp_path / "out"), "--validation_file", str(tmp_path / "two.tsv"))
-    run_glue.main([*again, "--do_eval", "--use_cpu", "--output_dir", str(tmp_path / "again")])
-    assert results(tmp_path / "again")["eval_accuracy"] == 1.0
-
-
-def test_script_reports_bad_input_in_one_line(tasks, tmp_path):
-    """A script ends with status 1 and names the invalid flag, without a traceback."""
-    arguments = [*glue_of(tmp_path / "nowhere", tasks, tmp_path / "output"), "--learning_rat", "1"]
-    done = fork_server.run(ROOT / "run_glue.py", arguments, tmp_path, tmp_path)
-    assert done.returncode == 1
-    assert done.stderr == "error: unrecognized arguments: --learning_rat 1; see --help for the available arguments.\n"
 
 
 OPENMP = """

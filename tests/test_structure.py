@@ -44,18 +44,18 @@ BUDGETS = {
     "fixedbert/data": 2127,
     "fixedbert/fine_tuning": 2876,
     "fixedbert/pretraining": 851,
-    "fixedbert/training": 1338,
+    "fixedbert/training": 1356,
     "fixedbert/shrinking": 2287,
     "fixedbert/comparison": 942,
     "fixedbert/inspection": 670,
     "fixedbert/publishing": 861,
     "fixedbert/support": 433,
-    "experiments": 3769,
+    "experiments": 3772,
     "benchmarks": 2065,
     "soak": 526,
-    "tests": 14745,
+    "tests": 14125,
 }
-INSTALLED_BUDGET = 15672  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
+INSTALLED_BUDGET = 15690  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
 
 
 def module_of(file: Path) -> str:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from helpers.tiny_checkpoints import SHAPE, TEXTS, save, save_sentence_model
-from helpers.tiny_models import UNEQUAL, model_of
+from helpers.tiny_models import model_of
 from transformers import AutoModel, AutoTokenizer
 
 import fixedbert
@@ -48,7 +48,7 @@ def models(tmp_path_factory):
     """
     directory = tmp_path_factory.mktemp("models")
     torch.manual_seed(0)
-    model = model_of("ForSequenceClassification", **SHAPE, **UNEQUAL, **LABELS).eval()
+    model = model_of("ForSequenceClassification", num_hidden_layers=1, value_head_size=9, **SHAPE, **LABELS).eval()
     save(model, directory / "one")
     with torch.no_grad():
         model.classifier.bias.sub_(model(**inputs_of(directory / "one")).logits.mean(0))
@@ -138,7 +138,8 @@ def test_embeddings_are_pooled(tmp_path):
     """Models and graphs use the pooling configured in their directories, and each text of a pair counts as a row."""
     for mode in ("mean", "cls"):
         torch.manual_seed(0)
-        save_sentence_model(model_of("Model", **SHAPE), tmp_path / mode, "Pooling", pooling={"pooling_mode": mode})
+        model = model_of("Model", num_hidden_layers=1, **SHAPE)
+        save_sentence_model(model, tmp_path / mode, "Pooling", pooling={"pooling_mode": mode})
     export(tmp_path / "mean", tmp_path / "graphs")
     lines = [f"{text},{other},odd" for text, other in zip(TEXTS, TEXTS[::-1], strict=True)]
     (tmp_path / "rows.csv").write_text("\n".join(["sentence1,sentence2,label", *lines]) + "\n")
@@ -151,6 +152,7 @@ def test_embeddings_are_pooled(tmp_path):
     mask = inputs["attention_mask"][..., None]
     cosine = torch.cosine_similarity((states * mask).sum(1) / mask.sum(1), states[:, 0]).mean()
     assert result.models[1].fidelity.divergence == pytest.approx(1 - float(cosine), rel=1e-3)
+    assert str(result.models[1].fidelity) == f"average cosine similarity to the original {float(cosine):.3f}"
     assert result.models[2].fidelity.divergence < 1e-6
 
 
@@ -167,6 +169,7 @@ def test_regression(tmp_path):
     result = compare([tmp_path / "one", tmp_path / "two"], tmp_path / "rows.csv")
     assert result.models[0].scores.keys() >= {"pearson", "spearmanr"} and result.models[0].lost is None
     assert result.models[1].fidelity.divergence == pytest.approx(0.5**2 / 2, rel=1e-4)
+    assert "difference from the original 0.5 (standard deviation of the original: " in str(result)
 
 
 def test_unsuitable_models(models, tmp_path):
@@ -229,22 +232,14 @@ def test_several_labels_per_text(tmp_path):
     same = [one == two for one, two in zip(*sets, strict=True)]
     assert result.models[1].fidelity.agreement == np.mean(same) and not all(same)
     probability = (1 / (1 + np.exp(-abs(logits[0])))).prod(axis=1)
-    positions = iter([0, 1, 3, 4])  # the third row of the file is skipped
-    expected = [
-        (
-            str(position),
-            f"x{row}",
-            TEXTS[row],
-            ", ".join(labels[row]),
-            sets[0][row],
-            pytest.approx(probability[row], abs=1e-4),
-        )
-        for row, position in enumerate(positions)
-        if not same[row]
-    ]
-    changed = changed_rows(tmp_path / "out")
-    columns = ("row", "n", "text", "label", "one")
-    assert [(*map(line.get, columns), float(line["one probability"])) for line in changed] == expected
+    changed = iter(changed_rows(tmp_path / "out"))
+    for row, position in enumerate((0, 1, 3, 4)):  # the third row of the file is skipped
+        if not same[row]:
+            line = next(changed)
+            assert (line["row"], line["n"], line["text"]) == (str(position), f"x{row}", TEXTS[row])
+            assert (line["label"], line["one"]) == (", ".join(labels[row]), sets[0][row])
+            assert float(line["one probability"]) == pytest.approx(probability[row], abs=1e-4)
+    assert not [*changed]
 
 
 def test_several_targets(tmp_path):
@@ -265,6 +260,7 @@ def test_several_targets(tmp_path):
             assert model.scores[f"pearson_{name}"] == pytest.approx(np.corrcoef(prediction, target)[0, 1], rel=1e-3)
     divergence = ((units[0] - units[1]) ** 2).sum(axis=1).mean() / 2
     assert result.models[1].fidelity.divergence == pytest.approx(divergence, rel=1e-4)
+    assert result.models[1].fidelity.spread == pytest.approx(np.linalg.norm(units[0].std(axis=0)), rel=1e-4)
     assert result.models[1].lost is None and not (tmp_path / "out/changed.csv").exists()
     with pytest.raises(InputError, match="the model predicts scores .*but the data contain scores"):
         compare(sources, tmp_path / "rows.jsonl", label_column_name="odd")

@@ -9,16 +9,10 @@ import numpy as np
 import pytest
 import torch
 from helpers.tiny_checkpoints import SHAPE, save
-from helpers.tiny_models import UNEQUAL, model_of
-from helpers.tiny_tasks import WORDS
+from helpers.tiny_models import model_of
 from transformers import (
-    AutoConfig,
-    AutoModelForTokenClassification,
     AutoTokenizer,
-    DataCollatorForTokenClassification,
     RobertaTokenizer,
-    Trainer,
-    TrainingArguments,
 )
 
 import fixedbert
@@ -60,7 +54,7 @@ def predictions_of(model, tokenizer, words, length):
 
 def test_words_are_compared(tmp_path):
     """Accuracy, agreement and changed words are based on the first token of each word, except for truncated words."""
-    model = model_of("ForTokenClassification", **SHAPE, **UNEQUAL, **LABELS).eval()
+    model = model_of("ForTokenClassification", num_hidden_layers=1, **SHAPE, **LABELS).eval()
     save(model, tmp_path / "one")
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "one")
     texts, labels = rows_of(["cat", "sat", "dog", "where"], 19)
@@ -103,48 +97,14 @@ def test_words_are_compared(tmp_path):
     assert lines == changed
 
 
-def test_fine_tuning_with_trainer(model, tmp_path):
-    """A model fine-tuned for token classification as in run_ner.py can be reloaded, compared and shrunk."""
-    tokenizer = AutoTokenizer.from_pretrained(model)
-    names = ["O", *(f"B-{word}" for word in ("one", "two", "three"))]
-    draw = random.Random(0)
-    texts = [draw.choices([*WORDS, "readers"], k=draw.randint(3, 12)) for _ in range(200)]
-    tags = [[names.index(f"B-{word}") if f"B-{word}" in names else 0 for word in words] for words in texts]
-
-    def features(words, labels):
-        encoded = tokenizer(words, is_split_into_words=True, truncation=True, max_length=32)
-        ids, previous = [], None
-        for word in encoded.word_ids():
-            ids.append(-100 if word is None or word == previous else labels[word])
-            previous = word
-        return {**encoded, "labels": ids}
-
-    examples = [features(*row) for row in zip(texts, tags, strict=True)]
-    config = AutoConfig.from_pretrained(model, num_labels=len(names), finetuning_task="ner")
-    ner = AutoModelForTokenClassification.from_pretrained(model, config=config)
-    ner.config.id2label = dict(enumerate(names))
-    ner.config.label2id = {name: number for number, name in enumerate(names)}
-    assert type(ner) is fixedbert.FixedHeadBertForTokenClassification
-    arguments = TrainingArguments(
-        str(tmp_path / "run"), max_steps=60, learning_rate=1e-2, use_cpu=True, report_to=[], save_strategy="no",
-        per_device_train_batch_size=16, disable_tqdm=True,
-    )  # fmt: skip
-    collator = DataCollatorForTokenClassification(tokenizer)
-    trainer = Trainer(ner, arguments, collator, examples[20:], examples[:20], processing_class=tokenizer)
-    trainer.train()
-    trainer.save_model(str(tmp_path / "ner"))
-    output = trainer.predict(examples[:20])
-    reloaded = AutoModelForTokenClassification.from_pretrained(tmp_path / "ner").eval()
-    assert torch.equal(reloaded.classifier.weight, ner.classifier.weight)
-    file = write_rows(tmp_path / "test.jsonl", (texts[:20], [[names[tag] for tag in row] for row in tags[:20]]))
-    (measured,) = compare([tmp_path / "ner"], file).models
-    labeled = output.label_ids != -100
-    accuracy = float((output.predictions.argmax(-1) == output.label_ids)[labeled].mean())
-    assert measured.scores["accuracy"] == pytest.approx(accuracy) and accuracy > 0.9
-    train = write_rows(tmp_path / "train.jsonl", (texts, tags))
-    result = fixedbert.shrink(tmp_path / "ner", tmp_path / "lighter", intermediate_size=19, train_file=train)
+def test_words_are_calibration_data(tmp_path):
+    """A token classifier is shrunk on texts that are split into words."""
+    save(model_of("ForTokenClassification", **SHAPE, **LABELS), tmp_path / "one")
+    file = write_rows(tmp_path / "train.jsonl", rows_of(["cat", "sat", "dog", "where"], 200))
+    result = fixedbert.shrink(tmp_path / "one", tmp_path / "lighter", intermediate_size=30, train_file=file)
     assert result.rows == 200 - 200 // 6 and result.fidelity.kind == "classes"
-    both = compare([tmp_path / "ner", tmp_path / "lighter"], file)
+    both = compare([tmp_path / "one", tmp_path / "lighter"], file)
+    print(both.models[1].fidelity, result.fidelity)
     assert both.models[1].fidelity.agreement > 0.8
 
 

@@ -1,6 +1,7 @@
 """Tests loading checkpoints other than plain BERTs: pruned models, other model families and custom task heads."""
 
 import json
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -56,8 +57,7 @@ def prune(bert: PreTrainedModel, folder: Path, neurons: dict[int, int], pickled:
     return bert
 
 
-@pytest.mark.parametrize("pickled", [False, True])
-@pytest.mark.parametrize("neurons", [{}, {0: 5, 1: 0, 2: 36}])
+@pytest.mark.parametrize("pickled, neurons", [(False, {}), (True, {0: 5, 1: 0, 2: 36})])
 def test_pruned_bert_equals_the_masked_model(tmp_path, neurons, pickled, capsys):
     """A BERT saved without pruned heads and neurons has the same outputs as the full model with zero weights."""
     labels = {0: "no", 1: "yes", 2: "maybe"}
@@ -97,13 +97,14 @@ def model_of_family(family: str, head: str, **changes) -> PreTrainedModel:
     return bert_of(head, family, **{"initializer_range": 0.1} | FAMILIES[family] | changes)
 
 
-@pytest.mark.parametrize("tied", [True, False])
+HEADS = ["Model", "ForMaskedLM", "ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering"]
+CASES = [*product(FAMILIES, HEADS), ("DistilBert", "ForMultipleChoice"), ("Electra", "ForCausalLM")]
+LANGUAGE_MODELS = [case for case in CASES if case[1] in ("ForMaskedLM", "ForCausalLM")]
+
+
 @pytest.mark.parametrize(
-    "family, head",
-    [(family, head) for family in FAMILIES for head in ("Model", "ForMaskedLM", "ForSequenceClassification",
-                                                        "ForTokenClassification", "ForQuestionAnswering")]
-    + [("DistilBert", "ForMultipleChoice"), ("Electra", "ForCausalLM")],
-)  # fmt: skip
+    "family, head, tied", [*((*case, True) for case in CASES), *((*case, False) for case in LANGUAGE_MODELS)]
+)
 def test_distilbert_and_electra_keep_their_function(family, head, tied, tmp_path):
     """DistilBERT and ELECTRA convert and grow with the same outputs, including those for padding tokens."""
     fields = {"sinusoidal_pos_embds": True, "activation": "relu"} if family == "DistilBert" else {}
@@ -153,24 +154,15 @@ def test_electra_without_an_equal_bert_is_refused(head, fields, message, tmp_pat
         assert differences(body, model.electra, inputs_of("Model")) <= 1e-6
 
 
-@pytest.mark.parametrize("family, head", [("Bert", "ForMaskedLM"), ("Roberta", "ForSequenceClassification")])
-def test_an_unused_pooler_is_dropped_and_listed(family, head, tmp_path, capsys):
-    """A saved pooler that the task head does not use is dropped, and a message lists its weights."""
-    model = bert_of(head, family)
-    model.save_pretrained(tmp_path)
-    prefix = family.lower()
-    pooler = {f"{prefix}.pooler.dense.bias": torch.ones(32), f"{prefix}.pooler.dense.weight": torch.ones(32, 32)}
-    write(tmp_path, dict(model.state_dict()) | pooler, pickled=True)
-    loaded = load_bert(tmp_path)
-    assert f"not parameters of {family}{head}: {', '.join(pooler)}." in capsys.readouterr().out
-    assert differences(loaded, model, inputs_of(head)) == 0
-
-
 def test_architecture_selects_the_class(tmp_path, capsys):
-    """Weights of a custom task head are dropped only if `architecture` names the class to load."""
+    """An unused pooler is dropped and listed, but a custom task head only if `architecture` names the class to load."""
     model = bert_of("ForMaskedLM")
     model.save_pretrained(tmp_path)
-    extra = {"bert.pooler.dense.weight": torch.ones(32, 32), "cls.species.bias": torch.ones(6)}
+    pooler = {"bert.pooler.dense.bias": torch.ones(32), "bert.pooler.dense.weight": torch.ones(32, 32)}
+    write(tmp_path, dict(model.state_dict()) | pooler, pickled=True)
+    assert differences(load_bert(tmp_path), model, inputs_of("ForMaskedLM")) == 0
+    assert f"not parameters of BertForMaskedLM: {', '.join(pooler)}." in capsys.readouterr().out
+    extra = pooler | {"cls.species.bias": torch.ones(6)}
     write(tmp_path, dict(model.state_dict()) | extra, pickled=True)
     for name, message in (
         ("SpeciesBert", "SpeciesBert cannot be converted; pass Bert followed by one of Model, "),

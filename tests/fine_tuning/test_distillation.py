@@ -10,15 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 from helpers.outputs import configure, same_weights
-from helpers.tiny_models import inputs_of, model_of
+from helpers.tiny_models import bert_of, inputs_of, model_of
 from helpers.tiny_tasks import glue, squad
-from transformers import (
-    AutoModelForSequenceClassification,
-    AutoTokenizer,
-    BertConfig,
-    BertForQuestionAnswering,
-    BertTokenizer,
-)
+from transformers import AutoModelForSequenceClassification, AutoTokenizer, BertTokenizer
 
 from fixedbert.fine_tuning.distillation import Teacher, load_teacher
 from fixedbert.fine_tuning.trainer import FineTuningTrainer
@@ -91,9 +85,7 @@ def test_loss_for_question_answering(temperature):
     """The distillation loss for question answering ignores padding, at which the models' logits differ."""
     student = model_of("ForQuestionAnswering", initializer_range=0.3)
     enable_unpadding(student)
-    torch.manual_seed(3)
-    shape = {"vocab_size": 99, "hidden_size": 30, "num_hidden_layers": 1, "num_attention_heads": 5}
-    other = BertForQuestionAnswering(BertConfig(**shape, intermediate_size=37, initializer_range=0.5))
+    other = bert_of("ForQuestionAnswering")
     inputs = inputs_of("ForQuestionAnswering")
     outputs, targets = student.eval()(**inputs), other.eval()(**inputs)
     loss = Teacher(other, INPUTS, None, student.config).loss(inputs, outputs, temperature)
@@ -121,10 +113,9 @@ def test_weights_of_the_losses(model, teacher, download, tmp_path):
 def test_question_answering_with_a_teacher(model, questions, tmp_path):
     """run_squad.py trains with a teacher, but the evaluation loss depends only on the labels."""
     steps = ("--do_train", "--max_steps", "3", "--learning_rate", "1e-3")
-    squad(model, questions, tmp_path / "teacher", *steps)
+    untaught = squad(model, questions, tmp_path / "teacher", *steps)
     taught = ("--teacher_model", str(tmp_path / "teacher"), "--distillation_temperature", "3")
     student = squad(model, questions, tmp_path / "student", *steps, "--do_eval", *taught)
-    untaught = squad(model, questions, tmp_path / "untaught", *steps)
     assert math.isfinite(student["train_loss"]) and student["train_loss"] != untaught["train_loss"]
     again = squad(str(tmp_path / "student"), questions, tmp_path / "again", "--do_eval")
     assert again["eval_loss"] == pytest.approx(student["eval_loss"], rel=1e-5)
@@ -184,29 +175,16 @@ def test_labels_are_matched_by_name(teacher, tmp_path):
     assert one.fingerprint() != two.fingerprint()  # the label ids are part of the fingerprint
 
 
-def cased(directory):
-    tokens = BertTokenizer.from_pretrained(directory).get_vocab()
-    BertTokenizer(vocab=tokens, do_lower_case=False).save_pretrained(directory)
-
-
-def unnamed_labels(directory):
-    configure(directory, id2label={"0": "LABEL_0", "1": "LABEL_1"})
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (cased, "its tokenizer differs from the student's"),
-        (unnamed_labels, r"its labels \(LABEL_0, LABEL_1\) differ"),
-    ],
-)
-def test_unsuitable_teachers(teacher, tmp_path, change, message):
+def test_unsuitable_teachers(teacher, tmp_path):
     """Teachers with different labels or a different tokenizer are refused."""
-    shutil.copytree(teacher, tmp_path / "teacher")
+    unnamed, cased = (Path(shutil.copytree(teacher, tmp_path / name)) for name in ("unnamed", "cased"))
+    tokenizer = AutoTokenizer.from_pretrained(teacher)
     student = AutoModelForSequenceClassification.from_pretrained(teacher).config
-    change(tmp_path / "teacher")
-    with pytest.raises(InputError, match=f"^`teacher_model`: .*{message}"):
-        load(str(tmp_path / "teacher"), student, AutoTokenizer.from_pretrained(teacher))
+    configure(unnamed, id2label={"0": "LABEL_0", "1": "LABEL_1"})
+    BertTokenizer(vocab=tokenizer.get_vocab(), do_lower_case=False).save_pretrained(cased)
+    for directory, message in ((cased, "tokenizer differs from"), (unnamed, r"labels \(LABEL_0, LABEL_1\) differ")):
+        with pytest.raises(InputError, match=f"^`teacher_model`: .*its {message}"):
+            load(str(directory), student, tokenizer)
 
 
 def test_teachers_for_a_different_task(model, teacher, download, tmp_path):

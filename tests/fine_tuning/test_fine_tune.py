@@ -14,13 +14,12 @@ import torch
 from helpers import ROOT, fork_server
 from helpers.outputs import log_of, results, weights_in
 from helpers.script_arguments import parse
+from helpers.tiny_models import bert_of
 from helpers.tiny_tasks import QUICK, glue, glue_arguments, squad
 from transformers import (
     AutoModelForQuestionAnswering,
     AutoModelForSequenceClassification,
     AutoTokenizer,
-    BertConfig,
-    BertForPreTraining,
     Trainer,
     TrainingArguments,
     set_seed,
@@ -77,11 +76,8 @@ def test_results_do_not_depend_on_batches(model, download, tmp_path, stock):
     """Metrics and predictions do not depend on batch size or padding. Predictions keep the order of the rows."""
     if stock:  # transformers' own BERT
         tokenizer = AutoTokenizer.from_pretrained(model)
-        shape = {"hidden_size": 30, "num_hidden_layers": 2, "num_attention_heads": 5, "intermediate_size": 37}
-        torch.manual_seed(0)
-        BertForPreTraining(
-            BertConfig(vocab_size=len(tokenizer), max_position_embeddings=128, initializer_range=0.2, **shape)
-        ).save_pretrained(tmp_path / "stock")
+        bert = bert_of("ForPreTraining", vocab_size=len(tokenizer), max_position_embeddings=128, initializer_range=0.2)
+        bert.save_pretrained(tmp_path / "stock")
         tokenizer.save_pretrained(tmp_path / "stock")
         model = str(tmp_path / "stock")
     train = ("--do_train", "--max_steps", "30", "--learning_rate", "3e-3", "--max_seq_length", "60")
@@ -163,35 +159,25 @@ def test_a_model_without_a_head_is_not_evaluated(model, download, questions, tmp
     assert not (tmp_path / "no").exists()
 
 
-def train_on_eleven(model, data, tmp_path, script, *more):
-    """Trains on 8 rows, then 3, in batches of 8 and in batches of 2. Returns the weights and losses of both runs."""
-    weights = []
-    for size, steps in ((8, 1), (2, 4)):
-        batch = ("--per_device_train_batch_size", str(size), "--gradient_accumulation_steps", str(steps))
-        run = ("--do_train", "--num_train_epochs", "1", "--max_train_samples", "11", "--learning_rate", "1e-2")
-        output = tmp_path / f"{script.__name__}-{size}"
-        script(model, data, output, *run, *batch, "--optim", "sgd", *more)
-        weights.append(weights_in(output))
-        weights[-1]["losses"] = torch.tensor([entry["loss"] for entry in log_of(output)[:2]])
-    start = weights_in(Path(model))
-    query = "bert.encoder.layer.1.attention.self.query.weight"
-    assert not torch.equal(start[query], weights[0][query])
-    return weights
-
-
 @pytest.mark.parametrize("task", ["rte", "stsb", "squad"])
 @pytest.mark.parametrize("taught", [False, True])
 def test_accumulated_steps_are_large_steps(model, download, questions, tmp_path, task, taught):
     """Four accumulated batches of 2 rows give the same step as one batch of 8, even if the last step is smaller."""
-    script, data, more = (squad, questions, ()) if task == "squad" else (partial(glue, task=task), download, ())
+    script, data = (squad, questions) if task == "squad" else (partial(glue, task=task), download)
+    run = ["--do_train", "--num_train_epochs", "1", "--max_train_samples", "11", "--learning_rate", "1e-2"]
     if taught:
         script(model, data, tmp_path / "teacher", "--do_train", "--max_steps", "1")
-        more = ("--teacher_model", str(tmp_path / "teacher"))
-    script.__name__ = task
-    one, two = train_on_eleven(model, data, tmp_path, script, *more)
-    assert len(one["losses"]) == 2
-    for name in one:
-        torch.testing.assert_close(one[name], two[name], rtol=1e-5, atol=2e-6, msg=name)
+        run += ["--teacher_model", str(tmp_path / "teacher")]
+    weights = []
+    for size, steps in (("8", "1"), ("2", "4")):  # 8 rows, then 3
+        batch = ("--per_device_train_batch_size", size, "--gradient_accumulation_steps", steps)
+        script(model, data, tmp_path / size, *run, *batch, "--optim", "sgd")
+        weights.append(weights_in(tmp_path / size))
+        weights[-1]["losses"] = torch.tensor([entry["loss"] for entry in log_of(tmp_path / size)[:2]])
+    query = "bert.encoder.layer.1.attention.self.query.weight"
+    assert not torch.equal(weights_in(Path(model))[query], weights[0][query]) and len(weights[0]["losses"]) == 2
+    for name, weight in weights[0].items():
+        torch.testing.assert_close(weight, weights[1][name], rtol=1e-5, atol=2e-6, msg=name)
 
 
 def test_validation_rows_that_are_training_rows(model, tmp_path, capsys):
@@ -225,13 +211,16 @@ def test_thresholds_and_maximum_counts(model, download, questions, tmp_path):
     assert {"predict_f1", "predict_samples"} <= set(found)  # these questions have answers
 
 
+BEST = "--eval_strategy steps --eval_steps 1 --save_strategy steps --save_steps 1 --load_best_model_at_end".split()
+BEST += ["--metric_for_best_model"]
+
+
 def test_metrics_of_questions(model, questions, tmp_path):
     """The best checkpoint can be selected by a metric for unanswerable questions, if there are such questions."""
     rows = [json.loads(line) for line in Path(questions).read_text().splitlines()]
     rows = [row for row in rows if row["answers"]["text"] not in ([], ["a"], ["the"])]  # articles are empty answers
     (tmp_path / "answered.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    run = ("--do_train", "--do_eval", "--max_steps", "2", "--eval_strategy", "steps", "--eval_steps", "1")
-    run += ("--save_strategy", "steps", "--save_steps", "1", "--load_best_model_at_end", "--metric_for_best_model")
+    run = ("--do_train", "--do_eval", "--max_steps", "2", *BEST)
     squad(model, questions, tmp_path / "out", *run, "NoAns_f1")
     state = json.loads((tmp_path / "out/trainer_state.json").read_text())
     assert state["best_metric"] == max(entry.get("eval_NoAns_f1", 0) for entry in state["log_history"])
@@ -257,10 +246,8 @@ def test_answers_are_predicted_without_labels(model, questions, tmp_path, capsys
 
 def test_early_stopping_keeps_the_best(model, download, tmp_path):
     """Training stops after two evaluations without a better metric and loads the best checkpoint."""
-    steps = ("--max_steps", "9", "--learning_rate", "0", "--eval_strategy", "steps", "--eval_steps", "1")
-    best = ("--save_strategy", "steps", "--save_steps", "1", "--load_best_model_at_end", "--metric_for_best_model")
-    stop = (*best, "accuracy", "--early_stopping_patience", "2")
-    glue(model, download, tmp_path / "out", "--do_train", "--do_eval", *steps, *stop)
+    steps = ("--max_steps", "9", "--learning_rate", "0", "--early_stopping_patience", "2")
+    glue(model, download, tmp_path / "out", "--do_train", "--do_eval", *steps, *BEST, "accuracy")
     state = json.loads((tmp_path / "out/trainer_state.json").read_text())
     assert state["global_step"] == 3 and state["best_global_step"] == 1
 
@@ -314,22 +301,18 @@ def test_runs_resume_on_the_same_data_only(model, questions, tmp_path, monkeypat
 @pytest.mark.slow
 def test_two_processes_are_one(model, download, tmp_path):
     """A run with a teacher has the same weights, metrics and predictions in two processes as in one."""
-    steps = ("--do_train", "--do_eval", "--do_predict", "--num_train_epochs", "2", "--learning_rate", "1e-3")
     glue(model, download, tmp_path / "teacher", "--do_train", "--max_steps", "2")
-    steps = (*steps, "--teacher_model", str(tmp_path / "teacher"))
-    runs = {name: ("--per_device_train_batch_size", batch) for name, batch in (("one", "6"), ("two", "3"))}
-    commands = {
-        name: glue_arguments(model, download, tmp_path / name, *steps, *batch, "--max_train_samples", "18")
-        for name, batch in runs.items()
-    }
-    pair = fork_server.Pair(ROOT / "run_glue.py", commands["two"], tmp_path / "printed")
-    run_glue(commands["one"])
+    run = ("--do_train", "--do_eval", "--do_predict", "--num_train_epochs", "2", "--learning_rate", "1e-3")
+    run += ("--max_train_samples", "18", "--teacher_model", str(tmp_path / "teacher"), "--per_device_train_batch_size")
+    two = glue_arguments(model, download, tmp_path / "two", *run, "3")
+    pair = fork_server.Pair(ROOT / "run_glue.py", two, tmp_path / "printed")
+    run_glue(glue_arguments(model, download, tmp_path / "one", *run, "6"))
     pair.finished()
-    one, two = (weights_in(tmp_path / name) for name in runs)
+    one, two = (weights_in(tmp_path / name) for name in ("one", "two"))
     for name in one:
         if not name.endswith("key.bias"):  # its gradient is zero except for rounding errors, which Adam amplifies
             assert torch.allclose(one[name], two[name], rtol=1e-4, atol=1e-5), name
-    first, second = (results(tmp_path / name) for name in runs)
+    first, second = (results(tmp_path / name) for name in ("one", "two"))
     assert first["eval_accuracy"] == second["eval_accuracy"]
     assert first["eval_loss"] == pytest.approx(second["eval_loss"], rel=1e-5)
     assert (tmp_path / "one/RTE.tsv").read_text() == (tmp_path / "two/RTE.tsv").read_text()

@@ -5,7 +5,7 @@ import pytest
 from transformers import BertConfig, EvalPrediction
 
 from fixedbert.fine_tuning.glue_metrics import GlueEvaluation
-from fixedbert.fine_tuning.labels import align_labels, default_names, label_names
+from fixedbert.fine_tuning.labels import MULTI, SINGLE, align_labels, default_names, label_names
 from fixedbert.fine_tuning.prediction_files import submitted_names
 from fixedbert.support.errors import InputError
 
@@ -37,7 +37,7 @@ def test_labels_are_matched_by_name(names, known, label_ids):
 
 
 def test_different_labels_need_a_new_head(capsys):
-    """Different labels replace the head in training, which is printed, and are otherwise refused."""
+    """Different labels or problem types replace the head in training, which is printed, and are otherwise refused."""
     config = config_with(*MNLI)
     assert align_labels(["entailment", "not_entailment"], config, train=True)[1]
     assert config.num_labels == 2 and config.id2label == {0: "entailment", 1: "not_entailment"}
@@ -51,6 +51,12 @@ def test_different_labels_need_a_new_head(capsys):
         align_labels(["entailment", "not_entailment"], config, train=False)
     with pytest.raises(InputError, match="neither the data nor the model has labels"):
         align_labels(None, BertConfig(), train=False)
+    config = config_with("a", "b", problem_type=MULTI, **FINE_TUNED)
+    with pytest.raises(InputError, match="the model predicts several labels per text .a, b., but"):
+        align_labels(["a", "b"], config, False, SINGLE)
+    assert align_labels(None, config, False) == ({"a": 0, "b": 1}, False) and config.problem_type == MULTI
+    assert align_labels(["a", "b"], config, True, SINGLE)[1] and config.problem_type == SINGLE
+    assert "head for several labels per text (a, b) with a new head for one label per text" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

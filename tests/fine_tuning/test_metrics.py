@@ -20,6 +20,7 @@ from fixedbert.fine_tuning.squad_metrics import (
     squad_scores,
     squad_v2_scores,
 )
+from fixedbert.fine_tuning.squad_questions import load_squad
 
 
 def official_words(text):
@@ -86,16 +87,9 @@ def test_gain_without_punctuation():
 
 
 def test_hand_computed_scores():
-    """SQuAD scores equal hand-computed ones for repeated words, several answers and a missing prediction."""
-    assert exact_match("The cat!", "cat") == 1.0
-    assert f1("a big black cat", "black black cat") == pytest.approx(2 * 2 / (3 + 3))
-    assert f1("dog", "cat") == 0.0
+    """SQuAD scores equal hand-computed ones, for several answers, missing predictions, and with null scores."""
     scores = squad_scores({"1": "black cat"}, {"1": ["dog", "cat"], "2": ["dog"]})
     assert scores == {"exact_match": 0.0, "f1": pytest.approx(100 * (2 / 3) / 2)}
-
-
-def test_scores_with_unanswerable_questions():
-    """SQuAD 2.0 scores equal hand-computed ones, with and without null scores."""
     answers = {"1": ["black cat"], "2": [], "3": ["the"], "4": [], "5": ["dog"]}  # "the" is empty after normalization
     predictions = {"1": "cat", "2": "", "3": "", "4": "dog"}  # no prediction for question 5
     scores = squad_v2_scores(predictions, answers)
@@ -133,32 +127,21 @@ def test_best_threshold_by_brute_force():
         assert best == pytest.approx(max(score_at(candidate) for candidate in [*nulls, nulls.min() - 1]))
 
 
-@pytest.mark.parametrize(
-    "system, version, expected",
-    [
-        ("v1.1-bert-ensemble", "v1.1", (86.206, 92.196)),
-        ("v1.1-r-net-plus", "v1.1", (82.469, 88.478)),
-        ("v1.1-logistic-regression", "v1.1", (40.142, 50.982)),  # has no prediction for 13 questions
-        ("v2.0-bert-single", "v2.0", (78.742, 81.775)),
-    ],
-)
-def test_published_squad_scores(real_data, system, version, expected):
-    """Predictions of published systems on SQuAD get their published scores to the last digit."""
-    predictions = json.loads(next((real_data / "squad/predictions").glob(f"{system}*")).read_text())
-    articles = json.loads((real_data / f"squad/dev-{version}.json").read_text())["data"]
-    answers = {
-        question["id"]: [answer["text"] for answer in question["answers"]]
-        for article in articles
-        for paragraph in article["paragraphs"]
-        for question in paragraph["qas"]
-    }
-    if version == "v1.1":
-        scores = squad_scores(predictions, answers)
-        assert (round(scores["exact_match"], 3), round(scores["f1"], 3)) == expected
-    else:
-        scores = squad_v2_scores(predictions, answers)
-        assert (round(scores["exact"], 3), round(scores["f1"], 3)) == expected
-        assert (scores["HasAns_total"], scores["NoAns_total"]) == (5928, 5945)
+def test_published_squad_scores(real_data):
+    """Published predictions get their published scores to the last digit. All questions in the files are loaded."""
+
+    def read(system, version):
+        predictions = json.loads(next((real_data / "squad/predictions").glob(f"{version}-{system}*")).read_text())
+        file = str(real_data / f"squad/dev-{version}.json")
+        rows = load_squad(file, version_2_with_negative=version == "v2.0")
+        return predictions, {row["id"]: row["answers"]["text"] for row in rows}
+
+    predictions, answers = read("logistic-regression", "v1.1")  # has no prediction for 13 questions
+    scores = squad_scores(predictions, answers)
+    assert (round(scores["exact_match"], 3), round(scores["f1"], 3), len(answers)) == (40.142, 50.982, 10570)
+    scores = squad_v2_scores(*read("bert-single", "v2.0"))
+    assert (round(scores["exact"], 3), round(scores["f1"], 3)) == (78.742, 81.775)
+    assert (scores["HasAns_total"], scores["NoAns_total"]) == (5928, 5945)
 
 
 @pytest.mark.parametrize("task", METRICS)

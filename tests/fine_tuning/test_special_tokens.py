@@ -3,7 +3,6 @@
 import datasets
 import numpy as np
 import pytest
-import transformers
 from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
 from transformers import BertTokenizer, PreTrainedTokenizerFast
 
@@ -32,23 +31,12 @@ def byte_level_tokenizer():
 MARKERS = ["[E1]", "[/E1]"]
 
 
-def with_markers(family, vocabulary):
-    """Returns a tokenizer with two additional special tokens and an added token."""
-    if family == "roberta":
-        tokenizer = byte_level_tokenizer()
-        tokenizer.add_special_tokens({"additional_special_tokens": MARKERS})
-    else:
-        name = {"bert": "BertTokenizer", "distilbert": "DistilBertTokenizer", "electra": "ElectraTokenizer"}[family]
-        tokenizer = getattr(transformers, name)(vocab=vocabulary, additional_special_tokens=MARKERS)
-    tokenizer.add_tokens(["<num>"])
-    return tokenizer
-
-
-@pytest.mark.parametrize("family", ["bert", "roberta", "distilbert", "electra"])
+@pytest.mark.parametrize("family", ["bert", "roberta"])
 def test_additional_special_tokens_stay_intact(vocabulary, tmp_path, family):
     """Additional special tokens and added tokens stay intact in all data. Other special tokens in texts are text."""
-    tokenizer = with_markers(family, vocabulary)
-    own = set(tokenizer.convert_tokens_to_ids([*MARKERS, "<num>"]))
+    tokenizer = byte_level_tokenizer() if family == "roberta" else BertTokenizer(vocab=vocabulary)
+    tokenizer.add_special_tokens({"additional_special_tokens": MARKERS})
+    tokenizer.add_tokens(["<num>"])
     plain = {tokenizer.convert_ids_to_tokens(index) for index in tokenizer.all_special_ids} - {*MARKERS}
 
     def counts(tokens):
@@ -86,7 +74,6 @@ def test_additional_special_tokens_stay_intact(vocabulary, tmp_path, family):
     tokenizer.add_special_tokens({"additional_special_tokens": ["[E2]"]}, replace_extra_special_tokens=False)
     assert tokenizer_state(tokenizer) != state
     assert tokenizer.convert_tokens_to_ids("[E2]") in encode(tokenizer, "one [E2]")["input_ids"]
-    assert own <= set(encode(tokenizer, text)["input_ids"])
 
 
 def test_fill_mask_keeps_its_mask(vocabulary):

@@ -18,33 +18,26 @@ from fixedbert.support.errors import InputError
 CONTEXT = "The function read takes a string . The function write returns two six lists . One two three four five ."
 
 
-def squad_file(path, context=CONTEXT, text="two six lists", start=None, question="what returns the list ?"):
-    answer = {"text": text, "answer_start": context.index(text) if start is None else start}
-    paragraph = {"context": context, "qas": [{"id": "q1", "question": question, "answers": [answer]}]}
-    path.write_text(json.dumps({"version": "1.1", "data": [{"title": "t", "paragraphs": [paragraph]}]}))
-    return str(path)
+def row_of(context, *texts, **changes):
+    """Returns a question whose answers are `texts`."""
+    answers = {"text": texts, "answer_start": [context.index(text) for text in texts]}
+    return {"id": "1", "context": context, "question": "what returns the list ?", "answers": answers, **changes}
 
 
-@pytest.fixture
-def windows_of(tmp_path, tokenizer):
-    def make(max_seq_length=19, doc_stride=4, for_training=False, **answer):
-        rows = load_squad(squad_file(tmp_path / "squad.json", **answer))
-        return rows, squad_windows(rows, tokenizer, max_seq_length, doc_stride, for_training)
-
-    return make
+def loaded(tmp_path, *rows, **options):
+    """Writes questions to a.jsonl and loads them."""
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    return load_squad(str(tmp_path / "a.jsonl"), **options)
 
 
-def test_windows_against_hand_computed_values(windows_of, tokenizer):
+def test_windows_against_hand_computed_values(tmp_path, tokenizer):
     """The tokens, overlap and labels of windows equal hand-computed values."""
     # The question and special tokens leave room for 11 of 19 tokens. Windows overlap by 4 tokens, so that the next
     # window begins 7 tokens later. The answer "two six lists" is tokens 11 to 14 of the context: two six list ##s.
-    _, windows = windows_of(for_training=True)
+    windows = squad_windows(loaded(tmp_path, row_of(CONTEXT, "two six lists")), tokenizer, 19, 4)
     tokens = [tokenizer.convert_ids_to_tokens(ids) for ids in windows["input_ids"]]
     question = ["[CLS]", "what", "returns", "the", "list", "?", "[SEP]"]
-    words = (
-        "the function read takes a string . the function write returns two six list ##s . one two three four five ."
-    )
-    context = words.split()
+    context = CONTEXT.lower().replace("lists", "list ##s").split()
     assert tokens == [[*question, *context[begin : begin + 11], "[SEP]"] for begin in (0, 7, 14)]
     assert windows["start_positions"][:] == [0, 7 + 11 - 7, 0]
     assert windows["end_positions"][:] == [0, 7 + 14 - 7, 0]
@@ -65,7 +58,7 @@ def positions_of_run_qa(offsets, parts, answer, cls):
     return first, last
 
 
-@pytest.mark.parametrize("length, stride", [(19, 4), (64, 16), (384, 128)])
+@pytest.mark.parametrize("length, stride", [(19, 4), (384, 128)])
 def test_windows_equal_those_of_transformers(real_data, tokenizer, length, stride):
     """Windows for real questions have the same tokens, order and labels as in transformers' run_qa.py."""
     vocabulary = str(real_data / "vocab/bert-base-uncased-vocab.txt")
@@ -106,12 +99,9 @@ def questions_for_post_processing(tmp_path, version_2_with_negative):
     """Returns three questions with several windows. In the format of SQuAD 2.0, the second has no answer."""
     rows = []
     for number, context in enumerate([CONTEXT, "One two three four .", f"{CONTEXT} {CONTEXT}"]):
-        answers = {"text": ["two"], "answer_start": [context.index("two")]}
-        if number == 1 and version_2_with_negative:
-            answers = {"text": [], "answer_start": []}
-        rows.append({"id": f"q{number}", "context": context, "question": "what returns ?", "answers": answers})
-    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    return load_squad(str(tmp_path / "rows.jsonl"), version_2_with_negative=version_2_with_negative)
+        texts = [] if number == 1 and version_2_with_negative else ["two"]
+        rows.append(row_of(context, *texts, id=f"q{number}", question="what returns ?"))
+    return loaded(tmp_path, *rows, version_2_with_negative=version_2_with_negative)
 
 
 def answers_by_loops(rows, windows, start, end, n_best_size, max_answer_length, with_null):
@@ -198,39 +188,23 @@ def test_best_null_threshold(tmp_path, tokenizer):
     assert (fixed["exact"], fixed["HasAns_exact"], fixed["NoAns_exact"]) == (pytest.approx(100 / 3), 0.0, 100.0)
 
 
-def test_question_without_any_valid_span(tmp_path, tokenizer):
-    """The answer is empty if no start and end form a valid span."""
-    rows = questions_for_post_processing(tmp_path, False)
-    windows = squad_windows(rows, tokenizer, 19, 4, for_training=False)
-    start, end = np.zeros((2, len(windows), 19))
-    start[:, 0] = end[:, 0] = 9.0
-    evaluation = SquadEvaluation(rows, windows, AnswerArguments(n_best_size=1))
-    assert evaluation(EvalPrediction((start, end), None)) == {"exact_match": 0.0, "f1": 0.0}
-    assert set(evaluation.predictions.values()) == {""}
-
-
-@pytest.mark.parametrize("name", ["a.json", "a.jsonl", "a.parquet", "official.json"])
-def test_formats_give_the_same_rows(tmp_path, name):
+def test_formats_give_the_same_rows(tmp_path):
     """SQuAD's format, JSON rows, JSON lines and Parquet give the same questions."""
     texts = {"context": "a b", "question": "x ?"}
     rows = [
         {"id": "1", **texts, "answers": {"text": ["b"], "answer_start": [2]}},
         {"id": "2", **texts, "answers": {"text": [], "answer_start": []}},
     ]
-    path = tmp_path / name
-    if name == "a.json":
-        path.write_text(json.dumps({"data": rows}))
-    elif name == "a.jsonl":
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    elif name == "a.parquet":
-        parquet.write_table(pyarrow.Table.from_pylist(rows), path)
-    else:
-        answer = {"text": "b", "answer_start": 2}
-        possible = {"id": 1, "question": "x ?", "answers": [answer], "is_impossible": False}
-        impossible = {"id": 2, "question": "x ?", "answers": [answer], "is_impossible": True}
-        paragraph = {"context": "a b", "qas": [possible, impossible]}
-        path.write_text(json.dumps({"version": "v2.0", "data": [{"title": "t", "paragraphs": [paragraph]}]}))
-    assert load_squad(str(path), version_2_with_negative=True).to_list() == rows
+    answer = {"text": "b", "answer_start": 2}
+    possible = {"id": 1, "question": "x ?", "answers": [answer], "is_impossible": False}
+    impossible = {"id": 2, "question": "x ?", "answers": [answer], "is_impossible": True}
+    official = {"title": "t", "paragraphs": [{"context": "a b", "qas": [possible, impossible]}]}
+    (tmp_path / "official.json").write_text(json.dumps({"version": "v2.0", "data": [official]}))
+    (tmp_path / "a.json").write_text(json.dumps({"data": rows}))
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "a.parquet")
+    for file in tmp_path.iterdir():
+        assert load_squad(str(file), version_2_with_negative=True).to_list() == rows, file
 
 
 @pytest.mark.parametrize(
@@ -247,21 +221,17 @@ def test_formats_give_the_same_rows(tmp_path, name):
 )
 def test_invalid_questions(tmp_path, change, sentence):
     """The message for an invalid question contains the file and the id of the question."""
-    row = {"id": 7, "context": "no two", "question": "x ?", "answers": {"text": ["two"], "answer_start": [3]}}
-    changed = {name: value for name, value in (row | change).items() if value is not ...}
-    (tmp_path / "a.jsonl").write_text(json.dumps(changed))
+    row = row_of("no two", "two", id=7) | change
     with pytest.raises(InputError, match=rf"a\.jsonl, question 7: .*{sentence}"):
-        load_squad(str(tmp_path / "a.jsonl"))
+        loaded(tmp_path, {name: value for name, value in row.items() if value is not ...})
 
 
 def test_invalid_questions_can_be_skipped(tmp_path, capsys):
     """Duplicate ids are refused. --skip_bad_rows skips and prints invalid questions."""
-    row = {"id": "1", "context": "a b", "question": "x ?", "answers": {"text": ["b"], "answer_start": [2]}}
-    other = {**row, "id": "2", "answers": {"text": ["b"], "answer_start": [0]}}
-    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, [row, row, other])))
+    row, other = row_of("a b", "b"), row_of("a b", id="2", answers={"text": ["b"], "answer_start": [0]})
     with pytest.raises(InputError, match=r"a\.jsonl, question 1: its id occurs more than once"):
-        load_squad(str(tmp_path / "a.jsonl"))
-    assert load_squad(str(tmp_path / "a.jsonl"), skip_bad_rows=True)["id"][:] == ["1"]
+        loaded(tmp_path, row, row, other)
+    assert loaded(tmp_path, row, row, other, skip_bad_rows=True)["id"][:] == ["1"]
     assert "skipped 2 rows (question 1: its id occurs more than once; question 2: " in capsys.readouterr().out
 
 
@@ -277,13 +247,9 @@ def test_corrupted_files(tmp_path, content):
 
 def test_long_questions(tmp_path, tokenizer, capsys):
     """Questions that are too long to leave room for the context are refused or skipped."""
-    rows = []
-    for number in range(2):
-        question = "what " * (11 + number)  # 19 - 3 special tokens - 4 for the stride = 12
-        row = {"id": f"q{number}", "context": CONTEXT, "question": question}
-        rows.append(row | {"answers": {"text": ["two"], "answer_start": [CONTEXT.index("two")]}})
-    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    rows = load_squad(str(tmp_path / "a.jsonl"))
+    lengths = {"q0": 11, "q1": 12}  # 19 - 3 special tokens - 4 for the stride = 12
+    rows = [row_of(CONTEXT, "two", id=name, question="what " * length) for name, length in lengths.items()]
+    rows = loaded(tmp_path, *rows)
     size = ("a.jsonl", tokenizer, 19, 4)
     with pytest.raises(InputError, match="a.jsonl, question q1: it has 12 tokens, but .* room for at most 11"):
         questions_that_fit(rows, *size)
@@ -296,9 +262,7 @@ def test_long_questions(tmp_path, tokenizer, capsys):
 
 def test_context_without_a_token(tmp_path, tokenizer):
     """A context without tokens is valid, and has no answer."""
-    row = {"id": "1", "context": "\u200b", "question": "x ?", "answers": {"text": ["\u200b"], "answer_start": [0]}}
-    (tmp_path / "a.jsonl").write_text(json.dumps(row))
-    rows = load_squad(str(tmp_path / "a.jsonl"))
+    rows = loaded(tmp_path, row_of("\u200b", "\u200b"))
     windows = squad_windows(rows, tokenizer, 19, 4, for_training=False)
     assert windows["start_positions"][:] == [0] and set(windows["offsets"][0]) == {-1}
     evaluation = SquadEvaluation(rows, windows, AnswerArguments())
@@ -319,10 +283,7 @@ def test_context_without_a_token(tmp_path, tokenizer):
 )
 def test_labels_are_the_tokens_of_the_answer(tmp_path, tokenizer, capsys, context, answer, label):
     """Characters that the tokenizer drops do not shift the labels. A warning counts questions without a label."""
-    row = {"id": 7, "context": context, "question": "what ?", "answers": {"text": [answer]}}
-    row["answers"]["answer_start"] = [context.index(answer)]
-    (tmp_path / "a.jsonl").write_text(json.dumps(row))
-    (window,) = squad_windows(load_squad(str(tmp_path / "a.jsonl")), tokenizer, 19, 4)
+    (window,) = squad_windows(loaded(tmp_path, row_of(context, answer)), tokenizer, 19, 4)
     start, end = window["start_positions"], window["end_positions"]
     tokens = tokenizer.decode(window["input_ids"][start : end + 1]).replace(" ", "") if start else None
     assert tokens == label
@@ -332,11 +293,7 @@ def test_labels_are_the_tokens_of_the_answer(tmp_path, tokenizer, capsys, contex
 def test_first_answer_in_the_window_is_the_label(tmp_path, tokenizer):
     """The label is the first answer that has tokens and lies entirely in the window."""
     texts = ["\u200b", "five", "two six lists", "two six"]
-    context = f"\u200b{CONTEXT}"
-    answers = {"text": texts, "answer_start": [context.index(text) for text in texts]}
-    row = {"id": 7, "context": context, "question": "what returns the list ?", "answers": answers}
-    (tmp_path / "a.jsonl").write_text(json.dumps(row))
-    windows = squad_windows(load_squad(str(tmp_path / "a.jsonl")), tokenizer, 19, 4)
+    windows = squad_windows(loaded(tmp_path, row_of(f"\u200b{CONTEXT}", *texts)), tokenizer, 19, 4)
     spans = zip(windows["input_ids"], windows["start_positions"], windows["end_positions"], strict=True)
     assert [tokenizer.decode(ids[start : end + 1]) for ids, start, end in spans] == ["[CLS]", "two six lists", "five"]
 
@@ -365,10 +322,3 @@ def test_tokenizers_that_pad_on_the_left_are_refused(tokenizer):
     rows = datasets.Dataset.from_list([{"id": "1"}])
     with pytest.raises(InputError, match="pads on the left"):
         squad_windows(rows, tokenizer, 19, 4)
-
-
-def test_real_squad(real_data):
-    """All questions in the official files are loaded and valid."""
-    assert len(load_squad(str(real_data / "squad/dev-v1.1.json"))) == 10570
-    two = load_squad(str(real_data / "squad/dev-v2.0.json"), version_2_with_negative=True)
-    assert (len(two), sum(not answers["text"] for answers in two["answers"])) == (11873, 5945)

@@ -8,7 +8,7 @@ import re
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -74,13 +74,11 @@ class FakeHub:
         """Answers the next `times` matching requests with an error."""
         self.faults += [(method, path_regex, status)] * times
 
-    def run(
-        self, program: str | Sequence[str], home: Path, token: str = "", **variables: str
-    ) -> subprocess.CompletedProcess:
-        """Runs `program`, which is Python code or the words of a command, in a process that uses only this Hub."""
-        command = [sys.executable, "-c", program] if isinstance(program, str) else program
+    def run(self, program: str, home: Path, **variables: str) -> subprocess.CompletedProcess:
+        """Runs Python code in a process that uses only this Hub."""
+        command = [sys.executable, "-c", program]
         settings = {"HF_ENDPOINT": self.url, "HF_HOME": str(home), "HF_HUB_OFFLINE": "0", "HF_HUB_DISABLE_XET": "1"}
-        settings |= {"HF_TOKEN": token, "NO_PROXY": "127.0.0.1", "OMP_NUM_THREADS": "1"}
+        settings |= {"HF_TOKEN": "", "NO_PROXY": "127.0.0.1", "OMP_NUM_THREADS": "1"}
         environment = os.environ | settings | variables
         return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
 

@@ -13,7 +13,7 @@ from helpers.tiny_checkpoints import SHAPE, save
 from helpers.tiny_models import UNEQUAL, H, P, bert_of, model_of
 from PIL import Image
 from safetensors.torch import load_file, save_file
-from transformers import AutoModel, BertTokenizer, MPNetConfig, MPNetModel
+from transformers import AutoModel, BertTokenizer
 
 from fixedbert import convert, to_bert
 from fixedbert.inspection.inspect import inspect
@@ -56,9 +56,15 @@ def test_measures_equal_plain_loops(size):
     model.set_attn_implementation("eager")
     outputs = model(ids(), output_attentions=True, output_hidden_states=True)
     singular_values, similarities = torch.zeros(3, H, min(size, N)), torch.zeros(3, H, H)
-    sums = {name: torch.zeros(3, H) for name in found if name != "condition_number"}
+    condition_numbers = found.pop("condition_number")
+    sums = {name: torch.zeros(3, H) for name in found}
     for number, (layer, patterns) in enumerate(zip(model.encoder.layer, outputs.attentions, strict=True)):
         attention, states = layer.attention.self, outputs.hidden_states[number]
+        extremes = torch.linalg.svdvals(attention(states)[0])[:, [0, -1]]  # of the concatenated heads
+        largest, smallest = extremes.T
+        floored = smallest.maximum(largest * torch.finfo(torch.float32).eps)
+        expected = (largest / floored).log().mean().exp().item()  # the geometric mean over sequences
+        assert condition_numbers[number] == pytest.approx(expected, rel=1e-3)
         for row in range(13):
             for head in range(H):
                 part = slice(head * size, (head + 1) * size)
@@ -150,21 +156,12 @@ def test_rank_of_constructed_heads():
     assert found["effective_rank"][1, 0] == 1
 
 
-def test_identical_and_ignored_heads():
-    """Heads with equal weights have similarity 1. A head that the output projection ignores has importance 0."""
+def test_importance():
+    """Importance is the effect of ablating a head. A head that the output projection ignores has importance 0."""
     model = model_of("Model").double().eval()
     with torch.no_grad():
-        layer = model.encoder.layer[2].attention
-        for linear in (layer.self.query, layer.self.key):
-            linear.weight[P : 2 * P], linear.bias[P : 2 * P] = linear.weight[:P], linear.bias[:P]
-        layer.output.dense.weight[:, 3 * P : 4 * P] = 0
-    recorder = Recorder(model)
-    recorder.add_sequences(ids())
-    similarity = recorder.means(N)["max_similarity"][2]
-    assert similarity[0] == pytest.approx(1, abs=1e-6) and similarity[1] == pytest.approx(1, abs=1e-6)
-    assert similarity[2:].max() < 0.999
-
-    importance = recorder.importance(ids(), Progress())
+        model.encoder.layer[2].attention.output.dense.weight[:, 3 * P : 4 * P] = 0
+    importance = Recorder(model).importance(ids(), Progress())
     assert importance[2, 3] == 0 and (importance > 0).sum() == 3 * H - 1
     whole = model(ids()).last_hidden_state
     with torch.no_grad():
@@ -184,20 +181,6 @@ def test_two_models_at_once():
     del one
     gc.collect()
     assert gone() is None
-
-
-def test_condition_number_of_the_heads_output():
-    """The condition number is the ratio of the extreme singular values, averaged geometrically over sequences."""
-    model = model_of("Model").double().eval()
-    found = measure(model)["condition_number"]
-    outputs = []
-    hook = model.encoder.layer[0].attention.self.register_forward_hook(lambda *x: outputs.append(x[2][0]))
-    model.set_attn_implementation("eager")
-    model(ids())
-    hook.remove()
-    singular = torch.linalg.svdvals(outputs[0])
-    floored = singular[:, -1].maximum(singular[:, 0] * torch.finfo(torch.float32).eps)
-    assert found[0] == pytest.approx(float((singular[:, 0] / floored).log().mean().exp()), rel=1e-3)
 
 
 def inspection_of(utilization, sizes: list[int]) -> Inspection:
@@ -275,22 +258,15 @@ def test_non_finite_outputs_are_rejected(model, text, tmp_path, name):
     assert not (tmp_path / "out").exists()
 
 
-def test_encoder_with_different_modules_is_rejected(text, tmp_path, vocabulary):
-    """An encoder whose modules have other names is rejected."""
-    tokenizer = BertTokenizer(vocab=vocabulary)
-    shape = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 37}
-    MPNetModel(MPNetConfig(vocab_size=len(tokenizer), **shape)).save_pretrained(tmp_path / "mpnet")
-    tokenizer.save_pretrained(tmp_path / "mpnet")
-    with pytest.raises(InputError, match="mpnet: its attention cannot be recorded"):
-        inspect(str(tmp_path / "mpnet"), tmp_path / "out", text, max_seq_length=8)
-
-
-def test_decoder_is_rejected(text, tmp_path, vocabulary):
-    """A decoder is rejected, and so is a DistilBERT that has not been converted."""
-    model_of("LMHeadModel").save_pretrained(tmp_path / "decoder")
-    BertTokenizer(vocab=vocabulary).save_pretrained(tmp_path / "decoder")
-    bert_of("Model", "DistilBert", hidden_dim=37).save_pretrained(tmp_path / "distilbert")
-    BertTokenizer(vocab=vocabulary).save_pretrained(tmp_path / "distilbert")
-    for name in ("decoder", "distilbert"):
-        with pytest.raises(InputError, match=f"{name}: only encoders like BERT can be inspected"):
+def test_unsuitable_models_are_rejected(text, tmp_path, vocabulary):
+    """A decoder, a DistilBERT that has not been converted, and an encoder with different modules are rejected."""
+    for model, message in (
+        (model_of("LMHeadModel"), "only encoders like BERT can be inspected"),
+        (bert_of("Model", "DistilBert", hidden_dim=37), "only encoders like BERT can be inspected"),
+        (bert_of("Model", "MPNet"), "its attention cannot be recorded"),
+    ):
+        name = model.config.model_type
+        model.save_pretrained(tmp_path / name)
+        BertTokenizer(vocab=vocabulary).save_pretrained(tmp_path / name)
+        with pytest.raises(InputError, match=f"{name}: {message}"):
             inspect(str(tmp_path / name), tmp_path / "out", text, max_seq_length=8)

@@ -9,8 +9,7 @@ from configparser import ConfigParser
 from pathlib import Path
 
 import pytest
-import torch
-from helpers.tiny_models import UNEQUAL, config_of
+from helpers.tiny_models import config_of
 from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoConfig, AutoModel, BertConfig, BertModel
 
@@ -70,20 +69,6 @@ def test_invalid_values(changes, message):
         FixedHeadBertConfig(**shape | changes)
 
 
-def test_configuration_of_each_layer():
-    """`per_layer_config`, which transformers uses to allocate caches, contains the sizes of each layer."""
-    config = config_of("Model", **UNEQUAL)
-    layers = config.per_layer_config
-    assert [layer.num_key_value_heads for layer in layers] == [2, 5, 3]
-    assert [layer.head_dim for layer in layers] == [3, 13, 6]
-    assert [layer.value_head_size for layer in layers] == [9, 4, 6]
-    assert [layer.qk_head_dim for layer in layers] == [3, 13, None]
-    assert [layer.head_counts for layer in layers] == [[2] * 3, [5] * 3, [3] * 3]
-    assert "qk_head_dim" not in config.to_dict() and config.num_attention_heads == 5
-    (layer,) = {layer.num_key_value_heads for layer in config_of("Model", head_embedding="add").per_layer_config}
-    assert layer == 1
-
-
 @pytest.mark.parametrize("alias", ["head_size", "head_dim"])
 def test_aliases_of_the_head_size(alias):
     """Aliases set and return the head size. An alias that contradicts it raises an error."""
@@ -94,15 +79,6 @@ def test_aliases_of_the_head_size(alias):
     assert alias not in config.to_dict()
     with pytest.raises(ValueError, match=f"{alias}=3 contradicts attention_head_size=4"):
         FixedHeadBertConfig(attention_head_size=4, **{alias: 3})
-
-
-def test_activation_of_the_pooler():
-    """The pooler uses the configured activation function, and BERT's by default."""
-    states = torch.linspace(-3, 3, 2 * 3 * 32).view(2, 3, 32)
-    for name, function in (("tanh", torch.tanh), ("relu", torch.relu), ("gelu", torch.nn.functional.gelu)):
-        pooler = FixedHeadBertModel(config_of("Model", pooler_hidden_act=name)).pooler
-        assert torch.equal(pooler(states), function(pooler.dense(states[:, 0])))
-    assert FixedHeadBertConfig().pooler_hidden_act == "tanh"
 
 
 def test_unknown_keys_warn_and_suggest(caplog, tmp_path):

@@ -63,22 +63,6 @@ def test_training_is_identical_to_bert(padded):
         assert torch.equal(theirs.grad, ours.grad), name
 
 
-@pytest.mark.parametrize("head", ["ForPreTraining", "ForMaskedLM"])
-def test_sparse_prediction_changes_neither_loss_nor_gradients(head):
-    """Applying the masked-LM head only to labeled tokens changes neither loss nor gradients."""
-    dense, sparse = (model_of(head, sparse_prediction=value).double().eval() for value in (False, True))
-    inputs = inputs_of(head, labels=True)
-    for model in (dense, sparse):
-        model(**inputs).loss.backward()
-    outputs = sparse(**inputs)
-    assert torch.allclose(dense(**inputs).loss, outputs.loss, rtol=0, atol=1e-12)
-    logits = outputs.logits if head == "ForMaskedLM" else outputs.prediction_logits
-    assert logits.shape == (int((inputs["labels"].ne(-100) & inputs["attention_mask"].bool()).sum()), V)
-    for (name, one), (_, other) in zip(dense.named_parameters(), sparse.named_parameters(), strict=True):
-        if one.grad is not None or other.grad is not None:
-            assert torch.allclose(one.grad, other.grad, rtol=0, atol=1e-12), name
-
-
 def test_both_losses_of_pretraining():
     """The two losses are returned in addition to their sum, and Trainer does not treat them as logits."""
     model = model_of("ForPreTraining").eval()
@@ -116,11 +100,13 @@ def test_gradient_accumulation_equals_one_large_batch(head, tmp_path):
 
 
 def test_saved_directory_loads_in_a_new_process(tmp_path, vocabulary):
-    """After `import fixedbert`, every Auto class loads a saved directory."""
+    """After `import fixedbert`, every Auto class loads a saved directory. The import omits slow packages."""
     model_of("ForPreTraining").save_pretrained(tmp_path)
     BertTokenizer(vocab=vocabulary).save_pretrained(tmp_path)
     script = f"""
+import sys
 import fixedbert, transformers
+print({{"datasets", "matplotlib", "transformers.trainer", "fixedbert.shrinking"}} & {{*sys.modules}})
 for name in {[name for name in AUTO_MAP if name != "AutoConfig"]}:
     model = getattr(transformers, name).from_pretrained({str(tmp_path)!r})
     assert model.config.attention_head_size == {P}
@@ -130,6 +116,7 @@ print(type(transformers.AutoTokenizer.from_pretrained({str(tmp_path)!r})).__name
     root = Path(fixedbert.__file__).parents[1]
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=root)
     assert run.stdout.split() == [
+        "set()",
         *(reference.split(".")[1] for name, reference in AUTO_MAP.items() if name != "AutoConfig"),
         "BertTokenizer",
     ]
@@ -137,7 +124,7 @@ print(type(transformers.AutoTokenizer.from_pretrained({str(tmp_path)!r})).__name
 
 @pytest.mark.parametrize("head", HEADS)
 def test_loading_changes_no_field(head, tmp_path):
-    """Loading changes no saved configuration field of the model and its base model."""
+    """Loading changes no saved configuration field. transformers sees that the attention can be changed."""
     changes = {
         "is_decoder": True,
         "tie_word_embeddings": False,
@@ -161,6 +148,9 @@ def test_loading_changes_no_field(head, tmp_path):
     assert model.config.to_diff_dict() == saved.to_diff_dict()
     assert model.config is model.base_model.config and model.config._attn_implementation == "eager"
     assert model.base_model.unpad_inputs and getattr(model, "sparse_prediction", True)
+    assert model._can_set_attn_implementation() and model.base_model._can_set_attn_implementation()
+    model.set_attn_implementation("sdpa")
+    assert model.config._attn_implementation == "sdpa"
 
 
 @pytest.mark.parametrize("head", BERT_HEADS[1:])
@@ -178,28 +168,11 @@ def test_arguments_by_position(head):
         model(*[None] * 30)
 
 
-@pytest.mark.parametrize("head", HEADS)
-def test_transformers_sees_that_attention_can_be_set(head):
-    """transformers recognizes from the source code that the attention implementation can be set."""
-    model = model_of(head, attn_implementation="sdpa")
-    assert model._can_set_attn_implementation() and model.base_model._can_set_attn_implementation()
-    model.set_attn_implementation("eager")
-    assert model.config._attn_implementation == model.base_model.config._attn_implementation == "eager"
-
-
-def test_tied_weights_survive_saving_and_resizing(tmp_path):
-    """Output embeddings stay tied to input embeddings after saving, loading and resizing."""
-    model_of("ForMaskedLM").save_pretrained(tmp_path)
-    model = AutoModelForMaskedLM.from_pretrained(tmp_path)
-    model.resize_token_embeddings(V + 5)
-    assert model.cls.predictions.decoder.weight is model.bert.embeddings.word_embeddings.weight
-    assert model.cls.predictions.decoder.bias.shape == (V + 5,)
-
-
+@pytest.mark.parametrize("tied", [False, True])
 @pytest.mark.parametrize("head", ["ForPreTraining", "ForMaskedLM", "LMHeadModel"])
-def test_untied_embeddings_leave_no_parameter_without_gradient(head, tmp_path):
-    """Without tied embeddings, BERT's two output biases are trained, saved and resized as one parameter."""
-    model = model_of(head, tie_word_embeddings=False)
+def test_output_embeddings(head, tied, tmp_path):
+    """Output embeddings stay tied or untied if saved and resized. BERT's two output biases are one parameter."""
+    model = model_of(head, tie_word_embeddings=tied)
     model(**inputs_of(head, labels=True)).loss.backward()
     assert [name for name, parameter in model.named_parameters() if parameter.grad is None] == []
     torch.nn.init.normal_(model.cls.predictions.bias)
@@ -207,8 +180,8 @@ def test_untied_embeddings_leave_no_parameter_without_gradient(head, tmp_path):
     again, info = type(model).from_pretrained(tmp_path, output_loading_info=True)
     assert not any(info.values())
     assert torch.equal(again.cls.predictions.decoder.bias, model.cls.predictions.bias)
-    assert again.cls.predictions.decoder.weight is not again.bert.embeddings.word_embeddings.weight
     again.resize_token_embeddings(V + 5)
+    assert (again.cls.predictions.decoder.weight is again.bert.embeddings.word_embeddings.weight) == tied
     assert again.cls.predictions.bias is again.cls.predictions.decoder.bias
     assert again.cls.predictions.bias.shape == (V + 5,)
 
@@ -292,10 +265,10 @@ def test_tuples_equal_dictionaries(head):
 @pytest.mark.parametrize("asked", [{"hidden_states"}, {"attentions"}, {"hidden_states", "attentions"}], ids=sorted)
 @pytest.mark.parametrize("head", ["ForSequenceClassification", "ForTokenClassification", "ForPreTraining"])
 def test_gradients_of_hidden_states_and_attentions_are_kept(head, asked):
-    """Returned hidden states and attentions have gradients, which are the same with and without unpadding."""
+    """Unpadding changes neither hidden states and attentions nor their gradients, except at padding."""
     inputs = inputs_of(head, labels=True)
     real = inputs["attention_mask"].bool()
-    gradients = []
+    results = []
     for unpad_inputs in (False, True):
         model = model_of(head, unpad_inputs=unpad_inputs, attn_implementation="eager").double().eval()
         outputs = model(**inputs, **{f"output_{name}": True for name in asked})
@@ -303,9 +276,11 @@ def test_gradients_of_hidden_states_and_attentions_are_kept(head, asked):
         for tensor in kept:
             tensor.retain_grad()
         outputs.loss.backward()
-        gradients.append([tensor.grad for tensor in kept])
-    assert len(gradients[0]) == 3 * ("attentions" in asked) + 4 * ("hidden_states" in asked)
-    for plain, unpadded in zip(*gradients, strict=True):
+        results.append([*kept, *(tensor.grad for tensor in kept)])
+    if "hidden_states" in asked:
+        assert outputs.hidden_states[-1][~real].abs().max() == 0
+    assert len(results[0]) == 2 * (3 * ("attentions" in asked) + 4 * ("hidden_states" in asked))
+    for plain, unpadded in zip(*results, strict=True):
         if plain.ndim == 4:  # attention probabilities (B, H, L, L): compares those of non-padding tokens
             plain, unpadded = ((x * real[:, None, None]).transpose(1, 2) for x in (plain, unpadded))
         assert unpadded[real].abs().max() > 0
@@ -338,6 +313,8 @@ def test_subclasses_are_saved_with_the_model_code(module, tmp_path, monkeypatch)
     model.save_pretrained(tmp_path)
     named = json.loads((tmp_path / "config.json").read_text())["auto_map"]
     assert named == AUTO_MAP
+    heads = {reference.split(".FixedHeadBert")[1] for reference in named.values()}
+    assert heads == {"Config", *HEADS}
     assert {f"{reference.split('.')[0]}.py" for reference in named.values()} <= {
         file.name for file in tmp_path.glob("*.py")
     }
@@ -370,17 +347,11 @@ def test_layers_without_heads_or_neurons(head, layers):
     whole = fixedbert.to_bert(model)
     assert whole.config.intermediate_size == 37 and whole.config.num_attention_heads == 8
     inputs = inputs_of(head)
-    real = inputs["attention_mask"].bool()
-    expected = whole(**inputs)[0]
+    real = ... if head == "ForSequenceClassification" else inputs["attention_mask"].bool()
     for unpad_inputs in (False, True):
         model.base_model.unpad_inputs = unpad_inputs
-        actual = model(**inputs)[0]
-        if head in ("Model", "ForMaskedLM", "ForQuestionAnswering"):
-            actual, reference = actual[real], expected[real]
-        else:
-            reference = expected
-        assert torch.allclose(actual, reference, rtol=0, atol=1e-10)
-    model(**inputs)[0][real if head != "ForSequenceClassification" else ...].pow(2).sum().backward()
+        assert torch.allclose(model(**inputs)[0][real], whole(**inputs)[0][real], rtol=0, atol=1e-10)
+    model(**inputs)[0][real].pow(2).sum().backward()
     layer = model.base_model.encoder.layer
     assert layer[empty].attention.output.dense.bias.grad.abs().min() > 0
     assert layer[without].output.dense.bias.grad.abs().min() > 0

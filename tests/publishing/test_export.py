@@ -37,9 +37,9 @@ def tokens_of(folder, texts=TEXTS):
 @pytest.mark.parametrize("head", HEADS)
 def test_every_task_head(head, tmp_path, monkeypatch):
     """Each task head's graph has optimum's input and output names and the same outputs as the model on new batches."""
-    model = model_of(head, unpad_inputs=True, **SHAPE, **UNEQUAL).eval()
+    model = model_of(head, unpad_inputs=True, num_hidden_layers=1, **SHAPE).eval()
     save(model, tmp_path / "model")
-    export(tmp_path / "model", tmp_path / "graph", int8=True)
+    export(tmp_path / "model", tmp_path / "graph", int8=head == "ForPreTraining")
     inputs = tokens_of(tmp_path / "graph")
     axes = ["batch_size", "sequence_length"]
     if head == "ForMultipleChoice":
@@ -54,7 +54,8 @@ def test_every_task_head(head, tmp_path, monkeypatch):
         expected = model(**inputs)
     for name, output in outputs.items():
         assert torch.allclose(output, expected[name], rtol=1e-4, atol=1e-4), name
-    assert list(outputs_of(tmp_path / "graph", inputs, "onnx/model_quantized.onnx")) == list(outputs)
+    if head == "ForPreTraining":
+        assert list(outputs_of(tmp_path / "graph", inputs, "onnx/model_quantized.onnx")) == list(outputs)
     assert len(run_snippet(tmp_path / "graph/README.md", monkeypatch, tmp_path)["outputs"]) == len(outputs)
 
 
@@ -62,12 +63,11 @@ def test_every_task_head(head, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "shape",
     [
-        {"head_embedding": "mul", "value_head_size": 7},
-        {"qk_norm": True, "attn_implementation": "eager"},
+        {"num_hidden_layers": 1, "head_embedding": "mul", "value_head_size": 7},
+        {"num_hidden_layers": 1, "qk_norm": True, "attn_implementation": "eager"},
         {"is_decoder": True, **UNEQUAL},
-        {"num_hidden_layers": 3, "layer_attention_heads": [5, 0, 3], "intermediate_size": [0, 11, 37]},
     ],
-    ids=["head embeddings", "qk_norm", "decoder", "empty sublayers"],
+    ids=["head embeddings", "qk_norm", "decoder"],
 )
 def test_every_attention(shape, tmp_path):
     """All types of attention are exported correctly, for various batch sizes and lengths."""
@@ -87,8 +87,9 @@ def test_every_attention(shape, tmp_path):
 def sentences(tmp_path_factory):
     """Directory of a sentence-transformers model with unequal heads and empty sublayers, and its exported graphs."""
     folder = tmp_path_factory.mktemp("sentences")
-    empty = {"layer_attention_heads": [2, 0, 5], "intermediate_size": [37, 11, 0]}
-    save_sentence_model(model_of("Model", **SHAPE, **UNEQUAL | empty), folder / "model", "Pooling", "Normalize")
+    empty = {"num_hidden_layers": 2, "layer_attention_heads": [0, 5], "intermediate_size": [11, 0]}
+    model = model_of("Model", value_head_size=9, **SHAPE, **empty)
+    save_sentence_model(model, folder / "model", "Pooling", "Normalize")
     export(folder / "model", folder / "graph", int8=True)
     return folder
 
@@ -112,9 +113,7 @@ def test_int8(sentences):
     assert 0.98 < float(cosine) < 1
     onnx = pytest.importorskip("onnx")
     kinds = [node.op_type for node in onnx.load(files[1]).graph.node]
-    assert (
-        kinds.count("MatMulInteger") == 6 + 2 + 4
-    )  # in three layers; matrix products without weights are not quantized
+    assert kinds.count("MatMulInteger") == 2 + 4  # in two layers; matrix products without weights are not quantized
 
 
 def test_files_for_optimum_and_servers(sentences):
@@ -161,29 +160,17 @@ def test_unsupported_sentence_models(kinds, pooling, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 
-def test_snippet_of_a_roberta(tmp_path, monkeypatch):
-    """The card's code truncates to the usable positions of a RoBERTa, which begin after its padding id."""
-    model = bert_of("ForSequenceClassification", "Roberta", vocab_size=SHAPE["vocab_size"])
+@pytest.mark.parametrize("family, longest", [("Roberta", 13 - 2), ("DistilBert", 13)])
+def test_other_families(family, longest, tmp_path, monkeypatch):
+    """A DistilBERT, without token types, and a RoBERTa, whose positions begin after its padding id, are exported."""
+    shape = {"num_hidden_layers": 1, "vocab_size": SHAPE["vocab_size"]}
+    model = bert_of("ForSequenceClassification", family, **shape)
     save(model, tmp_path / "model", model_max_length=512)
     export(tmp_path / "model", tmp_path / "graph")
     variables = run_snippet(tmp_path / "graph/README.md", monkeypatch, tmp_path)
-    ids = torch.from_numpy(variables["batch"]["input_ids"])
-    assert ids.shape == (2, 13 - 2) and "max_length=11" in (tmp_path / "graph/README.md").read_text()
-    expected = model(ids, torch.from_numpy(variables["batch"]["attention_mask"])).logits
-    assert torch.allclose(torch.from_numpy(variables["outputs"][0]), expected, rtol=0, atol=1e-4)
-
-
-def test_distilbert(tmp_path):
-    """A DistilBERT, which has no token types, is exported with the same outputs."""
-    config = transformers.DistilBertConfig(
-        vocab_size=SHAPE["vocab_size"], dim=32, n_layers=2, n_heads=4, hidden_dim=37
-    )
-    model = transformers.DistilBertForSequenceClassification(config).eval()
-    save(model, tmp_path / "model")
-    export(tmp_path / "model", tmp_path / "graph")
-    inputs = tokens_of(tmp_path / "graph")
-    expected = model(inputs["input_ids"], inputs["attention_mask"]).logits
-    assert (outputs_of(tmp_path / "graph", inputs)["logits"] - expected).abs().max() <= 1e-5
+    ids, mask = (torch.from_numpy(variables["batch"][name]) for name in ("input_ids", "attention_mask"))
+    assert ids.shape == (2, longest) and f"max_length={longest}" in (tmp_path / "graph/README.md").read_text()
+    assert torch.allclose(torch.from_numpy(variables["outputs"][0]), model(ids, mask).logits, rtol=0, atol=1e-4)
 
 
 def test_incorrect_graph_is_not_written(tmp_path, monkeypatch):
@@ -203,7 +190,7 @@ def test_openvino(tmp_path, monkeypatch):
     """OpenVINO's graphs run without fixedbert, as the model card describes, and match the model's predictions."""
     for package in ("openvino", "nncf", "sentence_transformers"):
         pytest.importorskip(package)
-    model = model_of("ForSequenceClassification", **SHAPE, **UNEQUAL).eval()
+    model = model_of("ForSequenceClassification", num_hidden_layers=1, value_head_size=9, **SHAPE).eval()
     save(model, tmp_path / "model")
     (tmp_path / "rows.txt").write_text("".join(f"the cat sat on {number}\n" for number in range(40)))
     summary = export(
@@ -237,7 +224,7 @@ def test_invalid_export_options(tmp_path, monkeypatch, options, message):
     """Unknown runtimes and unsuitable calibration rows raise InputError and leave no directory."""
     pytest.importorskip("nncf")
     monkeypatch.chdir(tmp_path)
-    save(model_of("ForSequenceClassification", **SHAPE), tmp_path / "model")
+    save(model_of("ForSequenceClassification", num_hidden_layers=1, **SHAPE), tmp_path / "model")
     (tmp_path / "rows.txt").write_text("one\ntwo\n")
     with pytest.raises(InputError, match=message):
         export(tmp_path / "model", tmp_path / "graph", **options)

@@ -29,7 +29,7 @@ def directory(tmp_path_factory):
     """Directory with a model whose tokenizer is cased, although its vocabulary is lowercase."""
     directory = tmp_path_factory.mktemp("sentences") / "model"
     torch.manual_seed(0)
-    model = model_of("Model", **SHAPE)
+    model = model_of("Model", num_hidden_layers=1, **SHAPE)
     options = {"do_lower_case": False, "additional_special_tokens": ["[E1]"]}
     model.resize_token_embeddings(SHAPE["vocab_size"] + 1, mean_resizing=False)
     save_sentence_model(model, directory, "Pooling", settings=SETTINGS, prompts=PROMPTS, **options)

@@ -1,7 +1,5 @@
 """Predictions of each task head, their Fisher information, and their fidelity to an original model."""
 
-import copy
-
 import pytest
 import torch
 from helpers.tiny_models import model_of
@@ -63,52 +61,12 @@ def test_predictions_do_not_depend_on_padding(head, kind, count):
     assert same.kind == kind and ("hidden states" in str(same)) == (kind == "states")
 
 
-def test_fidelity_of_vectors_is_their_cosine_similarity():
-    """The divergence is 1 - cosine similarity of the embeddings or, for a model without pooling, of the tokens."""
+def test_fidelity_of_hidden_states_is_their_cosine_similarity():
+    """The divergence of a model without pooling is 1 - cosine similarity of the tokens."""
     model, other = (model_of("Model", initializer_range=scale).eval() for scale in (0.3, 0.5))
-    pool = lambda states, mask: (states * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)  # noqa: E731
     batch = {"input_ids": torch.randint(5, 30, (3, 7)), "attention_mask": torch.ones(3, 7).long()}
-    pooled = [pool(one(**batch).last_hidden_state, batch["attention_mask"]) for one in (model, other)]
-    expected = 1 - torch.nn.functional.cosine_similarity(*pooled)
-    result = measure_fidelity(model, other, [batch], lambda one, batch: predict(one, batch, pool))
-    assert result.divergence == pytest.approx(expected.mean().item(), rel=1e-4)
-    assert str(result) == f"average cosine similarity to the original {1 - expected.mean().item():.3f}"
     expected = 1 - torch.cosine_similarity(*(one(**batch).last_hidden_state for one in (model, other)), dim=-1)
-    assert measure_fidelity(model, other, [batch]).divergence == pytest.approx(expected.mean().item(), rel=1e-4)
-
-
-def test_fidelity_of_numbers_is_their_difference():
-    """For regression, the report contains the root mean square difference and the original's standard deviation."""
-    model = model_of("ForSequenceClassification", num_labels=1).eval()
-    other = copy.deepcopy(model)
-    with torch.no_grad():
-        other.classifier.bias += 0.25
-    batch = {"input_ids": torch.randint(5, 30, (3, 7)), "attention_mask": torch.ones(3, 7).long()}
-    result = measure_fidelity(model, other, [batch])
-    with torch.no_grad():
-        spread = float(model(**batch).logits.std(correction=0))
-    assert result.spread == pytest.approx(spread) and "difference from the original 0.25 (standard" in str(result)
-
-
-def test_fidelity_of_several_labels():
-    """For several labels per text, predictions agree if the sets of labels are equal."""
-    model, other = (
-        model_of(
-            "ForSequenceClassification", num_labels=3, problem_type="multi_label_classification", initializer_range=r
-        )
-        for r in (0.5, 0.6)
-    )
-    batch = {"input_ids": torch.randint(5, 30, (53, 7)), "attention_mask": torch.ones(53, 7).long()}
-    with torch.no_grad():
-        one, two = (x.eval()(**batch).logits for x in (model, other))
-    result = measure_fidelity(model, other, [batch])
-    assert (
-        result.agreement == pytest.approx(float(((one > 0) == (two > 0)).all(dim=1).float().mean()))
-        and result.agreement < 1
-    )
-    divergence = kl_divergence(Bernoulli(logits=one), Bernoulli(logits=two)).sum() / 53
-    assert result.divergence == pytest.approx(float(divergence), rel=1e-4) and result.kind == "labels"
-    assert result.distinct == len({tuple(row) for row in (one > 0).tolist()})
+    assert measure_fidelity(model, other, [batch]).divergence == pytest.approx(float(expected.mean()), rel=1e-4)
 
 
 def test_constant_predictions_are_reported():

@@ -1,6 +1,7 @@
 """Tests of the demo."""
 
 import json
+from contextlib import nullcontext
 
 import pytest
 
@@ -19,24 +20,17 @@ def write_results(directory, pairs: tuple[float, float], questions: tuple[float,
             (output / "all_results.json").write_text(json.dumps(scores))
 
 
-def test_demo_that_succeeds(tmp_path, monkeypatch):
-    """The demo succeeds if all metrics are above 95% with pretraining and below 75% without."""
-    monkeypatch.chdir(tmp_path)
-    write_results(tmp_path, (0.96, 0.74), (0.951, 0.25))
-    run_demo.check_scores()
-    assert run_demo.scores()["questions, F1"] == pytest.approx((95.1, 25.0))
-
-
 @pytest.mark.parametrize(
     "pairs, questions, message",
     [
         ((1.0, 0.5), (0.224, 0.252), "questions, exact match is 22.4% with pretraining .* 25.2% without"),
         ((1.0, 0.75), (1.0, 0.25), "pairs, accuracy is 100.0% with pretraining .* 75.0% without"),
+        ((0.96, 0.74), (0.951, 0.25), None),
     ],
 )
-def test_demo_that_fails(tmp_path, monkeypatch, pairs, questions, message):
-    """If pretraining does not improve a metric enough, the demo fails with an error that contains the scores."""
+def test_scores_of_the_demo(tmp_path, monkeypatch, pairs, questions, message):
+    """The demo fails with an error unless all metrics are above 95% with pretraining and below 75% without."""
     monkeypatch.chdir(tmp_path)
     write_results(tmp_path, pairs, questions)
-    with pytest.raises(InputError, match=message):
+    with pytest.raises(InputError, match=message) if message else nullcontext():
         run_demo.check_scores()

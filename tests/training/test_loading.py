@@ -58,22 +58,13 @@ def test_head_without_weights(tmp_path, vocabulary):
     assert {name.split(".")[0] for name in before if not torch.equal(before[name], after[name])} == {"classifier"}
 
 
-CODE = "import sys\nopen({!r}, 'w')\n"
-
-
-@pytest.fixture
-def remote(tmp_path, vocabulary):
-    """A model directory with custom code to which its config.json refers."""
-    directory = tmp_path / "remote"
-    write_model(str(directory), vocabulary)
-    configure(directory, model_type="evil", auto_map={"AutoConfig": "evil.Config", "AutoModel": "evil.Model"})
-    (directory / "evil.py").write_text(CODE.format(str(tmp_path / "executed")))
-    return directory
-
-
 @pytest.mark.parametrize("command", ["convert", "inspect"])
-def test_code_of_a_model_is_not_run(remote, tmp_path, monkeypatch, command):
+def test_code_of_a_model_is_not_run(tmp_path, vocabulary, monkeypatch, command):
     """convert and inspect never run code from a model directory and never ask for permission to do so."""
+    remote = tmp_path / "remote"
+    write_model(str(remote), vocabulary)
+    configure(remote, model_type="evil", auto_map={"AutoConfig": "evil.Config", "AutoModel": "evil.Model"})
+    (remote / "evil.py").write_text(f"open({str(tmp_path / 'executed')!r}, 'w')\n")
     monkeypatch.setattr("builtins.input", lambda *args: pytest.fail("asked for permission"))
     text = tmp_path / "text.txt"
     text.write_text("One.\n")

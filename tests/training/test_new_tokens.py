@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers import ROOT, fork_server
 from helpers.outputs import StopAfter, same_weights, weights_in
 from helpers.script_arguments import glue_of, pretraining
 from helpers.tiny_models import bert_of, model_of
@@ -49,16 +48,14 @@ def extended(pretrained, tmp_path) -> Path:
     return tmp_path / "extended"
 
 
-@pytest.mark.parametrize("own", [True, False])
-def test_pretraining(corpus, pretrained, extended, tmp_path, monkeypatch, own):
+def test_pretraining(corpus, pretrained, extended, tmp_path, monkeypatch):
     """Without the flag, new tokens fail before a store is built. With it, a run trains and resumes exactly."""
-    model = ["--model_name_or_path", str(extended if own else pretrained), "--tokenizer_name", str(extended)]
+    model = ["--model_name_or_path", str(pretrained), "--tokenizer_name", str(extended)]
     store = ["--store_dir", str(tmp_path / "store"), "--save_steps", "1"]
 
     def run(output, *more):
         command = pretraining(corpus, tmp_path / output, *model, *store, *more)
-        del command[:6]  # the sizes of a new model
-        run_pretraining.main(command)
+        run_pretraining.main(command[6:])  # without the sizes of a new model
 
     with pytest.raises(InputError, match="102 token ids, but the model has only 100 .*`resize_embeddings`"):
         run("refused")
@@ -89,19 +86,3 @@ def test_fine_tuning(extended, tasks, tmp_path, vocabulary, capsys):
     command = glue_of(tmp_path / "out", tasks, tmp_path / "again")
     command.remove("--do_train")
     run_glue.main(command)
-
-
-@pytest.mark.slow
-def test_two_processes_add_the_same_embeddings(corpus, extended, tmp_path):
-    """Two processes with half the batch each train the same model as one process."""
-    for name, batch in (("one", "4"), ("two", "2")):
-        command = pretraining(corpus, tmp_path / name, "--model_name_or_path", str(extended), "--resize_embeddings")
-        del command[:6]
-        command += ["--per_device_train_batch_size", batch, "--store_dir", str(tmp_path / "store")]
-        if name == "one":
-            run_pretraining.main(command)
-        else:
-            fork_server.Pair(ROOT / "run_pretraining.py", command, tmp_path / "printed").finished()
-    one, two = weights_in(tmp_path / "one"), weights_in(tmp_path / "two")
-    for key in one:
-        assert torch.allclose(one[key], two[key], rtol=0, atol=1e-5), key

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from helpers import ROOT, fork_server
-from helpers.outputs import same_weights
+from helpers.outputs import results, same_weights
 from helpers.tiny_tasks import glue, glue_arguments
 
 from fixedbert.fine_tuning import glue as glue_task
@@ -103,25 +103,11 @@ def count_steps(monkeypatch) -> list[int]:
     return calls
 
 
-def test_trained_weights_are_kept(model, download, tmp_path, monkeypatch):
-    """If evaluation fails, the same command evaluates the trained model without training again."""
-    expected = glue(model, download, tmp_path / "complete", *TRAIN)
-    with monkeypatch.context() as patch, pytest.raises(RuntimeError):
-        patch.setattr(FineTuningTrainer, "evaluate", lambda *_, **__: (_ for _ in ()).throw(RuntimeError()))
-        glue(model, download, tmp_path / "interrupted", *TRAIN)
-    assert (tmp_path / "interrupted.partial" / "model.safetensors").exists()
-    calls = count_steps(monkeypatch)
-    results = glue(model, download, tmp_path / "interrupted", *TRAIN)
-    assert calls == [] and results.keys() == expected.keys()
-    assert same_weights(tmp_path / "complete", tmp_path / "interrupted")
-    assert all(results[name] == expected[name] for name in ("eval_accuracy", "eval_loss", "epoch", "train_loss"))
-
-
 def test_complete_run_is_not_repeated(model, download, tmp_path, monkeypatch, capsys):
     """If a run is complete, its command only reports this. A command with different arguments is rejected."""
-    results = glue(model, download, tmp_path / "out", *TRAIN)
+    expected = glue(model, download, tmp_path / "out", *TRAIN)
     calls = count_steps(monkeypatch)
-    assert glue(model, download, tmp_path / "out", *TRAIN) == results and not calls
+    assert glue(model, download, tmp_path / "out", *TRAIN) == expected and not calls
     assert f"{tmp_path}/out: already complete" in capsys.readouterr().out
     with pytest.raises(InputError, match="out: the output directory is not empty"):
         glue(model, download, tmp_path / "out", *TRAIN, "--seed", "7")
@@ -140,7 +126,7 @@ def test_sigterm_at_any_time(model, download, tmp_path, monkeypatch, capsys, mom
     command = glue_arguments(model, download, tmp_path / "out", *TRAIN, "--seeds", "1", "2")
     calls = count_steps(monkeypatch)
     owner, name, steps = {
-        "last step": (FineTuningTrainer, "training_step", 2),
+        "last step": (FineTuningTrainer, "training_step", 5),  # of the second run
         "evaluation": (FineTuningTrainer, "evaluation_loop", 3),
         "preparation": (glue_task, "load_texts", 0),
     }[moment]
@@ -155,10 +141,13 @@ def test_sigterm_at_any_time(model, download, tmp_path, monkeypatch, capsys, mom
         patch.setattr(owner, name, signalled)
         status, printed = ended(command, capsys)
     assert status == 143 and printed.endswith("\nstopped by SIGTERM\n")
-    assert len(calls) == {"last step": 3, "evaluation": 3, "preparation": 0}[moment]
+    assert len(calls) == {"last step": 6, "evaluation": 3, "preparation": 0}[moment]
     run_glue(command)
     assert len(calls) == 6
+    assert ("seed-1: already complete" in capsys.readouterr().out) == (moment == "last step")
     assert len(json.loads((tmp_path / "out" / "results.json").read_text())["runs"]) == 2
+    one, two = (tmp_path / "out/rte" / seed for seed in ("seed-1", "seed-2"))
+    assert not same_weights(one, two) and results(one).keys() == results(two).keys()
 
 
 def test_interrupted_run_saves_a_checkpoint(model, download, tmp_path, monkeypatch, capsys):

@@ -21,16 +21,12 @@ def panels(monkeypatch):
     return saved
 
 
-def legends(panels) -> list[list[str]]:
-    texts = [panel.get_legend().get_texts() if panel.get_legend() else [] for panel in panels]
-    return [[text.get_text() for text in one] for one in texts]
-
-
 @pytest.mark.parametrize("labels", [["yes", "no"], []])
 def test_glue(tmp_path, panels, labels):
     """The GLUE plot shows losses and metrics, and a confusion matrix for classes or a scatter plot for scores."""
     draw_glue([*FINE_TUNING, *FINE_TUNING], "rte", [("validation", LABELS, PREDICTIONS)], labels, tmp_path / "a.png")
-    assert legends(panels)[:2] == [["training", "validation"], ["matthews_correlation"]]
+    legends = [[text.get_text() for text in panel.get_legend().get_texts()] for panel in panels[:2]]
+    assert legends == [["training", "validation"], ["matthews_correlation"]]
     assert panels[1].get_ylim()[0] < 0 and panels[2].get_title() == "validation, 4 examples"
     if labels:  # each row contains the fractions for one true label
         assert np.allclose(panels[2].images[0].get_array(), [[1 / 3, 2 / 3], [0, 1]])

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 import transformers
@@ -28,30 +27,22 @@ OLD_TRAINER = pytest.mark.skipif(
 )
 
 
-def kill(arguments: list[str], output: Path, checkpoint: str) -> Path:
-    """Starts a run, kills it once a checkpoint matches the pattern `checkpoint`, and returns the newest checkpoint."""
-    run = fork_server.start(ROOT / "run_pretraining.py", arguments, output.parent, output.parent)
-    partial = output.with_name(output.name + ".partial")
-    began = time.monotonic()
-    while run.is_alive() and not list(partial.glob(f"{checkpoint}/trainer_state.json")):
+def test_killed_run_resumes_to_the_same_weights(corpus, pretrained, tmp_path):
+    """After a run is killed in a later epoch, the same command resumes it, and its weights are bit-identical."""
+    fixed = ("--max_steps", "50", "--save_steps", "5", "--tokenizer_name", str(pretrained))
+    run_pretraining.main(pretraining(corpus, tmp_path / "complete", *fixed))
+    command = pretraining(corpus, tmp_path / "interrupted", *fixed)
+    run = fork_server.start(ROOT / "run_pretraining.py", command, tmp_path, tmp_path)
+    partial, began = tmp_path / "interrupted.partial", time.monotonic()
+    while run.is_alive() and not (partial / "checkpoint-15/trainer_state.json").exists():
         assert time.monotonic() - began < 300
         time.sleep(0.02)
     run.kill()
     run.join(timeout=120)
-    assert run.exitcode == -signal.SIGKILL
-    assert partial.exists() and not output.exists()
-    return complete_checkpoints(partial)[-1]
-
-
-@pytest.mark.parametrize("objective", ["mlm+nsp", "clm"])
-def test_killed_run_resumes_to_the_same_weights(corpus, pretrained, tmp_path, objective):
-    """After a run is killed in a later epoch, the same command resumes it, and its weights are bit-identical."""
-    fixed = ("--max_steps", "80", "--save_steps", "5", "--tokenizer_name", str(pretrained), "--objective", objective)
-    run_pretraining.main(pretraining(corpus, tmp_path / "complete", *fixed))
-    command = pretraining(corpus, tmp_path / "interrupted", *fixed)
-    checkpoint = kill(command, tmp_path / "interrupted", "checkpoint-[34]5")
+    assert run.exitcode == -signal.SIGKILL and not (tmp_path / "interrupted").exists()
+    checkpoint = complete_checkpoints(partial)[-1]
     state = json.loads((checkpoint / "trainer_state.json").read_text())
-    assert 1 < state["epoch"] and state["global_step"] < 80
+    assert 1 < state["epoch"] and state["global_step"] < 50
     with pytest.raises(InputError, match="unfinished run has different arguments"):
         run_pretraining.main(pretraining(corpus, tmp_path / "interrupted", *fixed, "--learning_rate", "0.5"))
     assert checkpoint.exists()
@@ -60,7 +51,12 @@ def test_killed_run_resumes_to_the_same_weights(corpus, pretrained, tmp_path, ob
     )
     assert done.returncode == 0 and f"resuming from step {state['global_step']} ({checkpoint})" in done.stdout
     assert same_weights(tmp_path / "complete", tmp_path / "interrupted")
-    assert not (tmp_path / "interrupted.partial").exists()
+    assert not partial.exists()
+
+
+def stop(trainer, checkpoint):
+    trainer.add_callback(StopAfter(10))
+    train(trainer, checkpoint)
 
 
 @pytest.mark.parametrize("name", ["pretraining", "glue"])
@@ -74,10 +70,6 @@ def test_resumed_run_has_the_same_log(corpus, pretrained, tasks, tmp_path, monke
             run_pretraining.main(pretraining(corpus, output, *fixed))
         else:
             run_glue.main(glue_of(pretrained, tasks, output, *fixed))
-
-    def stop(trainer, checkpoint):
-        trainer.add_callback(StopAfter(10))
-        train(trainer, checkpoint)
 
     run(tmp_path / "complete")
     module = "pretraining.pretrain" if name == "pretraining" else "fine_tuning.fine_tune"
@@ -102,45 +94,31 @@ def test_resumed_run_has_the_same_log(corpus, pretrained, tasks, tmp_path, monke
     )
 
 
-def stop_training(trainer, checkpoint):
-    trainer.train(resume_from_checkpoint=checkpoint)
-    raise KeyboardInterrupt
-
-
-def test_changed_text_is_rejected(corpus, pretrained, tmp_path, monkeypatch):
-    """An unfinished run rejects a changed text file, even if its size and modification time are the same."""
+def test_resumed_run_keeps_its_text_and_tokenizer(corpus, tmp_path, monkeypatch):
+    """A resumed run rejects a changed text of equal size and time, and does not train its tokenizer again."""
     texts = shutil.copytree(corpus, tmp_path / "texts")
-    fixed = ("--save_steps", "1", "--tokenizer_name", str(pretrained))
+    store = tmp_path / "store"
+    fixed = ("--max_steps", "12", "--save_steps", "5", "--store_dir", str(store))
     command = pretraining(str(texts), tmp_path / "run", *fixed)
-    monkeypatch.setattr("fixedbert.pretraining.pretrain.train", stop_training)
-    with pytest.raises(KeyboardInterrupt):
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr("fixedbert.pretraining.pretrain.train", stop)
         run_pretraining.main(command)
+    checkpoint = complete_checkpoints(tmp_path / "run.partial")[-1]
+    before = json.loads((checkpoint / "tokenizer.json").read_text())["model"]["vocab"]
     file, changed = texts / "03.txt", (texts / "03.txt").stat()
     content = file.read_text()
     file.write_text(content.replace("document", "tnemucod"))
     os.utime(file, ns=(changed.st_atime_ns, changed.st_mtime_ns))
-    with pytest.raises(InputError, match="run.partial: the data or the teacher has changed"):
-        run_pretraining.main(command)
-    file.write_text(content)
-    with pytest.raises(KeyboardInterrupt):  # training resumes
-        run_pretraining.main(command)
-
-
-def test_resumed_run_keeps_its_tokenizer(corpus, tmp_path, monkeypatch):
-    """A resumed run does not train its tokenizer again, because the token ids could differ."""
-    command = pretraining(corpus, tmp_path / "run", "--save_steps", "1", "--store_dir", str(tmp_path / "store"))
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr("fixedbert.pretraining.pretrain.train", stop_training)
-        run_pretraining.main(command)
-    checkpoint = complete_checkpoints(tmp_path / "run.partial")[-1]
-    before = json.loads((checkpoint / "tokenizer.json").read_text())["model"]["vocab"]
-    stores = {path.name for path in (tmp_path / "store").glob("store-*") if path.is_dir()}
     monkeypatch.setattr(
         "fixedbert.pretraining.examples.prepare_tokenizer", lambda *_: pytest.fail("the tokenizer was trained again")
     )
+    with pytest.raises(InputError, match="run.partial: the data or the teacher has changed"):
+        run_pretraining.main(command)
+    stores = {path.name for path in store.glob("store-*") if path.is_dir()}
+    file.write_text(content)
     run_pretraining.main(command)
     assert json.loads((tmp_path / "run" / "tokenizer.json").read_text())["model"]["vocab"] == before
-    assert {path.name for path in (tmp_path / "store").glob("store-*") if path.is_dir()} == stores
+    assert {path.name for path in store.glob("store-*") if path.is_dir()} == stores
 
 
 @pytest.mark.slow
@@ -178,7 +156,7 @@ jobs -p > srun.pid; wait %1; status=$?; wait %2 && exit $status""",
 @pytest.mark.slow
 @OLD_TRAINER
 def test_slurm_job_is_requeued(corpus, pretrained, tmp_path):
-    """slurm.sh runs on two nodes. After SIGTERM, it requeues the job, which resumes. Failed jobs are not requeued."""
+    """slurm.sh runs multi_node.yaml. After SIGTERM, it requeues the job, which resumes. Failed jobs are not."""
     (tmp_path / "bin").mkdir()
     for name, line in STUBS.items():
         (tmp_path / "bin" / name).write_text(f"#!/bin/bash\n{line}\n")
@@ -188,7 +166,7 @@ def test_slurm_job_is_requeued(corpus, pretrained, tmp_path):
     environment = {**os.environ, "PATH": f"{tmp_path}/bin:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
     environment |= {"SLURM_JOB_ID": "7", "SLURM_NNODES": "2", "SLURM_GPUS_ON_NODE": "1", "OMP_NUM_THREADS": "1"}
     environment |= {
-        "ACCELERATE_CONFIG": "fixedbert/recipes/accelerate/cpu.yaml",
+        "ACCELERATE_CONFIG": "fixedbert/recipes/accelerate/multi_node.yaml",
         "MAIN_PROCESS_PORT": fork_server.free_port(),
     }
     fixed = ("--max_steps", "200", "--save_steps", "5", "--tokenizer_name", str(pretrained))
@@ -201,9 +179,13 @@ def test_slurm_job_is_requeued(corpus, pretrained, tmp_path):
         os.kill(int(node), signal.SIGTERM)
     assert job.wait(timeout=120) != 0
     assert (tmp_path / "scontrol.txt").read_text() == "requeue 7\n" and not (tmp_path / "run").exists()
-    subprocess.run(command, cwd=tmp_path, env=environment | {"SLURM_RESTART_COUNT": "1"}, check=True, timeout=300)
+    step = int(complete_checkpoints(tmp_path / "run.partial")[-1].name.removeprefix("checkpoint-"))
+    resumed = [*command, "--max_steps", str(step + 3)]
+    subprocess.run(resumed, cwd=tmp_path, env=environment | {"SLURM_RESTART_COUNT": "1"}, check=True, timeout=300)
     assert "resuming from step" in (tmp_path / "slurm-7-1.log").read_text()
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["processes"] == 2
     assert (tmp_path / "scontrol.txt").read_text() == "requeue 7\n"
-    failed = subprocess.run([*command, "--learning_rat", "1"], cwd=tmp_path, env=environment, capture_output=True)
-    assert failed.returncode != 0 and (tmp_path / "scontrol.txt").read_text() == "requeue 7\n"
+    # If one process fails, torch stops the others with SIGTERM.
+    (tmp_path / "bin/accelerate").write_text("#!/bin/bash\necho stopped by SIGTERM; echo ChildFailedError; exit 1\n")
+    failed = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True)
+    assert failed.returncode == 1 and (tmp_path / "scontrol.txt").read_text() == "requeue 7\n"

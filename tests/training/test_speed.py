@@ -4,11 +4,10 @@ import ctypes
 
 import pytest
 import torch
-import transformers
 from helpers import fork_server
-from helpers.tiny_models import HEADS, SHAPE, inputs_of, model_of
+from helpers.tiny_models import HEADS, bert_of, inputs_of, model_of
 from torch import nn
-from transformers import BertConfig, Trainer
+from transformers import Trainer
 
 from fixedbert.fine_tuning.trainer import FineTuningArguments
 from fixedbert.training.arguments import CommonArguments
@@ -67,7 +66,7 @@ def test_only_our_trainers_use_fast_dropout(tmp_path):
     assert dropouts(model, nn.Dropout) and not dropouts(model, FastDropout)
     CommonTrainer(model=model, args=arguments)
     assert dropouts(model, FastDropout) and not dropouts(model, nn.Dropout)
-    stock = transformers.BertForMaskedLM(BertConfig(**SHAPE, num_attention_heads=4))
+    stock = bert_of("ForMaskedLM")
     CommonTrainer(model=stock, args=arguments)
     assert not dropouts(stock, FastDropout)
 

@@ -9,18 +9,10 @@ from typing import get_args
 import numpy as np
 import pytest
 import torch
-from helpers.tiny_models import HEADS, SHAPE, bert_of, inputs_of, model_of
+from helpers.tiny_models import HEADS, bert_of, inputs_of, model_of
 from safetensors.torch import load_file, save_file
 from torch.nn.functional import cross_entropy
-from transformers import (
-    BertConfig,
-    BertForPreTraining,
-    EvalPrediction,
-    Trainer,
-    TrainerCallback,
-    TrainerControl,
-    TrainerState,
-)
+from transformers import EvalPrediction, Trainer, TrainerCallback, TrainerControl, TrainerState
 
 from fixedbert.fine_tuning.trainer import FineTuningArguments
 from fixedbert.pretraining.arguments import Objective
@@ -98,8 +90,7 @@ def test_token_and_pair_losses():
     inputs = inputs_of("ForPreTraining", labels=True)
     ours = model_of("ForPreTraining").eval()(**inputs)
     assert separate_losses(ours, inputs) == (ours.masked_lm_loss, ours.next_sentence_loss)
-    torch.manual_seed(0)
-    stock = BertForPreTraining(BertConfig(**SHAPE, num_attention_heads=4)).eval()(**inputs)
+    stock = bert_of("ForPreTraining")(**inputs)
     token_loss, pair_loss = separate_losses(stock, inputs)
     expected = cross_entropy(stock.prediction_logits.flatten(0, 1), inputs["labels"].flatten())
     assert torch.allclose(token_loss, expected)
