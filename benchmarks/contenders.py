@@ -236,12 +236,12 @@ def check_comparable(
 
 def divide_time(stages: list[Stage], steps: int, predicted: float) -> Stages:
     """
-    Returns, for each stage, the fraction of the time and the schedule step at which it ends.
+    Returns where each stage ends, as a fraction of the total time and as a step of the schedule.
 
     The time for each stage is proportional to its FLOPs.
 
     Args:
-        steps: Number of steps of all stages in total.
+        steps: Total number of steps in all stages.
         predicted: Fraction of the tokens that the masked-LM head predicts.
     """
     ends, costs = [*(stage.first_step for stage in stages[1:]), steps], []

@@ -125,7 +125,7 @@ def final_loss(results: Iterable[dict]) -> float:
 
 def best_stock(sides: dict[str, BySeed], settings: dict | None = None) -> str:
     """
-    Returns the name of the stock BERT with the best learning rate, measured by the average loss over common seeds.
+    Returns the name of the stock BERT with the best learning rate, by the average loss over the seeds of all rates.
 
     Args:
         settings: Consider only stock BERTs with these settings (default: common settings).

@@ -29,7 +29,7 @@ MIN_TURNS = 5  # in a short run
 MAX_STEPS = 10**7  # never reached, because the time limit ends a run
 
 Batch = dict[str, torch.Tensor]
-Stages = list[tuple[float, int]]  # for each stage, the fraction of the time and the schedule step at which it ends
+Stages = list[tuple[float, int]]  # where each stage ends: a fraction of the total time, and a step
 
 
 class Clock:

@@ -4,7 +4,6 @@ import re
 import subprocess
 import sys
 import threading
-from pathlib import Path
 
 import pytest
 import torch
@@ -24,13 +23,6 @@ PRETRAINING = {
     "use_cpu": True,
 }  # fmt: skip
 TEXTS = ["the cat sat on the mat", "a dog sat", "the dog and a cat", "a mat"]
-
-
-@pytest.fixture
-def classifier(tmp_path) -> Path:
-    save(model_of("ForSequenceClassification", **SHAPE), tmp_path / "model")
-    (tmp_path / "rows.txt").write_text("\n".join(TEXTS * 19) + "\n")
-    return tmp_path / "model"
 
 
 def test_functions_and_results_are_exported_and_documented():
@@ -68,10 +60,12 @@ def test_type_checkers_see_the_functions(tmp_path):
     assert len(errors) == 2 and '"speedup"' in errors[0] and '"nonsense"' in errors[1], done.stdout
 
 
-def test_models_in_memory(classifier, tmp_path):
+def test_models_in_memory(tmp_path):
     """Functions accept a model and a tokenizer in memory instead of a directory, and results can be printed."""
-    model = AutoModelForSequenceClassification.from_pretrained(classifier)
-    tokenizer = AutoTokenizer.from_pretrained(classifier)
+    save(model_of("ForSequenceClassification", **SHAPE), tmp_path / "model")
+    (tmp_path / "rows.txt").write_text("\n".join(TEXTS * 19) + "\n")
+    model = AutoModelForSequenceClassification.from_pretrained(tmp_path / "model")
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "model")
     larger = fixedbert.convert(model, attention_head_size=13)
     inputs = tokenizer(TEXTS, padding=True, return_tensors="pt")
     with torch.no_grad():

@@ -86,7 +86,7 @@ def with_interval(estimate: Estimate, form: str = "+.3g") -> str:
 
 
 def number(value: float, form: str) -> str:
-    """Formats a number with the significant digits in `form`. Large numbers are written without an exponent."""
+    """Formats a number with as many significant digits as `form` sets, but large numbers without an exponent."""
     text = f"{value:{form}}"
     is_large = "e+" in text or abs(float(text)) >= 1000
     return f"{float(text):{'+' if '+' in form else ''},.0f}" if is_large else text

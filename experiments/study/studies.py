@@ -248,7 +248,7 @@ class Study:
             "intermediate_size": config.neuron_counts,
         }
         is_same = fields_set == reference
-        self.check(not is_same, f"series {name}: the shape is the same as in {series.get('to')}; set to to a different series")
+        self.check(not is_same, f"series {name}: {series.get('to')} has the same shape, so nothing can differ")
         is_list = len({*by_layer.get(self.axis, ())}) > 1
         self.check(not is_list, f"series {name}: {self.axis} is the axis, so it must be one number for all layers")
         return fields_set

@@ -63,7 +63,7 @@ def heads_of(config: FixedHeadBertConfig) -> list[Heads]:
 
 
 def int_or_list(sizes: list[int]) -> int | list[int]:
-    """Returns a single number if all layers have the same size, and the list otherwise, as in configurations."""
+    """Returns a single number if all layers have the same size, otherwise the list. Both are valid in the config."""
     return sizes[0] if len(set(sizes)) == 1 else sizes
 
 

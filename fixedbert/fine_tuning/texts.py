@@ -266,7 +266,7 @@ def split_rows(
         _, validation = train_test_split(common, test_size=percentage / 100, random_state=seed, stratify=stratify)
     except ValueError as error:
         raise InputError(
-            f"{percentage}: one of the splits of {len(rows):,} rows would be too small.", "validation_split_percentage"
+            f"{percentage}: splitting {len(rows):,} rows leaves one split too small.", "validation_split_percentage"
         ) from error
     held_out = {*validation}
     train = [index for index in range(len(rows)) if index not in held_out]

@@ -2,8 +2,8 @@
 Results of `inspect`: the measures of attention heads on real text, and the conclusions from them.
 
 The following measures are averaged over sequences of n tokens. Q and K (n, p) are the queries and keys of a head of
-size p, and P (n, n) is its attention pattern, a matrix of probabilities. C log P are the centered scores, which
-determine the pattern: the scores Q K^T / sqrt(p) minus each query's mean over the keys.
+size p, and P (n, n) is its attention pattern, a matrix of probabilities. C log P are the centered scores: the
+scores Q K^T / sqrt(p), minus each query's mean over the keys. They determine the pattern.
 
     rank              numerical rank of C log P, with a relative tolerance of 1e-6. At most min(p, n - 1)
     effective_rank    exponential of the entropy of the normalized singular values (Roy and Vetterli, 2007)

@@ -53,13 +53,7 @@ def test_questions_are_compared(models, model, questions, tmp_path, version_2):
     file.write_text("\n".join(map(json.dumps, rows)))
     names, expected, n_best = ("one", "two", "words"), [], []
     for name in names:
-        more = (
-            "--validation_file",
-            str(file),
-            "--doc_stride",
-            "16",
-            *([] if version_2 else ["--version_2_with_negative", "false"]),
-        )
+        more = ("--validation_file", str(file), "--doc_stride", "16", "--version_2_with_negative", str(version_2))
         squad(str(models / name), questions, tmp_path / name, "--do_eval", *more)
         expected.append(json.loads((tmp_path / name / "eval_predictions.json").read_text()))
         n_best.append(json.loads((tmp_path / name / "eval_nbest_predictions.json").read_text()))

@@ -155,7 +155,7 @@ def test_electra_without_an_equal_bert_is_refused(head, fields, message, tmp_pat
 
 
 def test_architecture_selects_the_class(tmp_path, capsys):
-    """An unused pooler is dropped and listed, but a custom task head only if `architecture` names the class to load."""
+    """An unused pooler is dropped and listed, but a custom task head only if `architecture` names the class."""
     model = bert_of("ForMaskedLM")
     model.save_pretrained(tmp_path)
     pooler = {"bert.pooler.dense.bias": torch.ones(32), "bert.pooler.dense.weight": torch.ones(32, 32)}

@@ -241,7 +241,7 @@ def test_validation_split_is_stratified(tmp_path):
     assert load_files({"train": file}, seed=1, **options).splits["validation"][:] != splits["validation"][:]
     arguments = GlueDataArguments(train_file=file, validation_split_percentage=20)
     assert load_texts(None, arguments, ("train",)).splits["train"][:] == splits["train"][:]  # also without evaluation
-    with pytest.raises(InputError, match="1: one of the splits of 101 rows would be too small"):
+    with pytest.raises(InputError, match="1: splitting 101 rows leaves one split too small"):
         load_files({"train": file}, **options | {"validation_percentage": 1})
     with pytest.raises(InputError, match="`validation_split_percentage` cannot be combined with `validation_file`"):
         GlueDataArguments(train_file=file, validation_file=file, validation_split_percentage=10)

@@ -119,65 +119,46 @@ def test_layers_equal_the_naive_reference(implementation, is_decoder, variant):
             assert np.abs(actual - expected)[real].max() < 1e-10
 
 
+@pytest.mark.parametrize("uses_masks", [False, True])
 @pytest.mark.parametrize("unpad_inputs", [False, True])
 @pytest.mark.parametrize("variant", VARIANTS, ids=str)
-def test_attention_like_vllm(variant, unpad_inputs, monkeypatch):
-    """A backend like vLLM, which requires equal head sizes and ignores masks, computes the same outputs."""
-    seen = []
-
-    def vllm(module, query, key, value, attention_mask, scaling, **kwargs):
-        seen.append((attention_mask, module.layer_idx, tuple(query.shape), tuple(key.shape)))
-        assert query.shape[-1] == key.shape[-1] == value.shape[-1]  # vLLM's kernels require equal sizes
-        size = query.shape[-1]
-        rows = (x.transpose(1, 2).reshape(x.shape[2], -1) for x in (query, key, value))  # (tokens, heads * size)
-        query, key, value = (x.unflatten(-1, (-1, size)).transpose(0, 1) for x in rows)  # (heads, tokens, size)
-        outputs = []
-        for start, end in ((0, 3), (3, 7)):
-            part_q, part_k, part_v = (x[:, start:end] for x in (query, key, value))
-            outputs.append((scaling * part_q @ part_k.mT).softmax(-1) @ part_v)
-        return torch.cat(outputs, 1).transpose(0, 1).flatten(1), None
-
-    monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS._global_mapping, "vllm", vllm)
-    model = randomize_norms(model_of("Model", attn_implementation="eager", **variant)).double().eval()
-    inputs = {
-        "input_ids": inputs_of("Model")["input_ids"][:1],
-        "position_ids": torch.tensor([[0, 1, 2, 0, 1, 2, 3]]),
-    }
-    expected = model(**inputs).last_hidden_state
-    model.unpad_inputs = unpad_inputs
-    model.config._attn_implementation = "vllm"
-    assert torch.allclose(model(**inputs).last_hidden_state, expected, rtol=0, atol=1e-12)
-    for layer, found in enumerate(seen):
-        config = model.config
-        heads, size = config.head_counts[layer], max(config.head_sizes[layer], config.value_head_sizes[layer])
-        assert found == (None, layer, (1, heads, L, size), (1, heads, L, size))
-    assert len(seen) == 3
-
-
-@pytest.mark.parametrize("unpad_inputs", [False, True])
-@pytest.mark.parametrize("variant", VARIANTS, ids=str)
-def test_registered_attention_function(variant, unpad_inputs, monkeypatch):
-    """A function registered with transformers gets equal head sizes, and either a mask or unpadded rows."""
-    masks = []
+def test_registered_attention_function(variant, unpad_inputs, uses_masks, monkeypatch):
+    """
+    A function registered with transformers gets equal head sizes and, if it is also registered for masks, either a
+    mask or unpadded rows. A function without masks, such as vLLM's, gets whole rows and tracks the sequences itself.
+    """
+    sequences = [slice(None)] if uses_masks else [slice(0, 3), slice(3, L)]
+    masks, shapes = [], []
 
     def registered(module, query, key, value, attention_mask, scaling, dropout=0.0, **kwargs):
         assert query.shape[1] == key.shape[1] and query.shape[-1] == key.shape[-1] == value.shape[-1]
         masks.append(attention_mask)
-        scores = scaling * query @ key.mT
-        if attention_mask is not None:
-            scores = scores.masked_fill(~attention_mask, -torch.inf)
-        return (scores.softmax(-1) @ value).transpose(1, 2), None
+        shapes.append((module.layer_idx, *query.shape))
+        outputs = []
+        for part in sequences:
+            scores = scaling * query[:, :, part] @ key[:, :, part].mT
+            if attention_mask is not None:
+                scores = scores.masked_fill(~attention_mask, -torch.inf)
+            outputs.append(scores.softmax(-1) @ value[:, :, part])
+        return torch.cat(outputs, 2).transpose(1, 2), None
 
     monkeypatch.setitem(AttentionInterface._global_mapping, "registered", registered)
-    monkeypatch.setitem(AttentionMaskInterface._global_mapping, "registered", sdpa_mask)
-    model = randomize_norms(model_of("Model", attn_implementation="eager", **variant)).double().eval()
     inputs = inputs_of("Model")
-    real = inputs["attention_mask"].bool()
+    if uses_masks:
+        monkeypatch.setitem(AttentionMaskInterface._global_mapping, "registered", sdpa_mask)
+    else:
+        inputs = {"input_ids": inputs["input_ids"][:1], "position_ids": torch.tensor([[0, 1, 2, 0, 1, 2, 3]])}
+    real = inputs["attention_mask"].bool() if uses_masks else ...
+    model = randomize_norms(model_of("Model", attn_implementation="eager", **variant)).double().eval()
     expected = model(**inputs).last_hidden_state[real]
     model.unpad_inputs = unpad_inputs
     model.set_attn_implementation("registered")
     assert torch.allclose(model(**inputs).last_hidden_state[real], expected, rtol=0, atol=1e-12)
-    assert len(masks) >= 3 and all((mask is None) == unpad_inputs for mask in masks)
+    assert len(masks) >= 3 and all((mask is None) == (unpad_inputs or not uses_masks) for mask in masks)
+    if not uses_masks:
+        sizes = map(max, model.config.head_sizes, model.config.value_head_sizes)
+        heads = zip(model.config.head_counts, sizes, strict=True)
+        assert shapes == [(layer, 1, count, L, size) for layer, (count, size) in enumerate(heads)]
 
 
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])

@@ -10,6 +10,7 @@ from transformers import Trainer, TrainingArguments
 from fixedbert.model.modeling_fixed_head_bert import FixedHeadBertLayer
 
 VARIANTS = [{"head_embedding": "add"}, {"head_embedding": "mul", "qk_norm": True}, {"is_decoder": True}, UNEQUAL]
+EMPTY = {"layer_attention_heads": [0, 5, 0], "intermediate_size": [0, 7, 0]}
 CASES = [*product(HEADS, [{}]), *product(["Model", "ForPreTraining", "LMHeadModel"], VARIANTS)]
 
 
@@ -164,7 +165,7 @@ def test_data_collator_with_flattening():
     assert torch.allclose(outputs, torch.cat(alone, 1), rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("use_reentrant, variant", [(False, {}), (True, {}), (False, UNEQUAL)])
+@pytest.mark.parametrize("use_reentrant, variant", [(False, {}), (True, {}), (False, UNEQUAL), (False, EMPTY)])
 def test_gradient_checkpointing_changes_no_gradient(use_reentrant, variant):
     """Gradient checkpointing changes no gradient with unpadding and dropout."""
     model = model_of("ForPreTraining", unpad_inputs=True, sparse_prediction=True, **variant).double().train()

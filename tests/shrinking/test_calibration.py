@@ -39,7 +39,7 @@ def rows_of(batches):
 
 
 def test_pairs_are_batched_by_length(texts, loaded):
-    """Pairs are truncated and keep their token type ids, and rows with similar lengths are in the same batch."""
+    """Pairs are truncated and keep their token type ids. Batches have similar lengths. Text columns can be chosen."""
     calibration, held_out, _ = data_for(texts, "pairs.csv", max_seq_length=17, max_samples=50).load(
         loaded("ForSequenceClassification")
     )
@@ -47,6 +47,9 @@ def test_pairs_are_batched_by_length(texts, loaded):
     assert len(rows_of(calibration)) == 42 and len(rows_of(held_out)) == 8
     assert lengths == sorted(lengths) and lengths[-1] <= 17
     assert all(batch["token_type_ids"].any() for batch in calibration)
+    lines = (texts / "rows.txt").read_text().splitlines()
+    second = data_for(texts, "pairs.csv", text_column_names=("sentence2",)).texts()
+    assert [*second] == [(line,) for line in lines[1::2]]
 
 
 def test_running_text_for_a_masked_lm(texts, loaded):
@@ -106,13 +109,6 @@ def test_glue_task_holds_out_the_validation_split(texts, loaded, tmp_path):
     assert len(rows_of(calibration)) == 90
 
 
-def test_text_columns(texts, loaded, tmp_path):
-    """If text columns are specified, other columns are ignored."""
-    (tmp_path / "rows.csv").write_text("text,kind,label\n" + "a,b,c\n" * 3)
-    data = CalibrationData(train_file=[str(tmp_path / "rows.csv")], text_column_names=("text",))
-    assert list(data.texts()) == [("a",)] * 3
-
-
 def test_invalid_calibration_data(texts, loaded):
     """A missing file, invalid lengths, and rows that are unsuitable for the task head raise InputError."""
     with pytest.raises(InputError, match="specify either `task_name` or `train_file`"):
@@ -121,5 +117,5 @@ def test_invalid_calibration_data(texts, loaded):
         data_for(texts, max_seq_length=2).load(loaded("ForSequenceClassification"))
     with pytest.raises(InputError, match="multiple-choice models"):
         data_for(texts).load(loaded("ForMultipleChoice"))
-    with pytest.raises(InputError, match="needs a `train_file` in SQuAD format"):
+    with pytest.raises(InputError, match="use a `train_file` in SQuAD format"):
         CalibrationData(task_name="sst2").load(loaded("ForQuestionAnswering"))

@@ -187,7 +187,7 @@ def test_shares():
                     "b": {"num_attention_heads": 4, "attention_head_size": 6, "equal": "flops", "to": "a"},
                 }
             },
-            "series b: the shape is the same as in a",
+            "series b: a has the same shape",
         ),
     ],
 )

@@ -37,7 +37,7 @@ SAMPLE_SIZE = 20_000  # examples used to estimate averages and variances of feat
 
 class Extremes(SyntheticTask):
     """
-    The task and the attention layer and MLPs that are trained on it.
+    The task, with the models that are trained on it: an attention layer and MLPs.
 
     Args:
         config: Configuration of the attention layer.

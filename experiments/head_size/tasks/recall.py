@@ -12,11 +12,11 @@ scores c cos(a_i - a_j) are largest for the key itself, by a margin of c (1 - co
 log2(symbols), keys can be vectors of signs, and the margin is 2 c for any number of symbols, so larger heads can use
 smaller scores. The tests check both constructions with weights set by hand. We conjecture that larger heads also train
 faster. The abstract of Maselko, "Separate, Project, and Amplify: Attention's Geometry of Retrieval", 2026 (zenodo
-19422845, a preprint without review) confirms that sizes above 2 add no capacity and that heads of single-digit sizes
-learn perfect recall.
+19422845, a preprint) reports that sizes above 2 add no capacity and that heads of single-digit sizes learn perfect
+recall.
 
-The task comes from Arora et al., 2023 ("Zoology", arXiv 2312.04927). Their vocabulary and spacing of queries (quoted
-from memory) are not reproduced. The null value is the accuracy of guessing among the values in the row.
+The task comes from Arora et al., 2023 ("Zoology", arXiv 2312.04927). Their vocabulary size and query spacing are not
+reproduced. The null value is the accuracy of guessing among the values in the row.
 """
 
 from typing import ClassVar
