@@ -45,6 +45,8 @@ def test_static_cache_allocated_before_the_first_token(values, fits):
     """A static cache works with the shapes in `per_layer_config`. A cache with other shapes raises an error."""
     model = model_of("LMHeadModel", **{**UNEQUAL, "value_head_size": values}).double().eval()
     config, ids = model.config, inputs_of("Model")["input_ids"]
+    sizes_of_keys = [layer.qk_head_dim for layer in config.per_layer_config]
+    assert sizes_of_keys == ([None] * 3 if fits else [3, 13, None]) and "qk_head_dim" not in config.to_dict()
 
     def logits(heads, sizes):
         cache = StaticCache(config=config, max_cache_len=11)

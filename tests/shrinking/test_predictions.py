@@ -6,7 +6,7 @@ from helpers.tiny_models import model_of
 from torch.distributions import Bernoulli, Categorical, kl_divergence
 
 from fixedbert.fine_tuning.distillation import Predictions
-from fixedbert.shrinking.predictions import MASKED_POSITIONS, measure_fidelity, predict, sampled_nll
+from fixedbert.shrinking.predictions import MASKED_POSITIONS, fidelity, measure_fidelity, predict, sampled_nll
 
 torch.manual_seed(0)
 KINDS = {"classes": lambda x: Categorical(logits=x), "labels": lambda x: Bernoulli(logits=x)}
@@ -67,6 +67,15 @@ def test_fidelity_of_hidden_states_is_their_cosine_similarity():
     batch = {"input_ids": torch.randint(5, 30, (3, 7)), "attention_mask": torch.ones(3, 7).long()}
     expected = 1 - torch.cosine_similarity(*(one(**batch).last_hidden_state for one in (model, other)), dim=-1)
     assert measure_fidelity(model, other, [batch]).divergence == pytest.approx(float(expected.mean()), rel=1e-4)
+
+
+def test_fidelity_of_several_labels():
+    """For several labels per text, predictions agree if the sets of labels are equal."""
+    one, other = torch.randn(53, 3), torch.randn(53, 3)
+    result = fidelity([([Predictions(one, "labels")], [Predictions(other, "labels")])], 53)
+    same = ((one > 0) == (other > 0)).all(dim=1)
+    assert result.kind == "labels" and result.agreement == pytest.approx(float(same.float().mean()))
+    assert result.distinct == len({tuple(row) for row in (one > 0).tolist()})
 
 
 def test_constant_predictions_are_reported():
