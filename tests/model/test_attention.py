@@ -10,6 +10,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import sdpa_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from fixedbert import FixedHeadBertConfig, FixedHeadBertModel
 from fixedbert.model import unpadding_fixed_head_bert
 from fixedbert.model.unpadding_fixed_head_bert import SequenceLengths, packed_attention_forward
 
@@ -264,3 +265,17 @@ def test_flash_attention_gets_sequence_lengths(monkeypatch):
     seen.clear()
     model(**inputs, output_mask=False)
     assert seen[2] == ((1, H, B, P), None, list(range(B + 1)), 1)
+
+
+def test_parameter_counts_of_head_embeddings():
+    """BERT-base with head embeddings has 8.875M attention parameters, the number in the paper."""
+
+    def count(**changes) -> int:
+        with torch.device("meta"):
+            model = FixedHeadBertModel(FixedHeadBertConfig(**changes))
+        names = [name for name, _ in model.named_parameters() if ".attention." in name and "LayerNorm" not in name]
+        return sum(model.get_parameter(name).numel() for name in names if not name.endswith("bias"))
+
+    assert count(attention_head_size=None) == 28_311_552
+    for how in ("add", "mul"):
+        assert count(attention_head_size=64, head_embedding=how) == 12 * (149_760 + 768 * 768) == 8_875_008

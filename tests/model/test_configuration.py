@@ -17,13 +17,6 @@ from fixedbert import FixedHeadBertConfig, FixedHeadBertModel
 from fixedbert.model import configuration_fixed_head_bert
 
 
-def test_default_works_and_logs_nothing(caplog):
-    """FixedHeadBertConfig() describes BERT-base with heads of size 128, and logs no warning."""
-    config = FixedHeadBertConfig()
-    assert (config.hidden_size, config.num_attention_heads, config.attention_head_size) == (768, 12, 128)
-    assert not caplog.records
-
-
 def test_values_for_each_layer(tmp_path):
     """Lists, single numbers and None are saved and loaded unchanged, and give each layer the right sizes."""
     shape = {"hidden_size": 32, "num_attention_heads": 5, "num_hidden_layers": 3, "attention_head_size": 6}
@@ -82,7 +75,10 @@ def test_aliases_of_the_head_size(alias):
 
 
 def test_unknown_keys_warn_and_suggest(caplog, tmp_path):
-    """A misspelled argument causes a warning that suggests the right field. Saved and known keys cause none."""
+    """A misspelled argument causes a warning that suggests the right field. Defaults and known keys cause none."""
+    default = FixedHeadBertConfig()  # BERT-base with heads of size 128
+    assert (default.hidden_size, default.num_attention_heads, default.attention_head_size) == (768, 12, 128)
+    assert not caplog.records
     config = FixedHeadBertConfig(num_labels=3, output_attentions=True, output_hidden_states=True, dtype="float32")
     config.auto_map = {"AutoConfig": "configuration_fixed_head_bert.FixedHeadBertConfig"}
     config.my_library = {"spans": [3, 7]}
