@@ -96,7 +96,7 @@ def shrink_arguments(parser: ArgumentParser):
     add("--unpad_inputs", action=BooleanOptionalAction, help="skip padding tokens; default: only if faster")
     add(
         "--dtype",
-        help="dtype of the weights, such as bfloat16; default: the fastest if the target is a time, else unchanged",
+        help="dtype of the weights, such as bfloat16; default: the fastest for a target time, else unchanged",
     )
     add("--latency_table", help="file with measured latencies; created if it does not exist")
     add(

@@ -45,8 +45,8 @@ BUDGETS = {
     "fixedbert/fine_tuning": 2876,
     "fixedbert/pretraining": 851,
     "fixedbert/training": 1356,
-    "fixedbert/shrinking": 2287,
-    "fixedbert/comparison": 942,
+    "fixedbert/shrinking": 2301,
+    "fixedbert/comparison": 943,
     "fixedbert/inspection": 670,
     "fixedbert/publishing": 861,
     "fixedbert/support": 433,
@@ -55,7 +55,7 @@ BUDGETS = {
     "soak": 526,
     "tests": 13951,
 }
-INSTALLED_BUDGET = 15690  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
+INSTALLED_BUDGET = 15705  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
 
 
 def module_of(file: Path) -> str:

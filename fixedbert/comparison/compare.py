@@ -20,7 +20,7 @@ from tqdm.auto import tqdm
 from ..fine_tuning.glue import split_names
 from ..fine_tuning.texts import Columns
 from ..shrinking.calibration import row_length
-from ..shrinking.latency import machine_name
+from ..shrinking.latency import machine_name, warn_if_busy
 from ..shrinking.predictions import Fidelity, LoadedModel, fidelity
 from ..support.errors import InputError
 from ..support.files import new_directory, reading, to_json
@@ -83,6 +83,7 @@ def compare(  # noqa: PLR0913  the options of the command
         raise InputError(f"{unknown[0]!r}: must be one of {', '.join(RUNTIMES)}.", "runtime")
     with reading(validation_file):  # before the models are loaded
         Path(validation_file).stat()
+    warn_if_busy()
     loaded = [load_model(str(source), cache_dir=cache_dir, token=token) for source in models]
     candidates = [candidate for _, own in loaded for candidate in own]
     check_same_task(candidates)

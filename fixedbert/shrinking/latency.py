@@ -2,6 +2,7 @@
 
 import copy
 import operator
+import os
 import platform
 import time
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from statistics import median
 
 import torch
 from tqdm.auto import tqdm
+from transformers.utils import logging
 
 from ..conversion.growing import Heads, set_heads
 from ..model.modeling_fixed_head_bert import FixedHeadBertLayer, FixedHeadBertPreTrainedModel
@@ -24,6 +26,8 @@ from .predictions import encode, reads_first_token
 
 CPUINFO = Path("/proc/cpuinfo")  # contains the name of the processor on Linux
 ROUNDS = 5  # number of measurements per latency; the median is used
+
+logger = logging.get_logger(__name__)
 
 
 @dataclass(frozen=True)
@@ -78,6 +82,13 @@ def machine_name() -> str:
     count = torch.get_num_threads()
     threads = "1 thread" if count == 1 else f"{count} threads"
     return f"{hardware_name()}, {processor_name()}, {threads}, torch {torch.__version__}"
+
+
+def warn_if_busy():
+    """Logs a warning if the load average shows that other programs can distort measured speeds."""
+    load = os.getloadavg()[0]
+    if load > 1:
+        logger.warning(f"load average {load:.1f}: other programs can distort the measured speeds")
 
 
 def processor_name() -> str:

@@ -85,7 +85,7 @@ class ShrinkResult:
                 f"latency table ({self.speedup:.2f} times as fast on {self.machine})"
             )
         missed = self.target_speedup is not None and self.speedup < TOLERANCE * self.target_speedup
-        target = f", below the target of {self.target_speedup:g}" if missed else ""
+        target = f", below the target of {self.target_speedup:g}; repeat on an idle machine" if missed else ""
         return f"{self.speedup:.2f} times as fast as the original{target}"
 
     @property

@@ -28,7 +28,7 @@ from ..fine_tuning.distillation import DistillationTrainer, distillation_argumen
 from ..model.modeling_fixed_head_bert import FixedHeadBertPreTrainedModel
 from ..publishing.model_card import checkpoint_card
 from ..support.errors import InputError
-from ..support.files import new_directory, output_path, to_json, write_atomically
+from ..support.files import check_output_free, new_directory, output_path, to_json, write_atomically
 from ..training.arguments import CommonArguments
 from ..training.interruption import train
 from ..training.output import check_same_data, output_directory
@@ -36,7 +36,7 @@ from .budget import LayerPrices, LayerSize, Option, Prices, head_choices, neuron
 from .calibration import CalibrationData, mean_tokens
 from .context import ShrinkContext, Target
 from .fisher_information import collect_statistics, layers_of
-from .latency import LatencyTable, has_short_last_layer, machine_name, measure_latencies, median_time
+from .latency import LatencyTable, has_short_last_layer, machine_name, measure_latencies, median_time, warn_if_busy
 from .layers import LayerPruner, refit
 from .report import FAMILY, FAMILY_PLOT, PLOT, ShrinkFamily, ShrinkResult, plot, plot_family
 from .serving import Serving, fastest_serving
@@ -154,6 +154,8 @@ def shrink(  # noqa: PLR0913  the options of the command
         raise InputError("requires a model directory or Hub id, so that the run can be resumed.", "distil_steps")
     if PartialState(cpu=not torch.accelerator.is_available()).num_processes > 1:
         raise InputError("fixedbert shrink runs in a single process; start it without accelerate launch.")
+    if distil_steps is None:  # distillation resumes in its directory
+        check_output_free(output_path(output_dir))
     options = {"do_lower_case": do_lower_case, "revision": revision, "cache_dir": cache_dir, "token": token}
     with model_directory(model, tokenizer) as source:
         context = ShrinkContext.load(source, data, target, (distil_steps or 0) * batch_size, **options)
@@ -177,6 +179,7 @@ def shrink(  # noqa: PLR0913  the options of the command
 def choose_serving(context: ShrinkContext, unpad_inputs: bool | None, dtype: torch.dtype | None):
     """Sets how the new model is served. If the target is a time, the default for each option is the fastest."""
     if context.target.is_time:
+        warn_if_busy()
         context.serving = fastest_serving(context.original, context.batches[:1], unpad_inputs, dtype)
     else:
         context.serving = Serving(unpad_inputs is not False, dtype or context.dtype)
