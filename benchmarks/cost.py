@@ -75,7 +75,7 @@ def draw_cost(file: Path):
         panels[0].set_yticks(ticks, labels=[f"{tick:g}" for tick in ticks], minor=False)
         panels[-1].legend(*panels[0].get_legend_handles_labels(), loc="center")
         figure.suptitle(
-            f"Forward pass; base model: {BASE}, sequence length 128:\n{base_flops / 1e6:.1f} MFLOP and "
+            f"Base model: {BASE},\nsequence length 128; {base_flops / 1e6:.1f} MFLOP and "
             f"{base_seconds * 1e6:.0f} microseconds per token on {torch.get_num_threads()} of {os.cpu_count()} cores"
         )
 
