@@ -53,7 +53,7 @@ BUDGETS = {
     "experiments": 3772,
     "benchmarks": 2065,
     "soak": 526,
-    "tests": 13951,
+    "tests": 13962,
 }
 INSTALLED_BUDGET = 15705  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
 

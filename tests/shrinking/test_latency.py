@@ -10,6 +10,7 @@ from fixedbert.conversion.growing import Heads
 from fixedbert.shrinking.budget import LayerPrices, LayerSize, Prices
 from fixedbert.shrinking.calibration import CalibrationData
 from fixedbert.shrinking.context import ShrinkContext, Target
+from fixedbert.shrinking.latency import warn_if_busy
 from fixedbert.shrinking.shrink import budget_for, choose_shapes, latency_table, shrink, statistics_for
 from fixedbert.support.errors import InputError
 
@@ -28,6 +29,16 @@ def prices_of(*scales):
 def context_for(large, texts, **target):
     data = CalibrationData(train_file=[str(texts / "rows.txt")], batch_size=13)
     return ShrinkContext.load(large, data, Target(**target))
+
+
+def test_busy_machines(monkeypatch):
+    """A warning is logged only if other programs keep at least one core busy."""
+    logger = Mock()
+    monkeypatch.setattr("fixedbert.shrinking.latency.logger", logger)
+    for load in (0.9, 2.5):
+        monkeypatch.setattr("os.getloadavg", lambda load=load: (load, 0.0, 0.0))
+        warn_if_busy()
+    logger.warning.assert_called_once_with("load average 2.5: other programs can distort the measured speeds")
 
 
 def test_measured_speed_meets_the_target(large, texts, monkeypatch):
