@@ -80,10 +80,10 @@ def shrink_arguments(parser: ArgumentParser):
     add = parser.add_argument
     add("model", help="directory or Hub id of any model that fixedbert convert supports")
     target = parser.add_mutually_exclusive_group()
-    target.add_argument("--speedup", type=float, nargs="+", help="target speedups on this machine, such as 1.5 2 3")
-    target.add_argument("--milliseconds", type=float, help="target time per batch on this machine")
-    target.add_argument("--params", type=float, help="target number of parameters, such as 15e6")
-    target.add_argument("--flops", type=float, help="target FLOPs of a forward pass for a row of average length")
+    target.add_argument("--speedup", type=float, nargs="+", help="desired speedups on this machine, such as 1.5 2 3")
+    target.add_argument("--milliseconds", type=float, help="desired latency of a batch on this machine")
+    target.add_argument("--params", type=float, help="desired number of parameters, such as 15e6")
+    target.add_argument("--flops", type=float, help="desired FLOPs of a forward pass for a row of average length")
     add("--task_name", help="GLUE task whose training rows serve as calibration data")
     add("--data_dir", help="directory with the task's files in GLUE format; default: download from the Hub")
     add(
@@ -93,10 +93,10 @@ def shrink_arguments(parser: ArgumentParser):
         "lists of words (.jsonl), questions (.json), or any text for a masked LM; labels are ignored",
     )
     add_row_arguments(parser, max_samples=1500)
-    add("--unpad_inputs", action=BooleanOptionalAction, help="skip padding tokens; default: only if faster")
+    add("--unpad_inputs", action=BooleanOptionalAction, help="skip padding tokens; default: yes, unless slower")
     add(
         "--dtype",
-        help="dtype of the weights, such as bfloat16; default: the fastest for a target time, else unchanged",
+        help="dtype of weights, such as bfloat16; default: unchanged, or the fastest with --speedup or --milliseconds",
     )
     add("--latency_table", help="file with measured latencies; created if it does not exist")
     add(
@@ -116,7 +116,7 @@ def compare_arguments(parser: ArgumentParser):
     add(
         "models",
         nargs="+",
-        help="directories or Hub ids; a single model runs in all runtimes, and several models each in their fastest",
+        help="directories or Hub ids; a single model runs in all runtimes, and each of several models in its fastest",
     )
     add(
         "--validation_file",
@@ -136,7 +136,7 @@ def export_arguments(parser: ArgumentParser):
     parser.add_argument("--output_dir", required=True, help="new directory for the result")
     parser.add_argument("--runtime", default="onnx", help="onnx or openvino; default: onnx")
     parser.add_argument("--int8", action="store_true", help="also write an int8 graph")
-    parser.add_argument("--calibration_file", help="rows of the model's task for --runtime openvino --int8")
+    parser.add_argument("--calibration_file", help="calibration data of the model's task, for --int8 with openvino")
     parser.add_argument("--text_column_names", help="text columns in the calibration file, separated by a comma")
     add_source_arguments(parser)
 

@@ -1,7 +1,7 @@
 """
 Exact numbers of parameters and floating-point operations (FLOPs) for a BERT or FixedHeadBert.
 
-The symbols are those of the papers: width d, L layers, h heads of size p, feed-forward width F, sequence length n.
+Symbols: width d, L layers, h heads of size p, feed-forward width F, sequence length n.
 FLOPs count matrix products only, with two FLOPs per multiply-accumulate (MAC).
 """
 
@@ -127,7 +127,7 @@ def parameters(config: PreTrainedConfig) -> tuple[int, int]:
     """
     Returns the number of parameters in the complete model and in its layers.
 
-    The complete model has BERT's pretraining heads, as in the paper's tables, or a language-model head for a decoder.
+    The complete model has BERT's pretraining heads, as in Bhojanapalli et al. (2020), or a decoder's LM head.
     """
     auto_class = AutoModelForCausalLM if config.is_decoder else AutoModelForPreTraining
     with torch.device("meta"):

@@ -1,5 +1,5 @@
 """
-Finds model shapes that fit a budget and reports which of the papers' bounds they satisfy.
+Finds model shapes that fit a budget and reports which theoretical bounds they satisfy (see `PlannedShape`).
 
 Counts are exact and refer to BERT's pretraining model: embeddings, layers, pooler, masked-LM and next-sentence heads.
 """
@@ -17,7 +17,7 @@ WIDTHS = (*range(64, 1024, 64), *range(1024, 2049, 128))
 LAYERS = (2, 3, 4, 5, 6, 8, 10, 12, 14, 16, 18, 20, 24, 28, 32, 36, 48)
 HEADS = (4, 6, 8, 12, 16, 20, 24, 32)
 HEAD_SIZES = (16, 32, 64, 96, 128, 256)
-FEED_FORWARD = (4, 8)  # multiples of the width, as in BERT and in the paper's narrow models
+FEED_FORWARD = (4, 8)  # multiples of the width: 4 as in BERT, 8 as in the presets with width 512
 MINIMUM_FRACTION = 0.85  # minimum fraction of the budget that a shape must use
 KNOWN_FRACTION = 1.05  # maximum fraction for known models, so that 110M includes BERT-base (110.1 million)
 SHOWN = 10
@@ -36,7 +36,7 @@ budget, but there is no evidence that it trains better than the others. Named mo
 
 @dataclass(frozen=True)
 class PlannedShape:
-    """A shape with its exact costs and the papers' bounds for rows of n tokens."""
+    """A shape with its exact costs and two bounds on the head size p, for n tokens, width d and h heads."""
 
     name: str  # name of a preset or known model, or empty
     shape: Shape
@@ -104,8 +104,8 @@ def plan(
     limits = {name: parse_number(name, text) for name, text in budgets.items()}
     planned = partial(PlannedShape.from_shape, max_seq_length)
     sizes = HEAD_SIZES if attention_head_size is None else (attention_head_size,)
-    # Proportions of published models: d / L is 21 in the paper's narrow models, 64 in BERT-base and 128 in DistilBERT.
-    # h p / d is 1 in standard models and at least 0.5 in the paper's.
+    # Published models: d / L is 21 in the narrow presets from the paper, 64 in BERT-base and 128 in DistilBERT.
+    # h p / d is 1 in standard models and at least 0.5 in the presets.
     candidates = [
         planned(Shape(d, L, h, p, factor * d))
         for d, L, h, p, factor in product(WIDTHS, LAYERS, HEADS, sizes, FEED_FORWARD)

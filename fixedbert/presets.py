@@ -1,9 +1,9 @@
 """
-Named model shapes: all models in the paper's tables, its language models on LM1B, and small models for two CPU cores.
+Named model shapes from Bhojanapalli et al., 2020 (arXiv 2002.07028): all models in Tables 1, 2A, 2B and 3, and the
+language models on LM1B in Figures 1 and 4 (Appendix C). "mini" and "tiny" are small shapes that we added.
 
-Source: Bhojanapalli et al., 2020 (arXiv 2002.07028), Tables 1, 2A, 2B and 3, Figures 1 and 4, Appendix C. The paper
-does not state the feed-forward width for Tables 2 and 3. With widths of 8 d at d=512 and 4 d at d=768, and BERT's
-vocabulary of 30,522 tokens, the pretraining models match the printed parameter counts to the nearest million.
+The paper does not state the feed-forward widths for Tables 2 and 3. We inferred 4096 for width 512 and 3072 for width
+768. With BERT's vocabulary of 30,522 tokens, these widths give the reported parameter counts to the nearest million.
 """
 
 from dataclasses import dataclass
@@ -82,7 +82,7 @@ PRESETS: dict[str, Preset] = {
         (16, 128, 290, 90.92, 84.16, 84.7),
         (20, 128, 327, 90.89, 84.29, 85.1),
     ),
-    # Figure 1 varies the number of heads in the fixed model. Figure 4 keeps d / h = 32 in the standard model.
+    # Figure 1 varies the number of heads in the fixed model. Figure 4 keeps width / heads = 32 in the standard model.
     **{f"lm1b-fixed-256-{h}x32": lm1b(256, h, 32, "Figure 1") for h in (4, 8, 16, 32, 70)},
     **{f"lm1b-standard-{32 * h}-{h}x32": lm1b(32 * h, h, None, "Figure 4") for h in (8, 16)},
     "mini": Preset(192, 6, 4, 128, 768, "ours"),

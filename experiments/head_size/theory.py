@@ -77,8 +77,8 @@ def check_theorem_1(seed: int, n: int) -> list[str]:
     X, P = torch.randn(d, n, dtype=torch.float64, generator=generator), random_pattern(n, generator)
     nearest = fitted(P, n - 2) if n > 2 else truncated_fit(P, 0)  # head size 0 means uniform attention
     return [
-        f"Theorem 1, extended: a head of size {n - 1} or more expresses any pattern over {n} tokens; "
-        "smaller heads do not.",
+        f"Theorem 1, extended: a head of size {n - 1} or more can express every pattern over {n} tokens; "
+        "smaller heads cannot.",
         "Largest error in a probability of a random pattern (1e-12 or less is rounding):",
         *(f"  head size {p}: {(attention(X, *weights_for(X, P, p)) - P).abs().max():.1e}" for p in (d, n - 1)),
         f"  best head of size {n - 2}: {(nearest - P).abs().max():.1e}",

@@ -1,4 +1,4 @@
-"""The models that are compared and the ways in which they run, with their predictions and times."""
+"""The models that are compared and the runtimes in which they run, with their predictions and latencies."""
 
 import time
 from collections.abc import Callable, Iterable
@@ -35,16 +35,16 @@ from .runtimes import (
 )
 
 PAUSE = 0.003  # seconds to wait before each call, until the threads of the previous call have stopped spinning
-Features = list[dict]  # tokens for a row: one dictionary, or one for each window of a question
+Features = list[dict]  # tokens of a row: one dict, or for a question, one dict per window of its context
 
 
 @dataclass
 class Candidate:
-    """A model and the way in which it runs, with its predictions and times for each batch."""
+    """A model in one runtime, with its predictions and latencies for each batch."""
 
     source: str  # directory or Hub id
     name: str  # short name of the model for the report
-    runtime: str  # the way in which the model runs, one of RUNTIMES
+    runtime: str  # one of RUNTIMES
     head: str  # the task head, such as "SequenceClassification"; "" for an embedding model
     task: str  # description of the predictions; only models with the same task can be compared
     config: PreTrainedConfig
@@ -133,10 +133,8 @@ def load_graphs(source: str) -> list[Candidate]:
 
 def task_of(head: str, config: PreTrainedConfig, source: str, has_embeddings: bool) -> str:
     """
-    Returns a description of the model's predictions, which is also used in error messages.
-
-    Raises:
-        InputError: If models of this kind cannot be compared.
+    Returns a description of the model's predictions, such as "classes no, yes". Only models with the same description
+    can be compared. Raises InputError if the task head is not supported.
     """
     if head == "" and has_embeddings:
         return f"embeddings of size {config.hidden_size}"
@@ -166,13 +164,13 @@ def build_candidates(
     reference: Candidate, loaded: LoadedModel, names: list[str], is_required: bool, directory: Path
 ) -> tuple[list[Candidate], list[str]]:
     """
-    Returns a candidate for each runtime that this machine and the model support, and notes about the other runtimes.
+    Returns a candidate for each runtime that this machine and the model support, and notes about skipped runtimes.
 
     Args:
         reference: The model in padded float32 PyTorch, with its features.
         loaded: The model and its tokenizer.
         names: Names of the runtimes.
-        is_required: Whether a runtime that is not installed raises InputError.
+        is_required: Whether to raise InputError instead of skipping a runtime that is not installed.
         directory: New directory for exported graphs.
     """
     built, notes = [], []

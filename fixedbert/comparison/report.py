@@ -12,7 +12,7 @@ RANDOM, SORTED, SINGLE = "random", "sorted", "single"  # batches in random order
 SINGLE_ROWS = 64  # number of rows that are timed one at a time
 MIN_ROWS = 32  # minimum number of rows for advice
 SAME, NEARLY_SAME = 1.0, 0.995  # minimum fractions of identical predictions for choosing the fastest runtime
-ROUNDING = 1e-4  # numbers and embeddings count as identical if their similarity is above 1 - ROUNDING
+ROUNDING = 1e-4  # numbers and embeddings are treated as identical if their similarity is above 1 - ROUNDING
 TORCH_CODE = """import fixedbert
 import torch
 from transformers import {model_class}, AutoTokenizer
@@ -46,8 +46,8 @@ class ComparedModel:
     rows_per_second: dict[str, float]  # for RANDOM batches, SORTED batches and SINGLE rows
     speedup: dict[str, float]  # median speedup over the first model in each of these three cases
     scores: dict[str, float]  # metrics by name; empty if the rows have no labels
-    lost: int | None  # number of items that only the first model predicts correctly; None without labels
-    gained: int | None  # number of items that only this model predicts correctly
+    lost: int | None  # number of items that the first model predicts correctly, but not this one; None without labels
+    gained: int | None  # number of items that this model predicts correctly, but not the first one
     truncated: int  # number of rows with more tokens than `max_seq_length`
     fidelity: Fidelity | None  # fidelity to the predictions of the first model; None for the first model itself
 
@@ -67,7 +67,7 @@ class Comparison:
     available: int  # number of rows in the file
     batch_size: int
     max_seq_length: int  # maximum number of tokens per row
-    machine: str  # description of the machine that the times were measured on
+    machine: str  # description of the machine on which the speed was measured
     models: list[ComparedModel]
     item: str  # the unit that has a prediction: "row", "word" or "question"
     notes: list[str]  # messages about runtimes that were skipped
@@ -92,7 +92,7 @@ class Comparison:
             f"sorted, single: speedup for batches sorted by length, and for {min(self.rows, SINGLE_ROWS)} single rows",
         ]
         if "lost" in flips:
-            notes.append(f"lost, gained: {self.item}s that only the first or only this model predicts correctly")
+            notes.append(f"lost: {self.item}s correct in the first line, but not in this one; gained: the opposite")
         if "truncated" in flips:
             notes.append(f"truncated: rows with more than {self.max_seq_length} tokens; the rest is ignored")
         if self.folder and any(model.fidelity and model.fidelity.agreement is not None for model in others):

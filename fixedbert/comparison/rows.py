@@ -26,7 +26,7 @@ from ..shrinking.calibration import DOC_STRIDE, lines_of, texts_of
 from ..support.errors import InputError
 from .candidates import TEXTS, Candidate, Features
 
-Cells = list[tuple[str, Sequence]]  # names and contents of the columns in the list of different predictions
+Cells = list[tuple[str, Sequence]]  # names and contents of columns in changed.csv
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Rows(ABC):
     The rows of a file, with or without labels. The constructors read the file.
 
     Attributes:
-        data: A dataset whose column `row` contains the position of each row in the file, from 0.
+        data: A dataset whose column `row` contains the 0-based index of each row in the file.
         config: Configuration of the first model, with its label names.
         item: The unit that has a prediction.
     """
@@ -199,9 +199,8 @@ class WordRows(Rows):
 
 class QuestionRows(Rows):
     """
-    Questions, with or without answers, for question answering.
-
-    If some of the questions have no answer, as in SQuAD 2.0, the models can also predict that there is none.
+    Questions, with or without answers, for question answering. If some of the questions have no answer, as in SQuAD
+    2.0, the models can predict that a question has none.
     """
 
     item = "question"
@@ -234,7 +233,7 @@ class QuestionRows(Rows):
         n_best = [(answer, evaluation.n_best[name]) for name, answer in texts.items()]
         probabilities = [next((x["probability"] for x in best if x["text"] == text), 0.0) for text, best in n_best]
         first = [window["input_ids"] for row in models[0].features for window in row]
-        if [window["input_ids"] for window in windows] != first:  # the tokens are not the same
+        if [window["input_ids"] for window in windows] != first:  # predictions for different tokens cannot be compared
             outputs = []
         scores, correct = {}, None
         if self.labeled:

@@ -53,7 +53,7 @@ def copy_auxiliary_files(
 
 
 def copy_tokenizer(source: Path, output: Path, do_lower_case: bool | None):
-    """Saves the tokenizer to `output`. Raises InputError if its vocabulary is larger than that of the new model."""
+    """Saves the tokenizer in `source` to `output`. Raises InputError if its vocabulary is too large for the model."""
     files = [name for name in TOKENIZER_FILES if (source / name).exists()]
     if not files:
         logger.warning("%s contains no tokenizer, so none was copied.", source)

@@ -81,8 +81,8 @@ def load_bert(source: str | Path, architecture: str | None = None, **hub_options
     Loads a model of any supported family, with its task head, from a directory or the Hub.
 
     Reads weights from safetensors files or pytorch_model.bin. Returns a BERT with pruned weights as a FixedHeadBert,
-    because transformers 5 cannot represent it. Drops a pooler that the task head does not use. If `architecture` is
-    passed, drops all tensors that are not parameters of that class. Prints the names of the dropped tensors.
+    because transformers 5 supports no pruned BERT. Drops a pooler that the task head does not use. If `architecture`
+    is passed, drops all tensors that are not parameters of that class. Prints the names of the dropped tensors.
 
     Args:
         architecture: Class to load instead of the one in config.json, such as BertForMaskedLM.

@@ -48,12 +48,12 @@ def convert(  # noqa: PLR0913  one parameter per command-line option
         output_dir: New directory for the converted model, its tokenizer and a model card.
         attention_head_size, num_attention_heads, num_hidden_layers, value_head_size, intermediate_size: See
             `fixedbert.conversion.growing.to_fixed_head_bert`.
-        bert: Convert a FixedHeadBert to transformers' BERT instead.
+        bert: Whether to convert a FixedHeadBert to transformers' BERT instead.
         seed: Random seed for new weights.
         tokenizer: Tokenizer for a model in memory. Required with `output_dir`.
         do_lower_case: Whether the tokenizer lowercases text. The default keeps the tokenizer's own setting.
-        architecture: Class of the model, for a checkpoint whose config.json does not name a transformers class.
-        unpad_inputs: Skip padding tokens, which is faster.
+        architecture: Class to load instead of the one in config.json. Weights that it does not have are dropped.
+        unpad_inputs: Whether the converted model skips padding tokens, which is faster.
         dtype: The dtype of the weights, "float32", "bfloat16" or "float16". The default keeps the dtype of `model`.
         revision, cache_dir, token: Options for downloading a model from the Hub.
 
@@ -98,7 +98,7 @@ def convert(  # noqa: PLR0913  one parameter per command-line option
 def resize(model: PreTrainedModel, bert: bool, seed: int, **sizes: Any) -> PreTrainedModel:
     """Returns the model, enlarged to `sizes`, as a BERT if `bert` is True and as a FixedHeadBert otherwise."""
     if bert and not isinstance(model, FixedHeadBertPreTrainedModel):
-        raise InputError(f"`bert` requires a FixedHeadBert, but the model type is {model.config.model_type}.")
+        raise InputError(f"`bert` requires a FixedHeadBert, not a {model.config.model_type} model; omit `bert`.")
     unchanged = bert and all(size is None for size in sizes.values())
     larger = model if unchanged else to_fixed_head_bert(model, **sizes, seed=seed)
     return to_bert(larger) if bert else larger

@@ -64,7 +64,7 @@ BERT_NAMES = (
 )
 
 
-# Configuration fields that fine-tuning adds: text columns, and the mean and standard deviation of regression targets.
+# Configuration fields that fine-tuning adds: text columns, and the mean and standard deviation of regression labels.
 TASK_FIELDS = ("text_column_names", "target_mean", "target_std")
 
 
@@ -134,10 +134,7 @@ def check_electra(config: PreTrainedConfig, head: str | None):
 
 
 def check_config(config: PreTrainedConfig):
-    """
-    Raises InputError if transformers 5 would silently ignore the model's relative positions, or if the model's width
-    must be a multiple of its number of attention heads, but is not.
-    """
+    """Raises InputError if transformers 5 would ignore relative positions or BERT's heads do not divide its width."""
     kind = getattr(config, "position_embedding_type", None) or "absolute"
     supported = "position_embedding_type" in getattr(type(config), "__dataclass_fields__", ())
     if kind != "absolute" and not supported:
@@ -156,7 +153,7 @@ def max_tokens(config: PreTrainedConfig) -> int:
     Returns the maximum sequence length that the position embeddings allow.
 
     Raises:
-        InputError: If the configuration lacks the padding id, from which positions are counted.
+        InputError: If the model numbers positions from `pad_token_id`, as RoBERTa does, but config.json has none.
     """
     if config.model_type not in OFFSET_POSITIONS:
         return config.max_position_embeddings

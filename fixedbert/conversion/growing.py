@@ -2,8 +2,8 @@
 Grows a model without changing its function: more or larger attention heads, and more feed-forward neurons.
 
 "Low-Rank Bottleneck in Multi-head Attention Models" (Bhojanapalli et al., 2020), section 3, shows that standard
-multi-head attention is a special case of attention with a fixed head size of at least d / h. New weights are
-initialized as follows:
+multi-head attention with h heads and width d is a special case of attention with a fixed head size of at least d / h.
+New weights are initialized as follows:
 
                   dimensions added to a head    added heads
     W_q           zero                          random
@@ -186,7 +186,7 @@ def per_layer(value: int | list[int] | None, field: str, default: list[int]) -> 
 
 
 def check_heads(config: FixedHeadBertConfig, old: Heads, new: Heads):
-    """Raises InputError if a layer with the heads `new` cannot represent every layer with the heads `old`."""
+    """Raises InputError unless a layer with `new` heads can represent all layers with `old` heads."""
     if min(new[1:]) < 1 or any(after < before for before, after in zip(old, new, strict=True)):
         raise InputError(f"{new} cannot represent {old}; use fixedbert shrink to remove heads or make them smaller.")
     if config.qk_norm and new.size != old.size:
@@ -248,7 +248,7 @@ def with_empty_layers(
 def pad(
     values: torch.Tensor, shape: Sequence[int], deviation: float, generator: torch.Generator | None
 ) -> torch.Tensor:
-    """Pads `values` at the end of each axis with random numbers, or with zeros if `generator` is None."""
+    """Pads `values` at the end of each axis with normally distributed numbers, or zeros if `generator` is None."""
     padded = torch.zeros(shape, dtype=values.dtype)
     if generator is not None:  # on the CPU, so that the result does not depend on the device
         padded.normal_(0, deviation, generator=generator)
@@ -265,7 +265,10 @@ def enlarge_attention(
     new: Heads,
     generator: torch.Generator | None,
 ) -> torch.Tensor:
-    """Returns a copy of one parameter in a layer. Attention parameters are enlarged from the heads `old` to `new`."""
+    """
+    Returns a copy of one parameter in a layer, enlarged from `old` to `new` heads if its shape depends on the heads.
+    Draws random weights (see the top of this file) from `generator`, or sets them to zero if `generator` is None.
+    """
     (old_heads, size, value_size), (heads, new_size, new_value_size) = old, new
     if old == new:
         return tensor.clone()

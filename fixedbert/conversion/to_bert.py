@@ -3,7 +3,7 @@ Converts a FixedHeadBert to a transformers BERT that computes the same function,
 
 In a BERT of width D, each layer has n heads of size D / n. A FixedHeadBert is converted to this shape in two steps:
 
-1. Projections shared by all heads (multiple head embeddings) are expanded to one projection per head.
+1. If all heads share one projection (`config.head_embedding`), it is expanded to one projection per head.
 2. Head dimensions, heads and neurons are added as in growing.py, except that all new weights are zero and remain zero
    during training.
 """
@@ -36,7 +36,7 @@ def to_bert(model: PreTrainedModel) -> PreTrainedModel:
     """
     config, head = fixed_head_config(model.config), task_head(type(model).__name__, model.config.model_type)
     if config.qk_norm:
-        raise InputError("a model with qk_norm cannot be converted to BERT, which normalizes no queries or keys.")
+        raise InputError("a model with qk_norm cannot be converted, because BERT does not normalize queries and keys.")
     if config.pooler_hidden_act != "tanh" and any("pooler" in name for name in model.state_dict()):
         raise InputError("pooler_hidden_act must be tanh to convert a model with a pooler to BERT.")
     old, number = heads_of(config), bert_head_count(config)

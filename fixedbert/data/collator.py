@@ -14,15 +14,15 @@ class PretrainingCollator:
     """
     Data collator that pads pretraining examples to the longest one in the batch.
 
-    `next_sentence_label` has shape (B,), and all other tensors have shape (B, L). Padding has no labels. The batch
-    contains an attention mask unless the examples contain `position_ids`, which separate the documents in a row. In
-    that case, padding is treated as another document, with position ids that start at 0.
+    A batch contains (B, L) tensors for B examples padded to L tokens, and `next_sentence_label` of shape (B,).
+    Padding has the label -100. If the examples contain `position_ids`, which separate the documents in a row, padding
+    is treated as another document, with position ids that start at 0. Otherwise, the batch has an attention mask.
 
     Args:
         objective: "mlm+nsp", "mlm" or "clm" for a FixedHeadBert, or None for other models. For a FixedHeadBert, the
             batch also contains two forward arguments: `packed_batch` selects the tokens to process, and
-            `label_indices` selects the tokens to predict. Computing the two inside the model would synchronize the GPU
-            in each step. If no token can be skipped, `packed_batch` and the attention mask are omitted.
+            `label_indices` (not for "clm") selects the tokens to predict. Computing them inside the model would
+            synchronize the GPU. If no token can be skipped, `packed_batch` and the attention mask are omitted.
         row_length: Length to which all rows are padded, for torch.compile, which requires batches of a fixed shape.
             With `row_length`, `packed_batch` is omitted because a compiled graph also processes padding.
         row_labels: With `row_length`, the number of entries per row in `label_indices`. It must be at least the

@@ -133,7 +133,7 @@ class CorpusReader:
             batches = self.dataset.select_columns(columns).with_format("arrow").iter(1000)
             values = (row for batch in batches for row in batch.to_pylist())
         for self.position, row in enumerate(values, 1):
-            yield parse_row(row, columns, f"{source}, row {self.position}")
+            yield parse_row(row, columns, f"{source}, row {self.position - 1}")
 
     def file_rows(self, file: DataFile) -> Iterator[Row]:
         assert file.columns is not None

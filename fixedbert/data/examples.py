@@ -54,7 +54,7 @@ class Examples(torch.utils.data.Dataset):
         max_seq_length: Maximum number of tokens per example, including special tokens.
         mlm_probability: Fraction of tokens that become prediction targets.
         inside_word: The result of `tokens_inside_words`, for whole-word masking.
-        weights: For each corpus, how often an epoch uses its documents. With 0.5 an epoch uses a random half of them.
+        weights: For each corpus, how often an epoch uses its documents. With 0.5, an epoch uses a random half of them.
         num_proc: Number of processes that compute a plan.
     """
 
@@ -121,13 +121,13 @@ class Examples(torch.utils.data.Dataset):
         return self.open_plan
 
     def subset(self, count: int | None) -> torch.utils.data.Dataset:
-        """Returns a random subset of at most `count` examples from epoch 0. It does not depend on the seed."""
+        """Returns at most `count` examples from epoch 0, chosen at random but independently of the seed."""
         if count is None or count >= len(self):
             return self
         return torch.utils.data.Subset(self, np.random.default_rng(0).choice(len(self), count, replace=False).tolist())
 
     def documents_in_epoch(self, epoch: int) -> np.ndarray:
-        """Returns the sorted document ids for an epoch. With weight 2, each document of a corpus occurs twice."""
+        """Returns the sorted document ids for an epoch. If a corpus has a weight of 2, its documents occur twice."""
         if self.weights is None or all(weight == 1 for weight in self.weights):
             return self.document_ids
         weight = np.array(self.weights)[self.documents.metadata["corpus"][self.document_ids]]  # (documents,)
@@ -158,7 +158,8 @@ class PackedExamples(Examples):
 
     Args:
         objective: "mlm" to mask tokens, or "clm" to label all tokens except [CLS] for next-token prediction.
-        separate_documents: Adds position ids that restart in each document, to restrict attention to that document.
+        separate_documents: Whether to add position ids that restart in each document, so that the model restricts the
+            attention of each token to its document.
     """
 
     kind = "packed"

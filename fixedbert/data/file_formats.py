@@ -85,8 +85,8 @@ def file_format(file: Path) -> str:
 
 def decode_lines(stream: io.BufferedIOBase | BinaryIO, file: Path) -> Iterator[str]:
     """
-    Yields decoded lines that end with LF instead of CRLF. Removes byte order marks, which can be at the start of any
-    line if files were concatenated. Raises InputError if the text is not UTF-8.
+    Decodes and yields all lines. Converts CRLF line endings to LF, and removes byte order marks, which can be at the
+    start of any line if files were concatenated. Raises InputError if the text is not UTF-8.
     """
     number = 0
     try:
@@ -177,7 +177,7 @@ def check_object(row: object, location: str) -> dict:
 
 
 def parse_json(text: str, location: str) -> Any:
-    """Parses JSON. Raises InputError with the location if the JSON is invalid or a name occurs twice in an object."""
+    """Parses JSON from `location`. Raises InputError if it is invalid or an object has duplicate keys."""
     try:
         return json.loads(text, object_pairs_hook=parse_object)
     except (ValueError, RecursionError) as error:
@@ -185,10 +185,10 @@ def parse_json(text: str, location: str) -> Any:
 
 
 def parse_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Converts a parsed JSON object to a dict. Raises ValueError if a name occurs more than once."""
+    """Converts the key-value pairs of a JSON object to a dict. Raises ValueError if there are duplicate keys."""
     values = dict(pairs)
     if len(values) < len(pairs):
-        raise ValueError(f"the name {Counter(name for name, _ in pairs).most_common(1)[0][0]!r} occurs more than once")
+        raise ValueError(f"duplicate key {Counter(name for name, _ in pairs).most_common(1)[0][0]!r}")
     return values
 
 

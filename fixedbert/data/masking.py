@@ -24,14 +24,14 @@ def mask_tokens(
     The targets are chosen at random. 80% of them are replaced by [MASK], 10% by a random token, and 10% are kept.
 
     Args:
-        input_ids: Token ids, (L,).
-        maskable: Positions that may become targets, (M,).
-        probability: Fraction of the maskable positions that become targets. At least one position does.
-        inside_word: For whole-word masking, the mask (vocab_size,) from `tokens_inside_words`. With it, the targets
-            are whole words, and the tokens of a word are either all masked, all replaced or all kept.
+        input_ids: Token ids (L,) of one row with L tokens.
+        maskable: Indices (M,) of the M tokens that can become targets.
+        probability: Fraction of the maskable tokens that become targets. At least one token becomes a target.
+        inside_word: For whole-word masking, the boolean array (vocab_size,) from `tokens_inside_words`. With it, the
+            targets are whole words, and the tokens of a word are either all masked, all replaced or all kept.
 
     Returns:
-        The masked input (L,) and the labels (L,), which are -100 except at the targets.
+        The masked token ids (L,) and the labels (L,), which are -100 except at the targets.
     """
     count = target_count(len(maskable), probability)
     labels = np.full_like(input_ids, -100)
@@ -56,7 +56,7 @@ def mask_tokens(
 
 
 def choose_words(lengths: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
-    """Returns a mask (words,): random words with at most `count` tokens in total, or the shortest one if none fits."""
+    """Selects random words of at most `count` tokens in total, or else the shortest one. Returns booleans (words,)."""
     chosen = np.zeros(len(lengths), dtype=bool)
     room = count
     for word in rng.permutation(len(lengths)).tolist():
@@ -71,7 +71,7 @@ def choose_words(lengths: np.ndarray, count: int, rng: np.random.Generator) -> n
 
 
 def tokens_inside_words(tokenizer: PreTrainedTokenizerBase) -> np.ndarray | None:
-    """Returns a mask (vocab_size,) of tokens that continue a word ("##..." in WordPiece), or None if none does."""
+    """Returns a boolean array (vocab_size,), True for tokens that continue a word ("##..."), or None if none do."""
     tokens = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
     inside = np.array([token is not None and token.startswith("##") for token in tokens])
     return inside if inside.any() else None

@@ -43,9 +43,8 @@ def check_labels(labels: np.ndarray):
     fraction = (labels == NOT_NEXT).mean() if len(labels) else 0.5
     if len(labels) >= MIN_CHECKED_PAIRS and abs(fraction - 0.5) > MAX_DEVIATION:
         raise InputError(
-            f"{fraction:.0%} of {len(labels):,} segment pairs have a random second segment instead of half of them, "
-            "because most documents are too short; set `document_boundary` to get longer documents, or train with "
-            "`objective` mlm."
+            f"{fraction:.0%} of {len(labels):,} segment pairs have a random second segment (expected: 50%), because "
+            "most documents are too short; set `document_boundary` to get longer ones, or train with `objective` mlm."
         )
 
 
@@ -104,7 +103,7 @@ def plan_pairs(
 
 def split_long_sentences(ends: np.ndarray, max_tokens: int) -> np.ndarray:
     """
-    Splits sentences with `max_tokens` or more tokens into as few pieces as possible, of nearly equal length.
+    Splits each sentence into as few pieces of at most `max_tokens` - 1 tokens as possible, with nearly equal lengths.
 
     Takes the end offsets (sentences,) of the sentences and returns the end offsets (pieces,) of the pieces.
     """
@@ -151,7 +150,10 @@ def sentence_at(ends: np.ndarray, index: int, longest: int) -> tuple[int, int, i
 def truncate_pair(
     a: np.ndarray, b: np.ndarray, max_tokens: int, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Removes tokens from the longer segment, randomly from its start or end, until `max_tokens` tokens remain."""
+    """
+    Removes tokens one by one, from the start or end of the currently longer segment at random, until both segments
+    together have at most `max_tokens` tokens.
+    """
     surplus = len(a) + len(b) - max_tokens
     if surplus > 0:
         from_longer = min(surplus, abs(len(a) - len(b)))

@@ -7,8 +7,7 @@ import sentencex
 
 from ..support.errors import InputError
 
-# The languages for which sentencex has rules, and Chinese, for which its default rules work. sentencex treats
-# all other language codes as English.
+# Languages with rules in sentencex, and Chinese, for which its default rules work. It treats other codes as English.
 LANGUAGES = tuple(
     "am ar bg bn ca da de el en es fi fr gu hi hy it ja kk kn ml mr my nl pa pl pt ru sk ta te uk zh".split()
 )
@@ -22,7 +21,7 @@ SENTENCE_END = re.compile(rf"[{re.escape(''.join(TERMINATORS))}]\W*\s|[。！？
 def check_language(code: str):
     """Raises InputError if the language is not supported."""
     if code not in LANGUAGES:
-        raise InputError(f"must be one of {', '.join(LANGUAGES)}, not {code!r}; use en for all others.", "language")
+        raise InputError(f"must be one of {', '.join(LANGUAGES)} (en for other languages), not {code!r}.", "language")
 
 
 def split_document(text: str, language: str = "en") -> list[str]:

@@ -11,11 +11,10 @@ from .tokenizers import check_unknown_tokens, encode
 
 def read_sequences(sources: list[str], tokenizer: PreTrainedTokenizerBase, length: int, maximum: int) -> Tensor:
     """
-    Reads text files one line or row at a time and returns int64 token sequences (n, length): `[CLS] text [SEP]`.
+    Returns the int64 token ids (sequences, length) of at most `maximum` sequences `[CLS] text [SEP]` from text files.
 
-    A sequence can span several lines, rows and files. Tokens left over at the end are dropped. Reading
-    stops after `maximum` sequences. `sources` are paths to files or directories, or glob patterns. Raises InputError
-    if too many tokens are unknown.
+    `sources` are paths to files or directories, or glob patterns. A sequence can span several lines, rows and files.
+    Tokens left over at the end are dropped. Raises InputError if too many tokens are unknown.
     """
     tokens: list[int] = []
     size = length - 2  # without [CLS] and [SEP]

@@ -61,7 +61,7 @@ def load_tokenizer(name_or_path: str | None, do_lower_case: bool | None = None, 
             tokenizer = AutoTokenizer.from_pretrained(name_or_path, **{"trust_remote_code": False} | options)
         # If there are no tokenizer files, transformers 5 returns a tokenizer that contains only special tokens.
         if len(tokenizer) <= len(tokenizer.all_special_tokens):
-            raise InputError(f"{name_or_path}: tokenizer not found; save it there with save_pretrained.")
+            raise InputError(f"{name_or_path}: contains no tokenizer; add its files, for example tokenizer.json.")
     if not tokenizer.is_fast:
         raise InputError(
             f"{name_or_path}: {type(tokenizer).__name__} is not supported because it has no fast implementation; use "
@@ -78,14 +78,14 @@ def check_case(name: str, tokenizer: PreTrainedTokenizerBase, do_lower_case: boo
     """
     Checks that the tokenizer's normalizer matches `do_lower_case` or the vocabulary.
 
-    Raises InputError if the tokenizer ignores `do_lower_case`, or if `do_lower_case` is None and more than
-    MAX_UNREACHABLE of the tokens in a WordPiece vocabulary are unreachable, such as "Paris" if text is lowercased.
+    Raises InputError if the tokenizer ignores `do_lower_case`. If `do_lower_case` is None, at most MAX_UNREACHABLE of
+    the tokens in a WordPiece vocabulary may be unreachable, such as "Paris" in a tokenizer that lowercases text.
     """
     backend = tokenizer.backend_tokenizer
     normalize = backend.normalizer.normalize_str if backend.normalizer else str
     if do_lower_case is not None:
         if (normalize("A") == "a") != do_lower_case:
-            raise InputError(f"{name}: the tokenizer does not support `do_lower_case` {str(do_lower_case).lower()}.")
+            raise InputError(f"{name}: the tokenizer ignores `do_lower_case` {str(do_lower_case).lower()}; omit it.")
         return
     model = json.loads(backend.to_str())["model"]
     if model["type"] != "WordPiece":
@@ -116,7 +116,7 @@ def check_vocab_size(tokenizer: PreTrainedTokenizerBase, vocab_size: int, model:
 
 
 def check_same_vocabulary(tokenizer: PreTrainedTokenizerBase, name: str | None, model: str | None, **options):
-    """Raises InputError if `model` includes a tokenizer with tokens that differ from those of `tokenizer`."""
+    """Raises InputError if `tokenizer` lacks a token of the tokenizer in `model`, or has a different id for it."""
     if model is None or model == name:
         return
     try:
@@ -130,10 +130,7 @@ def check_same_vocabulary(tokenizer: PreTrainedTokenizerBase, name: str | None, 
 def encode(tokenizer: PreTrainedTokenizerBase, *texts: str | list[str], **options) -> BatchEncoding:
     """
     Tokenizes texts or text pairs. Reserved tokens in a text, such as "[SEP]", are tokenized as ordinary text (see
-    `reserved_tokens`). All other special and added tokens remain single tokens.
-
-    Args:
-        options: Passed to the tokenizer.
+    `reserved_tokens`). All other special and added tokens remain single tokens. `options` are passed to the tokenizer.
     """
     return tokenizer_for_texts(tokenizer, len(tokenizer))(*texts, split_special_tokens=True, **options)
 
@@ -206,7 +203,7 @@ def train_tokenizer(texts: Callable[[], Iterator[str]], vocab_size: int, do_lowe
         tokenizer = train(limit_alphabet=max(room // 2, room - continuing))
     if len(tokenizer) == len(untrained):
         raise InputError(
-            f"the corpus contains no words of at most {MAX_WORD_LENGTH} characters to train a tokenizer on."
+            f"the corpus contains no words of at most {MAX_WORD_LENGTH} characters; add text or set `tokenizer_name`."
         )
     return tokenizer
 

@@ -37,7 +37,7 @@ class Predictions:
     """
     The parameters of n independent distributions that a model predicts for a batch.
 
-    `values` (n, C) are class logits if `kind` is "classes", and logits of independent labels if it is "labels". For
+    `values` (n, C) are logits of C classes if `kind` is "classes", and of C independent labels if it is "labels". For
     other kinds, each row is the mean of a normal distribution with variance 1. These kinds are "numbers" (scores),
     "embeddings" of texts, and "states" of tokens. Embeddings and states are vectors with norm 1.
     """
@@ -58,7 +58,7 @@ class Predictions:
 
 
 def span_predictions(outputs: ModelOutput, attention_mask: Tensor) -> list[Predictions]:
-    """Returns the predictions for the start and the end of the answer. Padding is masked out of the logits (B, L)."""
+    """Returns the predictions for the start and the end of the answer. Masks padding in the logits (batch, tokens)."""
     return [
         Predictions(logits.masked_fill(~attention_mask.bool(), torch.finfo(logits.dtype).min), "classes")
         for logits in (outputs["start_logits"], outputs["end_logits"])
@@ -89,7 +89,7 @@ class Teacher:
         """
         Returns the distillation loss for the inputs and outputs of a student.
 
-        For regression, the loss is the mean squared error. If texts can have several labels, it is averaged over them.
+        For regression, the loss is the mean squared error. With several labels per text, it is averaged over labels.
         """
         with torch.no_grad():
             targets = self.model(**{name: inputs[name] for name in self.input_names})

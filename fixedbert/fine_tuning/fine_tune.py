@@ -105,5 +105,5 @@ def check_metric(training_args: FineTuningArguments, available: list[str]):
     metric = training_args.metric_for_best_model
     if training_args.do_train and metric is not None and metric.removeprefix("eval_") not in available:
         raise InputError(
-            f"unknown metric {metric!r}; available metrics: {', '.join(available)}.", "metric_for_best_model"
+            f"{metric!r}: unknown metric; available metrics: {', '.join(available)}.", "metric_for_best_model"
         )

@@ -45,16 +45,16 @@ class GlueDataArguments(FineTuningDataArguments):
         "The column with labels, lists of labels, or scores. Several columns, separated by commas, contain 0 or 1 for "
         "each label, or the scores for each target.",
     )
-    id_column_name: str | None = option(None, "Columns that identify the test rows, to be copied to predictions.csv.")
+    id_column_name: str | None = option(None, "Test data columns to copy to predictions.csv, separated by commas.")
     do_regression: bool | None = option(None, "Whether the labels are scores. By default, floats are scores.")
     validation_split_percentage: int | None = option(None, "Percentage of the training data to use for validation.")
     validation_split_name: str = option("validation", "Name of the validation split of a dataset on the Hub.")
     class_weights: str | None = option(
         None, "Weights of the classes in the training loss: balanced, or one number per label, such as 1,5."
     )
-    threshold: float = option(0.5, "If texts can have several labels, predict those with at least this probability.")
+    threshold: float = option(0.5, "For several labels per text: predict each label with at least this probability.")
     stride: int | None = option(None, "Split long texts into windows that overlap by this many tokens.")
-    pool: str = option("mean", "How to combine the logits of windows: mean or max.")
+    pool: str = option("mean", "How to combine the logits of the windows of a text: mean or max.")
 
     def __post_init__(self):
         super().__post_init__()
@@ -65,8 +65,9 @@ class GlueDataArguments(FineTuningDataArguments):
             raise InputError(f"{self.pool!r}: must be mean or max.", "pool")
         if len(texts) > 2:
             raise InputError("accepts at most two columns.", "text_column_names")
-        if taken := {"row", "prediction", "probability"} & {*split_names(self.id_column_name)}:
-            raise InputError(f"{taken.pop()}: predictions.csv already has a column with this name.", "id_column_name")
+        for name in split_names(self.id_column_name):
+            if name in ("row", "prediction", "probability") or name.startswith(("prediction_", "probability_")):
+                raise InputError(f"{name!r}: predictions.csv uses this name; rename the column.", "id_column_name")
         if percentage is not None and not 0 < percentage < 100:
             raise InputError(f"{percentage}: must be between 1 and 99.", "validation_split_percentage")
         for name in ("validation_file", "task_name"):
@@ -97,7 +98,7 @@ def load_texts(
     """
     Loads the splits in `kinds` ("train", "validation", "test") from a GLUE task, a dataset on the Hub or files.
 
-    `seed` determines the rows for `max_*_samples`. `expected_columns` are the text columns the model was trained on.
+    `seed` selects the rows for `max_*_samples`. `expected_columns` are the text columns the model was trained on.
     """
     options: dict[str, Any] = {"max_samples": {kind: arguments.max_samples(kind) for kind in kinds}, "seed": seed}
     if task:
@@ -207,11 +208,11 @@ class TextClassification(FineTuningTask):
         return result
 
     def fit_scale(self, targets: np.ndarray, config: PreTrainedConfig):
-        """Chooses the scale of `targets` (rows, outputs) for a new head. Replaces a head that has another scale."""
+        """Calls `choose_scaling` for a new head. Replaces a head that was trained on targets in a different range."""
         is_new = self.new_head or not any("SequenceClass" in name for name in config.architectures or ())
         if is_new or not is_unit_scale(scale(targets, config)):
             if not is_new:
-                PartialState().print("replacing the model's head, whose targets have a different scale")
+                PartialState().print("replacing the model's head, which was trained on targets in a different range")
             self.new_head = self.new_head or not is_new
             choose_scaling(targets, config)
 
@@ -264,7 +265,7 @@ def check_text_columns(columns: tuple[str, ...], trained_on: tuple[str, ...]):
 
     Raises InputError if a model for text pairs is applied to single texts or vice versa.
     """
-    message = f"the texts are {', '.join(columns)}, but the model was trained on {', '.join(trained_on)}"
+    message = f"the text columns are {', '.join(columns)}, but the model was trained on {', '.join(trained_on)}"
     if trained_on and len(columns) != len(trained_on):
         raise InputError(f"{message}; use data with the same columns.")
     if columns != trained_on and {*columns} == {*trained_on}:

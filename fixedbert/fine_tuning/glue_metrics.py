@@ -71,7 +71,7 @@ class GlueEvaluation:
     Args:
         task: The GLUE task, or None for other data.
         config: Configuration of the model, with the label names in the order of its logits.
-        threshold: If texts can have several labels, those with at least this probability are predicted.
+        threshold: If texts can have several labels, each label with at least this probability is predicted.
 
     Attributes:
         class_names: Names of the labels or targets. Empty for regression with a single target.
@@ -94,8 +94,8 @@ class GlueEvaluation:
         """
         Returns the predictions and the probabilities (examples, labels) for the logits (examples, outputs).
 
-        Predictions are label ids or scores (examples,), or multi-hot labels or scores (examples, outputs). For
-        regression, the probabilities are None. `output` is the logits, or a tuple of outputs that begins with them.
+        The predictions have the format of `encode_labels`. For regression, they are scores in the units of the data,
+        and the probabilities are None. `output` is the logits, or a tuple that begins with the logits.
         """
         logits = output[0] if isinstance(output, tuple) else output
         if self.problem_type == REGRESSION:
@@ -119,11 +119,11 @@ class GlueEvaluation:
         Returns the metrics.
 
         With several targets, the metrics are averages over the targets, and each target also has its own correlation,
-        such as pearson_price. For several labels per text, the average precision is averaged over those that occur.
+        such as pearson_price. For several labels per text, the average precision excludes labels that do not occur.
 
         Args:
-            predictions, labels: Label ids or scores (examples,), or multi-hot labels or scores (examples, outputs).
-            probabilities: Probabilities (examples, labels), for several labels per text.
+            predictions, labels: Label ids, multi-hot labels or scores, in the format of `encode_labels`.
+            probabilities: Probabilities (examples, labels). Only used for several labels per text.
         """
         if self.problem_type == REGRESSION and self.class_names:
             each = [self.measure(*pair) for pair in zip(predictions.T, labels.T, strict=True)]

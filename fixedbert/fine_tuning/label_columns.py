@@ -1,4 +1,4 @@
-"""Functions that interpret label columns as labels, sets of labels, or scores, and that weight classes."""
+"""Functions that read labels, sets of labels or scores from columns of a dataset, and compute class weights."""
 
 import math
 import re
@@ -72,16 +72,16 @@ class LabelFormat:
         return cls(MULTI if lists else SINGLE, {name: name for name in names})
 
     def parse(self, values: Sequence) -> str | float | list:
-        """Returns a row's label, label names, score or scores. Raises ValueError if a value is invalid."""
+        """Converts the values in a row's label columns to labels or scores. Raises ValueError if one is invalid."""
         if any(is_missing(value) for value in values):
             raise ValueError("the label is missing")
-        is_list = isinstance(values[0], list)
+        is_list = len(values) == 1 and isinstance(values[0], list)
         if self.problem_type == REGRESSION:
             scores = [as_float(value) for value in (values[0] if is_list else values)]
             if not all(map(math.isfinite, scores)):
                 raise ValueError(f"the label {', '.join(map(str, values))!r} is not a finite number")
             if len(scores) != max(1, len(self.names)):
-                raise ValueError(f"the row has {len(scores)} instead of {max(1, len(self.names))} scores")
+                raise ValueError(f"expected {max(1, len(self.names))} score(s), but the row has {len(scores)}")
             return scores if self.names else scores[0]
         if self.problem_type == SINGLE:
             return self.name_of(values[0])
@@ -89,7 +89,7 @@ class LabelFormat:
             names = [self.name_of(value) for value in values[0]]
             if len({*names}) < len(names):
                 raise ValueError(
-                    "a label occurs twice in the list; if the list consists of 0s and 1s, use a column for each label"
+                    "the list contains duplicate labels; if its items are 0 or 1, use a separate column for each label"
                 )
             return names
         flags = [flag_of(value) for value in values]
@@ -139,7 +139,7 @@ def check_label_names(names: list[str], rows: int, source: str):
         parts = [part.strip() for part in re.split(r"[;|,/]", name)]
         if name.startswith("[") and name.endswith("]") or (len(parts) > 1 and {*parts} <= {*names}):
             raise InputError(
-                f"{source}: the label {name!r} consists of several labels; use a column of 0 and 1 for each label "
+                f"{source}: the label {name!r} consists of several labels; use a column of 0s and 1s for each label "
                 "(`label_column_name` a,b,c), or a .jsonl file with lists."
             )
     others = [name for name in names if not math.isfinite(as_float(name))]  # names that are not numbers
@@ -162,7 +162,7 @@ def is_placeholder(value: object) -> bool:
 
 
 def flag_of(value: object) -> float:
-    """Returns a flag as 0.0 or 1.0, even if pandas wrote it as True. Returns other numbers, and NaN for other text."""
+    """Converts a value to a float: "True" or "False", as written by pandas, to 1 or 0, and non-numeric text to NaN."""
     return {"true": 1.0, "false": 0.0}.get(str(value).strip().lower(), as_float(value))
 
 
@@ -187,9 +187,10 @@ def label_sort_key(label: str) -> tuple:
 
 def encode_labels(labels: Sequence, label_ids: Mapping[str, int], config: PreTrainedConfig) -> np.ndarray:
     """
-    Returns a model's targets for labels: label ids or scores (rows,), or multi-hot labels or scores (rows, outputs).
+    Converts labels to the array on which a model is trained. `label_ids` maps label names to the model's label ids.
 
-    `label_ids` maps label names to the model's label ids.
+    If examples have one label, the array contains label ids (examples,). If they can have several labels, it contains
+    multi-hot labels (examples, outputs). Scores have shape (examples,), or (examples, outputs) with several targets.
     """
     problem_type = problem_type_of(config)
     if problem_type == SINGLE:

@@ -91,7 +91,7 @@ def describe(names: list[str], problem_type: str) -> str:
 
 def assume_order(names: list[str], known: list[str]) -> dict[str, int]:
     """
-    Returns a label id for each name in the data, if the model has no label names, and prints the ids.
+    Assigns the label ids of a model without label names to the names in the data, and prints this assumption.
 
     If all names are numbers, they are the ids. Otherwise, the ids follow the order of the names.
     """

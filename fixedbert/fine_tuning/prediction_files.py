@@ -73,7 +73,7 @@ def write_predictions(
     """
     Writes predictions.csv, with a line for each row that was read from the test file.
 
-    The columns are `row` (the position in the file, from 0), the id columns, and `columns`, which contain the
+    The columns are `row` (the 0-based index in the file), the id columns, and `columns`, which contain the
     predictions for `rows`. The predictions for the invalid rows in `skipped` are empty.
     """
     lines = [[row["row"], *row.get("ids", []), *[""] * len(columns)] for row in skipped]

@@ -1,5 +1,6 @@
 """Fine-tuning, evaluation and prediction for extractive question answering, on SQuAD or the user's own questions."""
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from ..training.output import Trained, record_metrics
 from ..training.plots import draw_squad
 from .examples import longest_first, sample_rows, warn_of_overlap
 from .fine_tune import FineTuningTask
+from .label_columns import as_float
 from .squad_answers import AnswerArguments, SquadEvaluation
 from .squad_metrics import f1_gain_without_punctuation, squad_scores, squad_v2_scores
 from .squad_questions import load_squad, question_rows, questions_that_fit
@@ -30,8 +32,14 @@ MIN_GAIN = 0.5  # percentage points; minimum for a warning about punctuation tha
 class SquadDataArguments(AnswerArguments, FineTuningDataArguments):
     """Arguments for the questions, their windows, and the selection of answers."""
 
-    max_seq_length: int = option(384, "Maximum number of tokens in a window.")
-    doc_stride: int = option(128, "Overlap of windows, in tokens.")
+    max_seq_length: int = option(384, "Maximum number of tokens in a window (a question and part of its context).")
+    doc_stride: int = option(128, "Number of tokens by which the windows of a context overlap.")
+
+    def __post_init__(self):
+        super().__post_init__()
+        threshold = self.null_score_diff_threshold
+        if threshold != "best" and math.isnan(as_float(threshold)):
+            raise InputError(f"{threshold!r}: must be best or a number.", "null_score_diff_threshold")
 
 
 def main(argv: list[str] | None = None, prog: str | None = None):
@@ -64,7 +72,7 @@ class QuestionAnswering(FineTuningTask):
     def __init__(self, name: str | None, config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase, arguments: Any):
         model_args, data_args, training_args = arguments
         if data_args.null_score_diff_threshold == "best" and not training_args.do_eval:
-            raise InputError('"best" requires validation questions; set `do_eval`.', "null_score_diff_threshold")
+            raise InputError("cannot be best without validation data; set `do_eval`.", "null_score_diff_threshold")
         self.features, self.evaluations = {}, {}
         examples: dict[str, datasets.Dataset] = {}
         size = data_args.max_seq_length, data_args.doc_stride
@@ -75,7 +83,7 @@ class QuestionAnswering(FineTuningTask):
             options["skip_bad_rows"] = data_args.skip_bad_rows
             rows = load_squad(source, **options) if questions is None else question_rows(questions, source, **options)
             fitting = questions_that_fit(rows, source, tokenizer, *size, data_args.skip_bad_rows)
-            # For training, the limit applies to the questions and then to their windows, as in run_qa.py.
+            # `max_train_samples` limits the number of questions and then the number of windows, as in run_qa.py.
             limit, seed = data_args.max_samples(kind), training_args.sample_seed
             examples[kind] = sample_rows(fitting, limit, seed)
             is_train = kind == "train"

@@ -30,8 +30,9 @@ class SquadEvaluation:
     Converts the logits for all windows into answers, as run_qa.py does, and computes the metrics.
 
     Instances can be passed to Trainer as `compute_metrics`. The score of a span is the sum of its two logits. The
-    score of [CLS] is the minimum over all windows of a question. `rows` come from `question_rows`, and `windows`, in
-    any order, from `squad_windows`. The attributes contain the results of the last evaluation, for each question id.
+    score of [CLS] is the minimum over all windows of a question. `rows` are questions from `question_rows`. `windows`
+    are their windows from `squad_windows`, in the order of the logits. The dictionaries `predictions`, `n_best` and
+    `null_odds` map question ids to the results of the last evaluation.
     """
 
     def __init__(self, rows: datasets.Dataset, windows: datasets.Dataset, arguments: AnswerArguments):
@@ -58,7 +59,7 @@ class SquadEvaluation:
         return scores | {"null_score_diff_threshold": self.threshold}
 
     def predict(self, start_logits: np.ndarray, end_logits: np.ndarray) -> dict[str, str]:
-        """Updates the attributes from logits (windows, L). Returns the best nonempty text for each question id."""
+        """Updates the attributes from logits (windows, tokens). Returns the best nonempty text for each question."""
         windows_of = np.split(np.argsort(self.questions, kind="stable"), np.cumsum(np.bincount(self.questions))[:-1])
         texts = {}
         self.n_best, self.null_odds = {}, {}

@@ -71,7 +71,7 @@ def best_score(
 
 def squad_scores(predictions: Mapping[str, str], answers: Mapping[str, Iterable[str]]) -> dict[str, float]:
     """
-    Returns exact match and F1 for SQuAD 1.1, in percent (Rajpurkar et al., 2016, section 6.1).
+    Returns exact match and F1 for SQuAD 1.1 as percentages (Rajpurkar et al., 2016, section 6.1).
 
     `predictions` and `answers` map question ids to the predicted answer and to the reference answers.
     """
@@ -98,13 +98,13 @@ def squad_v2_scores(
     threshold: float = 1.0,
 ) -> dict[str, float]:
     """
-    Returns exact match and F1 for SQuAD 2.0, in percent (Rajpurkar et al., 2018).
+    Returns exact match and F1 for SQuAD 2.0 as percentages (Rajpurkar et al., 2018).
 
-    There are separate scores for questions with an answer (`HasAns_`) and without one (`NoAns_`). A question without a
-    prediction scores 0, whereas the official script ignores it. An empty prediction means "no answer".
+    Keys that begin with HasAns_ or NoAns_ contain the scores for questions with or without an answer. A question
+    without a prediction scores 0, whereas the official script ignores it. An empty prediction means "no answer".
 
-    `null_scores` are the scores of "no answer", which is the prediction where they exceed `threshold`. If they are
-    given, the results also contain the best scores that a threshold achieves, and the thresholds (`best_..._thresh`).
+    `null_scores` maps question ids to scores of "no answer", which is predicted if its score exceeds `threshold`. If
+    given, the results also contain the scores for the best thresholds, and these thresholds (`best_..._thresh`).
     """
     golds = {name: [text for text in texts if normalize_answer(text)] or [""] for name, texts in answers.items()}
     has_answer = np.array([texts != [""] for texts in golds.values()])
@@ -128,11 +128,11 @@ def best_threshold(
     scores: np.ndarray, null_scores: np.ndarray, has_answer: np.ndarray, empty: np.ndarray
 ) -> tuple[float, float]:
     """
-    Returns the best average score that a threshold for null scores achieves, in percent, and this threshold.
+    Returns the highest average score over all thresholds for null scores, as a percentage, and the best threshold.
 
     Like find_best_thresh in the official script, this starts with "no answer" for all questions, and switches to
-    the predicted texts in the order of their null scores. All arrays are (questions,). `scores` are the scores of the
-    predicted texts, and `empty` is True for empty predicted texts.
+    the predicted texts in increasing order of null scores. All arrays have shape (questions,). `scores` are the scores
+    of the predicted texts, and `empty` is True for empty predicted texts.
     """
     order = np.argsort(null_scores, kind="stable")
     gain = np.where(has_answer, scores, np.where(empty, 0.0, -1.0))[order]

@@ -6,7 +6,7 @@ from pathlib import Path
 import datasets
 from transformers import PreTrainedTokenizerBase
 
-from ..data.file_formats import REDOWNLOAD, DataFile, parse_json, text_problem
+from ..data.file_formats import REDOWNLOAD, DataFile, check_columns, parse_json, text_problem
 from ..data.tokenizers import encode
 from ..support.errors import InputError
 from ..support.files import reading
@@ -45,6 +45,8 @@ def question_rows(
     Questions without an answer are valid if `version_2_with_negative` is True, as in SQuAD 2.0, or if `answered` is
     False, as in test data. Invalid questions raise InputError, or are printed and skipped with `skip_bad_rows`.
     """
+    if isinstance(questions, datasets.Dataset):
+        check_columns(dict.fromkeys(("id", "context", "question"), "dataset_name"), questions.column_names, name)
     rows: dict[str, dict] = {}
     bad_rows: dict[str, str] = {}
     for question in questions:
@@ -79,7 +81,7 @@ def questions_in(path: Path) -> Iterator[dict]:
 
 
 def answers_of(question: dict) -> dict[str, list]:
-    """Returns the lists `text` and `answer_start`. In SQuAD's files, answers are a list of dictionaries instead."""
+    """Returns a question's answers as lists `text` and `answer_start`. SQuAD's files have a list of dictionaries."""
     answers = question.get("answers")
     if not answers or question.get("is_impossible") is True:
         return {"text": [], "answer_start": []}
@@ -98,6 +100,8 @@ def problem_in_question(row: dict, answer_is_optional: bool) -> str | None:
     texts, starts = row["answers"]["text"], row["answers"]["answer_start"]
     if not texts and not answer_is_optional:
         return "it has no answer; set `version_2_with_negative` for SQuAD 2.0"
+    if len(texts) != len(starts):
+        return f"it has {len(texts)} answers, but {len(starts)} values of answer_start"
     for text, start in zip(texts, starts, strict=True):
         if not text or start < 0 or row["context"][start : start + len(text)] != text:
             return f"the answer {text!r} is not at character {start} of its context"
@@ -113,8 +117,8 @@ def questions_that_fit(
     skip_bad_rows: bool = False,
 ) -> datasets.Dataset:
     """
-    Returns the questions that leave room for more than `doc_stride` context tokens. Longer questions raise InputError,
-    or are printed and skipped with `skip_bad_rows`.
+    Returns the questions that leave room for more than `doc_stride` context tokens in a window of `max_seq_length`
+    tokens. Longer questions raise InputError, or are printed and skipped with `skip_bad_rows`.
     """
     encoded = encode(tokenizer, rows["question"][:], add_special_tokens=False, return_attention_mask=False)
     room = max_seq_length - tokenizer.num_special_tokens_to_add(pair=True) - doc_stride

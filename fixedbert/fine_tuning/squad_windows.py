@@ -24,13 +24,13 @@ def squad_windows(
     The columns `start_positions` and `end_positions` contain the indices of the first and last token of the first
     answer that lies entirely in the window. If there is no such answer, both are 0, the index of [CLS].
 
-    Windows for evaluation have two more columns. `question` is the index of the row. For each of the L tokens,
-    `offsets` (2L) contains the first character and the end character, or -1 if the token is not in the context.
+    Windows for evaluation have two more columns. `question` is the index of the row. `offsets` contains two numbers
+    per token: its start and end characters in the context, or -1 and -1 if the token is not in the context.
 
     `options` are passed to `make_features`. Raises InputError if the tokenizer pads on the left.
     """
     if tokenizer.padding_side != "right":
-        raise InputError("the tokenizer pads on the left, but question answering requires padding on the right.")
+        raise InputError("the tokenizer pads on the left; set padding_side to right in its tokenizer_config.json.")
     settings = {"tokenizer": tokenizer, "for_training": for_training}
     settings |= {"max_seq_length": max_seq_length, "doc_stride": doc_stride}
     windows = make_features(rows, make_windows, settings, **options)
@@ -65,7 +65,7 @@ def make_windows(
         return_offsets_mapping=True,
         return_attention_mask=False,
     )
-    rows, window_offsets = windows.pop("overflow_to_sample_mapping"), []  # each (L, 2), -1 outside the context
+    rows, window_offsets = windows.pop("overflow_to_sample_mapping"), []  # each (tokens, 2), -1 outside the context
     offsets_of: dict[int, list[np.ndarray]] = {}
     for window, (row, offset_mapping) in enumerate(zip(rows, windows.pop("offset_mapping"), strict=True)):
         offsets = np.array(offset_mapping, dtype=np.int32)
@@ -103,7 +103,7 @@ def answer_characters(offsets: np.ndarray, answers: dict[str, list]) -> list[tup
 
 
 def overlapping(offsets: np.ndarray, start: int, end: int) -> np.ndarray:
-    """Returns the indices of the tokens that overlap the characters [start, end). `offsets` are (tokens, 2)."""
+    """Returns the indices of the tokens that overlap the characters [start, end). `offsets` has shape (tokens, 2)."""
     firsts, ends = offsets.T
     return np.flatnonzero((firsts < end) & (ends > start) & (ends > firsts))
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from statistics import mean, median
+from statistics import mean, median, stdev
 from typing import Any
 
 from accelerate import PartialState
@@ -148,9 +148,9 @@ class Summary:
 
 
 def print_row(task: str, metric: str, values: list[float], settings: str = ""):
-    """Prints one row of the table with results."""
-    statistics = f"{median(values):>9.4f} {min(values):>9.4f} {max(values):>9.4f} {len(values):>6}"
-    print(f"{task:<19} {metric:<22} {statistics}  {settings}".rstrip())
+    deviation = f"{stdev(values):.4f}" if len(values) > 1 else "-"
+    statistics = f"{median(values):>9.4f} {mean(values):>9.4f} {deviation:>9} {min(values):>9.4f} {max(values):>9.4f}"
+    print(f"{task:<19} {metric:<22} {statistics} {len(values):>6}  {settings}".rstrip())
 
 
 def summarize(directory: Path, runs: list[PlannedRun]):
@@ -159,11 +159,11 @@ def summarize(directory: Path, runs: list[PlannedRun]):
     results = {run: json.loads(file.read_text()) for run, file in files.items() if file.exists()}
     points = dict.fromkeys((run.task, run.settings) for run in results)
     summaries = [summary for point in points if (summary := summary_of(*point, results)).metrics]
-    if not summaries:  # predictions only
+    if not summaries:  # no run was evaluated
         return
     tasks = dict.fromkeys(summary.task for summary in summaries)
     best = {task: max((s for s in summaries if s.task == task), key=lambda s: median(s.values)) for task in tasks}
-    print(f"\n{'task':<19} {'metric':<22} {'median':>9} {'min':>9} {'max':>9} {'seeds':>6}")
+    print(f"\n{'task':<19} {'metric':<22} {'median':>9} {'mean':>9} {'std':>9} {'min':>9} {'max':>9} {'seeds':>6}")
     for summary in summaries:
         settings = ", ".join(f"{name} {value:g}" for name, value in summary.settings.items())
         if settings:
@@ -197,7 +197,7 @@ def summary_of(task: str | None, settings: tuple[tuple[str, float], ...], result
 
 
 def average(best: Iterable[Summary]) -> list[float]:
-    """Returns each seed's average over the tasks in `best`. MNLI counts as the average of its validation sets."""
+    """Averages the main metric over tasks, for each seed. MNLI's value is the average of its two validation sets."""
     scores = []
     for summary in best:
         names = (summary.metric, f"{summary.metric}_mm")

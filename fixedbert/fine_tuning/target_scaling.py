@@ -1,30 +1,30 @@
-"""Standardization of regression targets. The configuration of a model stores the mean and the standard deviation."""
+"""Standardization of regression targets with means and standard deviations that are stored in a model's config."""
 
 import numpy as np
 import torch
 from accelerate import PartialState
 from transformers import PreTrainedConfig
 
-# Targets are scaled if a standard deviation is outside this range, or the absolute value of a mean exceeds the limit.
+# Targets are standardized if a standard deviation is outside UNSCALED_STD, or a mean is outside ±UNSCALED_MEAN.
 UNSCALED_STD, UNSCALED_MEAN = (0.1, 10.0), 10.0
 
 
 def is_unit_scale(targets: np.ndarray) -> bool:
-    """Returns True if a model can be trained on `targets` (rows, outputs) without scaling them."""
+    """Returns True if a model can be trained on `targets` (examples, outputs) without standardizing them."""
     mean, std = moments(targets)
     return bool(np.all((std >= UNSCALED_STD[0]) & (std <= UNSCALED_STD[1]) & (abs(mean) <= UNSCALED_MEAN)))
 
 
 def moments(targets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the means and standard deviations (outputs,) of the targets. For constant targets, the latter are 1."""
+    """Returns the means and standard deviations (outputs,) of the targets. Uses 1 if a standard deviation is 0."""
     std = targets.std(axis=0)
     return targets.mean(axis=0), np.where(std > 0, std, 1.0)
 
 
 def choose_scaling(targets: np.ndarray, config: PreTrainedConfig):
     """
-    If a target is far from unit scale, stores the means and standard deviations of `targets` (rows, outputs) in
-    `config` as the lists `target_mean` and `target_std`, and prints them. Otherwise, removes the stored lists.
+    Stores the means and standard deviations of `targets` (examples, outputs) in `config`, as the lists `target_mean`
+    and `target_std`, and prints them. If the targets need no standardization, removes previously stored lists instead.
     """
     if hasattr(config, "target_std"):
         config.target_mean = config.target_std = None
@@ -37,19 +37,19 @@ def choose_scaling(targets: np.ndarray, config: PreTrainedConfig):
 
 
 def scale(targets, config: PreTrainedConfig):
-    """Returns the targets (..., outputs) on the scale of the model's logits."""
+    """Standardizes targets (..., outputs). Returns them unchanged if `config` stores no means."""
     mean, std = mean_and_std(targets, config)
     return targets if std is None else (targets - mean) / std
 
 
 def unscale(logits, config: PreTrainedConfig):
-    """Returns the predictions (..., outputs) in the units of the targets, for the logits of a regression model."""
+    """Inverse of `scale`: converts the logits (..., outputs) of a regression model to the units of the targets."""
     mean, std = mean_and_std(logits, config)
     return logits if std is None else logits * std + mean
 
 
 def mean_and_std(values, config: PreTrainedConfig) -> tuple:
-    """Returns the stored means and standard deviations (outputs,), in the type of `values`, or None for both."""
+    """Returns the `target_mean` and `target_std` of `config` (None if not set), as tensors if `values` is a tensor."""
     if getattr(config, "target_std", None) is None:
         return None, None
     convert = values.new_tensor if isinstance(values, torch.Tensor) else np.array

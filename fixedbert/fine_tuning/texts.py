@@ -30,8 +30,8 @@ class TextData:
     Data for text classification or regression.
 
     The splits, such as "train" or "validation_mismatched", have the columns `sentence1`, `sentence2` (only for text
-    pairs), `label` (not in test splits; a name, a list of names, a score or a list of scores), `row` (the position in
-    the file, from 0), and `ids` (in test splits) or, for GLUE, `index`.
+    pairs), `label` (not in test splits; a name, a list of names, a score or a list of scores), `row` (the 0-based
+    index in the file), and `ids` (in test splits) or, for GLUE, `index`.
 
     `labels` are the label names. For regression, they are the names of the targets, or empty for a single target.
     """
@@ -117,7 +117,7 @@ class RowSource:
         """
         Reads and validates rows, then returns a split for TextData and the format of its labels.
 
-        `labels` is None if the format must be inferred. `count` rows are drawn at random. If it is None, all are read.
+        `labels` is None if the format must be inferred. Draws `count` rows at random, or reads all if `count` is None.
         """
         columns.check(self.name, self.columns)
         rows = [row for row in enumerate(self.rows) if not (options.official and row[1].problem == TOO_FEW)]

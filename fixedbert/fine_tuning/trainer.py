@@ -40,15 +40,15 @@ class FineTuningArguments(CommonArguments):
         None, "Stop after this many evaluations without an improvement in metric_for_best_model."
     )
     seeds: list[int] | None = option(None, "Train with each seed and summarize the results.")
-    grid: str | None = option(None, "bert: batch sizes 16, 32; learning rates 5e-5, 3e-5, 2e-5; 2, 3, 4 epochs.")
-    teacher_model: str | None = option(None, "Directory or Hub id of a model fine-tuned on the task.")
+    grid: str | None = option(None, "bert: try batch sizes 16, 32; learning rates 5e-5, 3e-5, 2e-5; 2, 3, 4 epochs.")
+    teacher_model: str | None = option(None, "Directory or Hub id of a model to distill, fine-tuned on the task.")
     distillation_temperature: float = option(2.0, "Temperature of the distillation loss. Not used for regression.")
     distillation_weight: float = option(0.5, "Weight w of the distillation loss. The label loss has weight 1 - w.")
 
     def __post_init__(self):
         if self.bf16 is None:
             self.bf16 = not self.fp16 and is_bf16_faster(self.use_cpu)
-        if metric := self.metric_for_best_model:  # Trainer's default is True for metrics such as mse
+        if metric := self.metric_for_best_model:  # Trainer would choose True for metrics such as mse
             if self.greater_is_better == lower_is_better(metric):
                 raise InputError(f"cannot be {str(self.greater_is_better).lower()} for {metric}.", "greater_is_better")
             self.greater_is_better = not lower_is_better(metric)
@@ -95,7 +95,7 @@ class FineTuningDataArguments:
             raise InputError(f"cannot be combined with `{given[1]}`.", given[0])
 
     def map_options(self) -> dict:
-        """Returns the options for `make_features`."""
+        """Returns `num_proc` and `overwrite_cache` for `make_features`."""
         return {"num_proc": self.preprocessing_num_workers, "overwrite_cache": self.overwrite_cache}
 
     def tasks(self, predict: bool) -> list[str | None]:
@@ -128,15 +128,13 @@ class FineTuningDataArguments:
 
 class ExampleSampler(Sampler):
     """
-    Sampler that draws one window of each example in every epoch, in random order.
+    Sampler that draws examples in random order. If an example is split into windows, it draws one window per epoch.
 
     The order depends only on the seed and the epoch. With `group_by_length`, it groups windows with similar lengths
     into steps, and the first step contains the longest one. A step has `step_size` windows across all processes.
-    In contrast, transformers' sampler groups the examples of a single process, and uses the global random generator,
-    whose state differs between processes because of dropout.
+    Unlike transformers' sampler, it groups across all processes, and dropout does not influence the order.
 
-    `lengths` (windows,) contains the number of tokens in each window, and `examples` (windows,) the index of its
-    example.
+    `lengths` and `examples` (windows,) contain each window's number of tokens and the index of its example.
     """
 
     def __init__(
@@ -170,13 +168,14 @@ class ExampleSampler(Sampler):
 
 class FineTuningTrainer(CommonTrainer):
     """
-    Trainer for features with a `length` column. For windows, the column `example` contains the index of the example.
+    Trainer for features with a `length` column. If long examples are split into overlapping windows, the column
+    `example` contains the index of the example that a window belongs to.
 
     Args:
         pad_to: Number of tokens to which examples are padded. Default: length of the longest example in the batch.
-        teacher: If given, the training loss is (1 - weight) * label loss + weight * distillation loss.
-        class_weights: Weights of the classes in the label loss. Like the teacher, they are only used in training.
-        pool: How to combine the logits for the windows of an example: "mean" or "max".
+        teacher: Changes the training loss to (1 - w) * label loss + w * distillation loss (w: `distillation_weight`).
+        class_weights: Maps each class to its weight in the label loss. Not used in evaluation.
+        pool: How to combine the logits of the windows of an example: "mean" or "max".
     """
 
     args: FineTuningArguments
@@ -215,7 +214,7 @@ class FineTuningTrainer(CommonTrainer):
             return "bfloat16" if self.args.bf16_full_eval else "float16"
         mixed = {"bf16": "bfloat16 mixed precision", "fp16": "float16 mixed precision"}
         own = str(self.model.dtype).removeprefix("torch.")
-        return mixed.get(self.accelerator.mixed_precision, own)  # accelerate launch can set it, too
+        return mixed.get(self.accelerator.mixed_precision, own)  # `accelerate launch` can also set it
 
     def get_train_dataloader(self):
         args, rows = self.args, self.train_dataset
@@ -262,7 +261,7 @@ class FineTuningTrainer(CommonTrainer):
         return (loss, outputs) if return_outputs else loss
 
     def evaluation_loop(self, *args, metric_key_prefix="eval", **kwargs):
-        """Returns the metrics, and the predictions and labels for each example. Pools the windows of each example."""
+        """Evaluates the model. Combines the logits of an example's windows, and computes the exact loss in float64."""
         compute_metrics, self.compute_metrics = self.compute_metrics, None
         try:
             output = super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)
@@ -289,7 +288,7 @@ def mean_loss(predictions: np.ndarray | tuple, labels: np.ndarray | tuple, probl
     """
     Returns the average loss over all examples, in float64.
 
-    The loss depends on the shapes of labels and predictions:
+    The loss depends on the type of the labels:
 
     - label ids (examples,) and logits (examples, classes): the cross-entropy in nats
     - multi-hot labels and logits (examples, labels): the binary cross-entropy in nats
@@ -311,7 +310,7 @@ def mean_loss(predictions: np.ndarray | tuple, labels: np.ndarray | tuple, probl
 
 def weighted_cross_entropy(logits: Tensor, labels: Tensor, weights: list[float]) -> Tensor:
     """
-    Returns the weighted cross-entropy for logits (B, C) and label ids (B,), averaged over the rows.
+    Returns the cross-entropy for logits (rows, classes) and label ids (rows,), with a weight for each class.
 
     The sum is divided by the number of rows, so that a step has the same gradient however it is divided into batches.
     PyTorch divides by the sum of the weights, which differs between batches.

@@ -55,8 +55,9 @@ def inspect(  # noqa: PLR0913  one argument per command-line option
         model: A BERT-like encoder, or its directory or Hub id.
         output_dir: New directory for the written files.
         validation_file: Text file, directory or glob pattern. Supports all formats that pretraining reads.
+        max_seq_length, batch_size: Number of tokens per sequence, and of sequences per batch.
         max_samples: Maximum number of sequences to run the model on.
-        importance_samples: Number of these sequences used for `importance`, which takes one forward pass per head.
+        importance_samples: Number of sequences for measuring `importance`, which takes one forward pass per head.
         compare: Directory or Hub id of a second encoder. It is inspected on the same text and shown on the same page.
             Its results are written to compared.json and compared.png.
         tokenizer: Tokenizer for a model in memory. Otherwise, the tokenizer is loaded with the model.
@@ -108,7 +109,7 @@ def inspect_checkpoint(
     error = InputError(f"{checkpoint.name}: attention outputs contain NaN or infinity; are the weights corrupted?")
     sequences = read_sequences([text], checkpoint.tokenizer, length, max_samples)
     if not len(sequences):
-        raise InputError(f"{text}: shorter than {length} tokens; pass more text or a lower max_seq_length.")
+        raise InputError(f"{text}: shorter than {length} tokens; pass more text or a lower `max_seq_length`.")
     try:
         for ids in tqdm(sequences.split(batch_size), desc="computing measures", unit="batch"):
             recorder.add_sequences(ids)
@@ -169,7 +170,7 @@ def load_checkpoint(name: str, length: int, **hub_options) -> Checkpoint:
     tokenizer = load_tokenizer(name, **hub_options)
     check_vocab_size(tokenizer, config.vocab_size, name)
     if getattr(config, "is_decoder", False) or not hasattr(getattr(model, "encoder", None), "layer"):
-        raise InputError(f"{name}: only encoders like BERT can be inspected; convert a DistilBERT first.")
+        raise InputError(f"{name}: only encoders like BERT can be inspected; run fixedbert convert on a DistilBERT.")
     longest = max_tokens(config)
     if not 3 <= length <= longest:
         raise InputError(f"{length}: must be between 3 and {longest} for {name}.", "max_seq_length")

@@ -1,4 +1,4 @@
-"""Runs a model on sequences, records its attention, and sums the measures defined in results.py."""
+"""Runs a model on sequences, records its attention, and accumulates the statistics defined in results.py."""
 
 import math
 import weakref
@@ -25,7 +25,7 @@ RECORDED: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 
 
 def attend(module, query, key, value, attention_mask, scaling=None, **kwargs):
-    """Computes and records attention. Maps (B, H, n, P) to outputs (B, n, H, V) and patterns (B, H, n, n)."""
+    """Computes and records attention over n tokens: outputs (B, n, heads, size) and patterns (B, heads, n, n)."""
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
     patterns = (query @ key.mT * scaling).softmax(dim=-1)  # (B, H, n, n)
     reference, layer = RECORDED[module]
@@ -44,13 +44,14 @@ ALL_MASK_ATTENTION_FUNCTIONS.register(NAME, eager_mask)
 
 class Recorder:
     """
-    Sums the measures of a model's attention heads over sequences. Sets the model's attention function to `attend`.
+    Accumulates statistics of attention heads over sequences. Sets the model's attention function to `attend`.
 
     Args:
         model: A bidirectional base model in evaluation mode, with BERT's module names.
 
     Raises:
-        AttributeError, ValueError: If module names differ, no layer has heads, or attention functions cannot be set.
+        AttributeError: If the model lacks one of BERT's modules.
+        ValueError: If no layer has heads.
     """
 
     def __init__(self, model: PreTrainedModel):
@@ -78,7 +79,7 @@ class Recorder:
         return list(self.model.get_submodule("encoder.layer").children())
 
     def on_heads_output(self, layer: int, module: nn.Module, args: tuple[Tensor]) -> tuple[Tensor] | None:
-        """Hook for concatenated head outputs (B, n, H V). Zeroes the ablated head, or records the condition number."""
+        """Hook for concatenated heads (B, n, size). Zeroes the ablated head, or records their condition number."""
         (output,) = args
         if self.ablated is not None and self.ablated[0] == layer:
             size = self.shapes[layer].v
@@ -93,7 +94,7 @@ class Recorder:
         return None
 
     def measure(self, layer: int, query: Tensor, key: Tensor, patterns: Tensor):
-        """Updates the sums from scaled queries (B, H, n, P), keys (B, H, n, P) and patterns (B, H, n, n)."""
+        """Updates the sums for H heads: scaled queries and keys (B, H, n, size), and patterns (B, H, n, n)."""
         n = query.shape[2]
         query, key = query.double(), key.double().expand_as(query)
         key = key - key.mean(dim=2, keepdim=True)
@@ -122,11 +123,11 @@ class Recorder:
 
     @torch.no_grad()
     def run(self, ids: Tensor) -> tuple[Tensor, ...]:
-        """Runs the model. Returns the hidden states (B, n, D) before each layer and after the last layer."""
+        """Runs the model. Returns the hidden states (B, n, width) before each layer and after the last layer."""
         self.attention_calls = 0
         states = self.model(input_ids=ids.to(self.model.device), output_hidden_states=True).hidden_states
         if self.attention_calls != sum(map(bool, self.counts)):
-            raise InputError("not a BERT-like model: attention was not recorded in all layers.")
+            raise InputError("attention was not recorded in all layers; pass an encoder with the modules of BERT.")
         return states
 
     def add_sequences(self, ids: Tensor):
@@ -155,7 +156,7 @@ class Recorder:
     def ablate(self, ids: Tensor, measure: Callable[[Tensor, Tensor], Tensor], progress: tqdm) -> list[Tensor]:
         """
         Ablates each head in turn. Returns one tensor per layer, with the results of `measure` for the layer's heads.
-        `measure` is called with the change in the last hidden states (B, n, D) and with the states before ablation.
+        `measure` is called with the change in the last hidden states (B, n, width) and the states before ablation.
         """
         self.measuring = False
         states = self.run(ids)
@@ -175,11 +176,7 @@ class Recorder:
         return by_layer
 
     def means(self, n: int) -> dict[str, Any]:
-        """
-        Returns the measures, averaged over the recorded sequences, which have n tokens each. Measures are tensors
-        (layers, heads), except for `condition_number`, which is a tensor (layers,), and for `singular_values` and
-        `similarities`, which are lists with one tensor per layer.
-        """
+        """Returns the measures, averaged over the recorded sequences of n tokens. For shapes, see `Inspection`."""
         means: dict[str, Any] = {name: [one / self.sequences for one in sums] for name, sums in self.sums.items()}
         by_layer = {name: means.pop(name) for name in ("singular_values", "similarities")}
         condition_number = torch.stack(means.pop("log_condition_number")).exp()
@@ -195,7 +192,7 @@ def pad_heads(by_layer: list[Tensor]) -> Tensor:
 
 
 def product_singular_values(query: Tensor, key: Tensor) -> Tensor:
-    """Returns the P largest singular values of Q K^T, computed from the smaller products Q^T Q and K^T K."""
+    """Returns the p largest singular values of Q K^T, for head size p, from the smaller products Q^T Q and K^T K."""
     values, vectors = torch.linalg.eigh(query.mT @ query)
     root = vectors * values.clamp_min(0).sqrt()[..., None, :]
     return torch.linalg.eigvalsh(root.mT @ (key.mT @ key) @ root).clamp_min(0).sqrt().flip(-1)

@@ -17,8 +17,8 @@ scores Q K^T / sqrt(p), minus each query's mean over the keys. They determine th
     singular_values   singular values of C log P, largest first
     similarities      cosine similarity between the head's pattern and each pattern in the layer; `max_similarity` is
                       the average of the largest value in each sequence
-    condition_number  geometric mean of the condition number of the layer's concatenated heads (n, h v). Includes
-                      directions that the output projection ignores. At most 1 / eps for float32
+    condition_number  geometric mean of the condition number of the layer's concatenated heads, a matrix with one row
+                      per token. Includes directions that the output projection ignores. At most 1 / eps for float32
 """
 
 import math

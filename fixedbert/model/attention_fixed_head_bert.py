@@ -45,8 +45,8 @@ from .unpadding_fixed_head_bert import CACHE, packed_attention_forward
 
 class FixedHeadBertSelfAttention(bert.BertSelfAttention):
     """
-    Self-attention according to equation (9), without W_o: (B, L, D) -> (B, L, H V). The constructor sets the layer's
-    head size. Where possible, the forward pass is BERT's, which works for any head size.
+    Self-attention according to equation (9) at the top of this file, without W_o: (B, L, D) -> (B, L, H V) for H heads
+    with values of size V. Where possible, the forward pass is BERT's, which works for any head size.
     """
 
     inherits_forward = True
@@ -77,8 +77,8 @@ class FixedHeadBertSelfAttention(bert.BertSelfAttention):
                 (1, L), as in transformers' `FlashAttentionKwargs`. Ignored if an attention mask is passed.
 
         Returns:
-            The concatenated heads (B, Lq, H V), and the attention probabilities (B, H, Lq, Lk), or None if the
-            attention implementation does not return them.
+            The concatenated heads (B, Lq, H V), and the attention probabilities (B, H, Lq, Lk). The probabilities are
+            None if the attention implementation does not return them.
         """
         (cache,) = args or (kwargs.pop(CACHE, None),)
         attend = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention_forward)
@@ -110,13 +110,16 @@ class FixedHeadBertSelfAttention(bert.BertSelfAttention):
         return self.merge_heads(output), weights
 
     def project_heads(self, hidden_states: torch.Tensor, source: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """Projects hidden states to queries (B, H, Lq, P), keys (B, G, Lk, P) and values (B, G, Lk, V)."""
+        """
+        Projects `hidden_states` (B, Lq, D) to queries (B, H, Lq, P), and `source` (B, Lk, D) to keys (B, G, Lk, P) and
+        values (B, G, Lk, V) with head sizes P and V. G is the number of heads H, or 1 if all share keys and values.
+        """
         query = split_heads(self.query(hidden_states), self.attention_head_size)
         key = split_heads(self.key(source), self.attention_head_size)
         return query, key, split_heads(self.value(source), self.value_head_size)
 
     def merge_heads(self, output: torch.Tensor) -> torch.Tensor:
-        """Concatenates the heads: (B, Lq, H, V) -> (B, Lq, H V)."""
+        """Concatenates H heads with values of size V: (B, Lq, H, V) -> (B, Lq, H V)."""
         return output.flatten(-2)
 
 
@@ -125,18 +128,17 @@ class FixedHeadBertVariantSelfAttention(FixedHeadBertSelfAttention):
     Self-attention with a separate value head size, normalized queries and keys, a projection shared by all heads, or
     no heads at all.
 
-    With head embeddings e^Q, e^K, e^V (H, P), all heads share one projection. This is the MHE attention from "Pit One
-    Against Many" (Xue and Aletras, 2023, arXiv 2310.07911): head i attends with Q + e_i^Q, K + e_i^K, V + e_i^V, or
-    with Q (1 + e_i^Q), K (1 + e_i^K), V (1 + e_i^V). Keys and values are not computed for each head, because it is
-    sufficient to change the queries and outputs:
+    With head embeddings, all heads share one projection, and each head i has the embeddings e_i^Q, e_i^K and e_i^V.
+    These are the multiple head embeddings (MHE) of "Pit One Against Many" (Xue and Aletras, 2023, arXiv 2310.07911).
+    Head i attends with Q + e_i^Q, K + e_i^K, V + e_i^V, or with Q (1 + e_i^Q), K (1 + e_i^K), V (1 + e_i^V). It is
+    sufficient to change the queries and outputs, so keys and values are not computed for each head:
 
     - Adding e_i^K shifts all scores of a query by the same amount, which does not change the softmax. Adding e_i^V
       shifts the output by e_i^V, because probabilities sum to one (with attention dropout, only in expectation).
     - The factor 1 + e_i^K can be applied to the queries instead of the keys, and the factor 1 + e_i^V to the output
       instead of the values.
 
-    The embeddings are drawn from a normal distribution with standard deviation `initializer_range`. The paper does not
-    specify their initialization.
+    The paper does not specify an initialization. We use a normal distribution with std `initializer_range`.
     """
 
     inherits_forward = False
@@ -180,15 +182,15 @@ class FixedHeadBertVariantSelfAttention(FixedHeadBertSelfAttention):
 
 
 def split_heads(x: torch.Tensor, size: int) -> torch.Tensor:
-    """Splits a projection into heads: (B, L, G size) -> (B, G, L, size)."""
+    """Splits a projection into G heads: (B, L, G size) -> (B, G, L, size)."""
     return x.unflatten(-1, (-1, size)).transpose(1, 2)
 
 
 def eager_attention_forward(module, query, key, value, attention_mask, scaling: float, dropout=0.0, **kwargs):
     """
-    Computes attention with plain matrix products: queries (B, H, Lq, P), keys (B, G, Lk, P) and values (B, G, Lk, V)
-    -> outputs (B, Lq, H, V) and probabilities (B, H, Lq, Lk). Heads that share keys are computed as a single head with
-    H / G times as many queries. Calls `module.dropout` for attention dropout.
+    Computes attention with plain matrix products. Maps queries (B, H, Lq, P) in H heads, and keys (B, G, Lk, P) and
+    values (B, G, Lk, V) in G heads, to outputs (B, Lq, H, V) and probabilities (B, H, Lq, Lk). Heads that share keys
+    are computed as a single head with H / G times as many queries. Calls `module.dropout` for attention dropout.
     """
     B, H, length, P = query.shape
     scores = torch.matmul(query.reshape(B, key.shape[1], -1, P), key.transpose(2, 3))  # (B, G, H/G Lq, Lk)
@@ -269,7 +271,7 @@ class FixedHeadBertLayer(bert.BertLayer):
         self.output = FixedHeadBertOutput(config, layer.intermediate_size)
 
     def forward(self, hidden_states: torch.Tensor, attention_mask=None, *args, query_indices=None, **kwargs):
-        """Maps (B, L, D) to (B, L, D). With `query_indices` (N,), maps a packed row (1, T, D) to (1, N, D)."""
+        """Maps (B, L, D) to (B, L, D), or T packed tokens (1, T, D) to the N tokens (1, N, D) at `query_indices`."""
         if query_indices is None:
             return super().forward(hidden_states, attention_mask, *args, **kwargs)
         # In the fast path, the last layer computes outputs only for the tokens that the task head reads.

@@ -87,8 +87,7 @@ class FixedHeadBertConfig(transformers.BertConfig):
         StrictDataclassError: If a size is too small, a value has the wrong type, or fields contradict each other.
         ValueError: If two aliases have different values, or if `model_type` belongs to a different model.
 
-    Unknown arguments are stored, as in transformers, and cause a warning. Unknown keys in config.json cause a warning
-    only if they look like typos.
+    Unknown arguments cause a warning. Unknown keys in config.json cause a warning only if they look like typos.
 
     Example:
 

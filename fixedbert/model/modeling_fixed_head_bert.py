@@ -99,7 +99,7 @@ class FixedHeadBertPreTrainedModel(bert.BertPreTrainedModel):
             cls._auto_class = None
 
     def build(self, config: FixedHeadBertConfig, pooled: bool = True, **modules: Callable):
-        """Adds the base model, with a pooler if `pooled`, and an instance of each class in `modules`."""
+        """Adds the base model, with a pooler if `pooled`, and the result of `module(config)` for each of `modules`."""
         FixedHeadBertPreTrainedModel.__init__(self, config)
         self.num_labels = config.num_labels
         self.add_module("bert", FixedHeadBertModel(config, add_pooling_layer=pooled))
@@ -131,9 +131,9 @@ class FixedHeadBertPreTrainedModel(bert.BertPreTrainedModel):
 
     def predict(self, head: nn.Module, hidden_states: torch.Tensor, labels, attention_mask, sparse: bool, indices):
         """
-        Returns the logits (B, L, V) of the masked-LM `head`, and the labels (B, L) with -100 at padding. If `sparse`,
-        returns logits (N, V) and labels (N,) for labeled tokens only, which skips 85% of the tokens in BERT's recipe.
-        `indices` (N,) are the indices of the labeled tokens in the flattened batch, by default computed from `labels`.
+        Returns the logits (B, L, V) of the masked-LM `head` over V vocabulary tokens, and the labels (B, L) with -100
+        at padding. If `sparse`, returns (N, V) and (N,) for the N labeled tokens only, 15% of tokens in BERT's recipe.
+        `indices` (N,) locate these tokens in the flattened batch. By default, they are computed from `labels`.
         """
         if labels is not None:
             labels = mask_padding_labels(labels, hidden_states, attention_mask)
@@ -183,8 +183,8 @@ class FixedHeadBertModel(FixedHeadBertPreTrainedModel, bert.BertModel):
         Args:
             output_mask: Mask (B, L), True for the tokens that the task head reads, or False to select no tokens. The
                 token that the pooler reads is always included. Used only with `unpad_inputs`.
-            packed_batch: The non-padding tokens. By default, they are derived from the attention mask, for which the
-                CPU has to wait for the GPU. Used only with `unpad_inputs`.
+            packed_batch: The non-padding tokens. By default, they are computed from the attention mask, which makes
+                the CPU wait for the GPU. Used only with `unpad_inputs`.
 
         Raises:
             ValueError: If the mask has an invalid shape, or if ids and embeddings are both passed or both missing.
@@ -249,7 +249,7 @@ def single_input(inputs: dict) -> torch.Tensor:
 
 
 def check_mask(attention_mask, ids_or_embeddings: torch.Tensor, cache):
-    """Raises ValueError unless the mask has shape (B, past + L), or is a boolean or floating-point 4D mask."""
+    """Raises ValueError unless the mask has shape (B, cached tokens + L), or is a boolean or floating 4D mask."""
     if not isinstance(attention_mask, torch.Tensor) or is_symbolic(ids_or_embeddings):
         return
     past = 0 if cache is None else int(cache.get_seq_length())
@@ -271,10 +271,7 @@ def mask_padding_labels(labels: torch.Tensor, outputs: torch.Tensor, attention_m
 
 
 def token_loss(logits: torch.Tensor, labels: torch.Tensor, num_items_in_batch=None) -> torch.Tensor:
-    """
-    Returns the average loss, or the summed loss divided by `num_items_in_batch` if this number is passed. Trainer
-    passes the number of labels in a training step.
-    """
+    """Returns the mean loss, or the sum divided by `num_items_in_batch`, which Trainer sets to the step's labels."""
     logits, labels = logits.flatten(0, -2), labels.flatten()
     if num_items_in_batch is None:
         return mean_loss(logits, labels)
@@ -283,17 +280,14 @@ def token_loss(logits: torch.Tensor, labels: torch.Tensor, num_items_in_batch=No
 
 
 def mean_loss(logits: torch.Tensor, labels: torch.Tensor, ignore_index: int = -100) -> torch.Tensor:
-    """
-    Returns the cross-entropy of logits (N, V), averaged over the labels (N,) other than `ignore_index`. Returns zero
-    if there are no such labels. In this case, it masks the loss for dummy labels to avoid a division by zero.
-    """
-    is_empty = labels.eq(ignore_index).all()
+    """Returns the mean cross-entropy of logits (N, classes) and labels (N,), or 0 if all labels are `ignore_index`."""
+    is_empty = labels.eq(ignore_index).all()  # in this case, dummy labels avoid a division by zero
     loss = cross_entropy(logits, labels.masked_fill(is_empty, 0), ignore_index=ignore_index)
     return loss.masked_fill(is_empty, 0)
 
 
 def span_loss(logits: torch.Tensor, positions: torch.Tensor, padding: torch.Tensor | None) -> torch.Tensor:
-    """Returns the average loss for `positions` (B,) and logits (B, L). Ignores positions at padding or >= L."""
+    """Returns the mean cross-entropy of logits (B, L) and `positions` (B,). Ignores positions at padding or >= L."""
     L = logits.shape[1]
     positions = positions.view(-1).clamp(0, L)
     if padding is not None:
@@ -315,7 +309,7 @@ class FixedHeadBertForPreTraining(FixedHeadBertPreTrainedModel, bert.BertForPreT
     Pretraining model. `labels` (B, L) are the ids of masked tokens, and -100 elsewhere. `label_indices` (N,) are the
     indices of the masked tokens in the flattened batch. By default they are computed from the labels.
     `next_sentence_label` (B,) is 0 if the second segment continues the first, and 1 if it is random. Losses are
-    returned only if both kinds of labels are passed.
+    returned only if `labels` and `next_sentence_label` are both passed.
     """
 
     _tp_plan = PREDICTION_TP_PLAN
@@ -444,10 +438,7 @@ class FixedHeadBertForMultipleChoice(FixedHeadBertPreTrainedModel, bert.BertForM
 
 
 class FixedHeadBertForTokenClassification(FixedHeadBertPreTrainedModel, bert.BertForTokenClassification):
-    """
-    Token classifier. `labels` (B, L) are class ids, or -100 for tokens to ignore. The loss is averaged as in
-    FixedHeadBertForMaskedLM.
-    """
+    """Token classifier. `labels` (B, L) are class ids, or -100. For the loss, see FixedHeadBertForMaskedLM."""
 
     accepts_loss_kwargs = True
 
@@ -469,8 +460,7 @@ class FixedHeadBertForTokenClassification(FixedHeadBertPreTrainedModel, bert.Ber
 class FixedHeadBertForQuestionAnswering(FixedHeadBertPreTrainedModel, bert.BertForQuestionAnswering):
     """
     Question answering model. `start_positions` and `end_positions` (B,) are the token indices of answers. With
-    `unpad_inputs`, the loss ignores padding, and logits at padding are set to the dtype's minimum, so that no answer
-    includes padding.
+    `unpad_inputs`, the loss ignores padding, and logits at padding are the dtype's minimum, which rules them out.
     """
 
     def __init__(self, config: FixedHeadBertConfig):

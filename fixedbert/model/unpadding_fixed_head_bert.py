@@ -4,11 +4,10 @@ The fast path, which skips padding tokens and, in the last layer, tokens that th
 at the remaining tokens and all gradients are equal to those of the padded path.
 
 With `unpad_inputs`, the non-padding tokens in a batch (B, L) are packed into one row (1, T), and each token attends
-only within its sequence. The attention receives the sequence lengths as transformers' keyword arguments
-`cu_seq_lens_q`, `cu_seq_lens_k`, `max_length_q` and `max_length_k`. Calls that need padded rows use BERT's forward.
+only within its sequence. The attention receives the sequence lengths as keyword arguments (`SequenceLengths`).
 
-Shapes are those of attention_fixed_head_bert.py, with T non-padding tokens, S sequences, and N tokens that the task
-head reads.
+In shapes, T is the number of non-padding tokens, S that of sequences, and N that of the tokens that the task head
+reads. The other letters are defined in attention_fixed_head_bert.py.
 """
 
 from collections.abc import Callable
@@ -53,7 +52,7 @@ class PackedBatch:
     query_indices: torch.Tensor | None = None  # (N,), indices into the row for tokens to read; None: all tokens
     query_cu_seqlens: torch.Tensor | None = None  # (S + 1,), cumulative counts of these tokens, starting at 0
     query_max_seqlen: int = 0
-    is_pooled: bool = False  # True if `query_indices` include the first token in each row
+    is_pooled: bool = False  # True if `query_indices` include the first non-padding token in each row
 
     @classmethod
     def from_mask(cls, mask: torch.Tensor, sequence_ids: torch.Tensor | None = None) -> "PackedBatch":
@@ -65,9 +64,10 @@ class PackedBatch:
 
     def select_queries(self, output_mask: torch.Tensor | bool, shape: torch.Size, pooled: bool) -> "PackedBatch":
         """
-        Returns a batch that limits the last layer's output to the tokens where `output_mask` (B, L) is True, or to no
-        tokens if it is False. If `pooled`, the output also includes the first non-padding token in each row. If this
-        selects nothing, returns the batch unchanged.
+        Returns a batch for which the last layer computes outputs only at selected tokens: those where `output_mask`
+        (B, L) is True and, if `pooled`, the first non-padding token in each row. `output_mask=False` is short for a
+        mask without True, and `output_mask=True` is not supported. If no token is selected, returns the batch
+        unchanged, so that the last layer computes outputs at all tokens. `shape` is (B, L).
         """
         row = self.indices // shape[1]
         selected = torch.zeros_like(row, dtype=torch.bool)
@@ -82,19 +82,39 @@ class PackedBatch:
         lengths = cumulative(sequence.bincount(minlength=len(self.cu_seqlens) - 1))
         return PackedBatch(self.indices, self.cu_seqlens, self.max_seqlen, queries, *lengths, is_pooled=pooled)
 
+    def round_up(self) -> "PackedBatch":
+        """
+        Returns a batch with additional sequences at the end, so that the number of tokens is a multiple of 16, and for
+        T >= 256 of a number between T / 16 and T / 8. For each shape of a bfloat16 matrix product, oneDNN compiles a
+        kernel in about 0.4 ms. Without rounding, batches would hardly ever have the same shapes.
+        """
+        T, longest = len(self.indices), self.max_seqlen
+        extra = -T % max(MULTIPLE, 2 ** T.bit_length() // 16)
+        ends = self.cu_seqlens.new_tensor([*range(T + longest, T + extra, longest), T + extra] if extra else [])
+        queries = self.query_cu_seqlens
+        if queries is not None:
+            queries = torch.cat([queries, queries[-1:].expand(len(ends))])
+        return replace(self, cu_seqlens=torch.cat([self.cu_seqlens, ends]), query_cu_seqlens=queries)
+
     def to(self, device, non_blocking: bool = False) -> "PackedBatch":
         """Returns a copy with all tensors on `device`. Accelerate calls this method to move a batch."""
         tensors: dict = {name: x for name, x in vars(self).items() if isinstance(x, torch.Tensor)}
         return replace(self, **{name: x.to(device, non_blocking=non_blocking) for name, x in tensors.items()})
 
     def pack(self, x: torch.Tensor, shape: torch.Size) -> torch.Tensor:
-        """Packs a tensor (B, L, ...) or (1, L, ...) into one row (1, T, ...). `shape` is (B, L)."""
+        """
+        Packs the T non-padding tokens of `x` into one row (1, T, ...). `shape` is (B, L). `x` has shape (B, L, ...),
+        or (1, L, ...) if its values are the same in all rows, as in BERT's default position ids.
+        """
         return x.expand(*shape, *x.shape[2:]).flatten(0, 1)[self.indices.to(x.device)][None]
 
     def unpack(self, x: torch.Tensor, shape: torch.Size) -> torch.Tensor:
-        """Unpacks (1, T, ...), or (1, N, ...) from the last layer, to (B, L, ...) with zeros at all other tokens."""
+        """
+        Unpacks the last layer's output to shape (B, L, ...), with zeros at all other tokens. `x` has shape (1, N, ...)
+        if `query_indices` limit the output to N tokens, and otherwise (1, T, ...), for all T non-padding tokens.
+        """
         indices = self.indices if self.query_indices is None else self.indices[self.query_indices]
-        rows = x.new_zeros(shape.numel(), *x.shape[2:]).index_copy(0, indices.to(x.device), x[0])
+        rows = x.new_zeros(shape.numel(), *x.shape[2:]).index_copy(0, indices.to(x.device), x[0, : len(indices)])
         return rows.unflatten(0, shape)
 
 
@@ -103,14 +123,16 @@ def cumulative(lengths: torch.Tensor) -> tuple[torch.Tensor, int]:
     return pad(lengths.cumsum(0, dtype=torch.int32), (1, 0)), int(lengths.max())
 
 
-def pack_batch(shape: torch.Size, attention_mask, sequence_ids, output_mask, pooled: bool, device=None):
+def pack_batch(
+    shape: torch.Size, attention_mask, sequence_ids, output_mask, pooled: bool, device=None, always: bool = False
+) -> PackedBatch | None:
     """
-    Returns a PackedBatch for a batch of `shape` (B, L), or None if BERT's forward is faster or all tokens are
-    padding. `sequence_ids` (B, L) are ignored if there is an attention mask. `output_mask` (B, L) is True for the
-    tokens that the task head reads. None selects all tokens, and False selects none. If `pooled`, the head also reads
-    the first non-padding token in each row.
+    Returns a PackedBatch for a batch of `shape` (B, L), or None if all tokens are padding or, unless `always`, if
+    BERT's forward is faster. `sequence_ids` (B, L) separate the sequences in a row. `output_mask` (B, L) is True for
+    the tokens that the task head reads. It is None if the head reads all tokens, and False if it reads none. If
+    `pooled`, the pooler reads the first non-padding token in each row.
     """
-    selects_all = output_mask is None or (shape[0] == 1 and shape[1] <= SHORT_TEXT)
+    selects_all = not always and (output_mask is None or (shape[0] == 1 and shape[1] <= SHORT_TEXT))
     if attention_mask is not None:
         mask = attention_mask.bool()
         if not mask.any() or (selects_all and mask.all()):
@@ -132,8 +154,10 @@ def fast_forward(model, ids_or_embeddings, attention_mask, output_mask, batch: P
         return model.bert_forward(attention_mask, **inputs)
     if model.config.is_decoder:
         output_mask = None  # a causal mask needs a query for each key
+    device = ids_or_embeddings.device
+    is_rounded = compiles_kernels(model.dtype, device)
     if batch is None:
-        batch = pack_batch(shape, attention_mask, sequence_ids, output_mask, pooled, ids_or_embeddings.device)
+        batch = pack_batch(shape, attention_mask, sequence_ids, output_mask, pooled, device, always=is_rounded)
     elif output_mask is None or batch.is_pooled < pooled:  # the head reads more than the collator expected
         batch = replace(batch, query_indices=None, query_cu_seqlens=None)
     if batch is None:
@@ -142,6 +166,9 @@ def fast_forward(model, ids_or_embeddings, attention_mask, output_mask, batch: P
     row = {name: inputs.get(name) for name in ("input_ids", "inputs_embeds", "token_type_ids")}
     row["position_ids"] = model.embeddings.position_ids[:, : shape[1]] if positions is None else positions
     hidden_states = model.embeddings(**{name: batch.pack(x, shape) for name, x in row.items() if x is not None})
+    if is_rounded:
+        batch = batch.round_up()
+        hidden_states = pad(hidden_states, (0, 0, 0, int(batch.cu_seqlens[-1]) - hidden_states.shape[1]))
     lengths = SequenceLengths(batch.cu_seqlens, batch.cu_seqlens, batch.max_seqlen, batch.max_seqlen)
     *layers, last = model.encoder.layer
     for layer in layers:
@@ -151,6 +178,11 @@ def fast_forward(model, ids_or_embeddings, attention_mask, output_mask, batch: P
     hidden_states = last(hidden_states, query_indices=batch.query_indices, **lengths._asdict())
     hidden_states = batch.unpack(hidden_states, shape)
     return BaseModelOutputWithPoolingAndCrossAttentions(hidden_states, model.pool(hidden_states, attention_mask))
+
+
+def compiles_kernels(dtype: torch.dtype, device: torch.device) -> bool:
+    """Returns True for inference in bfloat16 on a CPU, for which the number of tokens should be rounded."""
+    return dtype == torch.bfloat16 and device.type == "cpu" and not torch.is_grad_enabled()
 
 
 def requires_padding(model, ids_or_embeddings, attention_mask, sequence_ids, batch, inputs: dict) -> bool:
@@ -175,12 +207,12 @@ def requires_padding(model, ids_or_embeddings, attention_mask, sequence_ids, bat
 
 
 def apply_to_non_padding(head: nn.Module, hidden_states: torch.Tensor, padding: torch.Tensor | None) -> torch.Tensor:
-    """Applies `head` to non-padding tokens, (B, L, D) -> (B, L, V). Output is zero where `padding` (B, L) is True."""
+    """Applies `head` to non-padding tokens: (B, L, D) -> (B, L, ...). The result is zero where `padding` is True."""
     if padding is None or padding.shape != hidden_states.shape[:2]:
         return head(hidden_states)
     if is_symbolic(hidden_states):
         return head(hidden_states).masked_fill(padding[..., None], 0)
-    logits = head(hidden_states[~padding])  # (T, V)
+    logits = head(hidden_states[~padding])  # (T, vocabulary size)
     return logits.new_zeros(*padding.shape, logits.shape[-1]).masked_scatter(~padding[..., None], logits)
 
 
@@ -217,9 +249,9 @@ def sequence_ids_from(position_ids: torch.Tensor | None, shape: torch.Size) -> t
 
 def packed_attention_forward(attend: Callable, module, query, key, value, attention_mask=None, **kwargs):
     """
-    Computes attention within each sequence of a packed row: queries (1, H, T, P), keys (1, G, T, P) and values
-    (1, G, T, V) -> outputs (1, T, H, V). `attend` is an attention function for batches, and `kwargs` must contain the
-    fields of SequenceLengths.
+    Computes attention within each sequence of a packed row of T tokens. Maps queries (1, H, T, P) in H heads, and keys
+    (1, G, T, P) and values (1, G, T, V) in G heads, to outputs (1, T, H, V) and None instead of probabilities.
+    `attend` is an attention function for batches, and `kwargs` must contain the fields of SequenceLengths.
     """
     lengths = SequenceLengths(*(kwargs.pop(name) for name in SequenceLengths._fields))
     function = select_packed_attention(attend, module, query, key, value, lengths, kwargs["dropout"])
@@ -227,7 +259,7 @@ def packed_attention_forward(attend: Callable, module, query, key, value, attent
 
 
 def select_packed_attention(attend, module, query, key, value, lengths: SequenceLengths, dropout: float) -> Callable:
-    """Returns the fastest of the packed attention functions for these inputs."""
+    """Returns the fastest `*_attention` function for these inputs. All of them return outputs (T, H, V)."""
     S = len(lengths.cu_seq_lens_q) - 1
     if query.shape[2] == S * lengths.max_length_q and key.shape[2] == S * lengths.max_length_k:
         return equal_length_attention
@@ -260,7 +292,7 @@ def equal_length_attention(attend, module, query, key, value, lengths: SequenceL
 
 
 def looped_attention(attend, module, query, key, value, lengths: SequenceLengths, **kwargs) -> torch.Tensor:
-    """Calls `attend` once for each group of consecutive sequences with the same length."""
+    """Computes attention with one call of `attend` for each group of consecutive sequences with equal lengths."""
     pairs = zip(lengths.cu_seq_lens_q.diff().tolist(), lengths.cu_seq_lens_k.diff().tolist(), strict=True)
     runs = [(*pair, sum(1 for _ in same)) for pair, same in groupby(pairs)]
     sizes_q, sizes_k = [size * length for length, _, size in runs], [size * length for _, length, size in runs]
@@ -275,9 +307,8 @@ def looped_attention(attend, module, query, key, value, lengths: SequenceLengths
 
 def bucketed_attention(attend, module, query, key, value, lengths: SequenceLengths, **kwargs) -> torch.Tensor:
     """
-    Calls `attend` once for each bucket of sequences whose lengths are equal when rounded up to a multiple of 16.
-
-    In bfloat16 on CPUs, multiples of 16 fill vector registers, so sdpa is about 1.5 times as fast as otherwise.
+    Computes attention with one call of `attend` for each bucket of sequences (see `buckets_for`). In bfloat16 on CPUs,
+    lengths that are multiples of 16 fill vector registers, so sdpa is about 1.5 times as fast as otherwise.
     """
     lengths_q, lengths_k = (tuple(x.diff().tolist()) for x in (lengths.cu_seq_lens_q, lengths.cu_seq_lens_k))
     indices_q, indices_k, slots, buckets = buckets_for(lengths_q, lengths_k, query.dtype)
@@ -294,14 +325,18 @@ def bucketed_attention(attend, module, query, key, value, lengths: SequenceLengt
 @lru_cache(maxsize=16)  # all layers use the same buckets
 def buckets_for(lengths_q: tuple[int, ...], lengths_k: tuple[int, ...], dtype: torch.dtype) -> tuple:
     """
-    Sorts sequences into buckets. The lengths are the numbers of queries and keys in each sequence.
+    Groups sequences into buckets by their number of keys, rounded up to a multiple of 16. Within a bucket, sequences
+    are padded to equal length with copies of their last token. Sequences without queries are omitted.
 
-    Sequences without queries are omitted. Copies of the last token in a sequence serve as its padding.
+    Args:
+        lengths_q, lengths_k: Numbers of queries and keys in each sequence.
+        dtype: The dtype of the masks.
 
     Returns:
         indices_q, indices_k: Indices of the packed queries and keys in the order of the buckets, with padding.
-        slots: Positions of the queries in `indices_q`, in their original order and without padding.
-        buckets: For each bucket, the number of queries per sequence and an additive mask (size, 1, 1, Lk).
+        slots: Indices into `indices_q` of all queries except padding, in their original order.
+        buckets: For each bucket, the padded number of queries per sequence, and an additive mask of shape
+            (number of sequences, 1, 1, padded number of keys).
     """
     indices_q = torch.arange(sum(lengths_q)).split(lengths_q)
     indices_k = torch.arange(sum(lengths_k)).split(lengths_k)
@@ -324,14 +359,14 @@ def buckets_for(lengths_q: tuple[int, ...], lengths_k: tuple[int, ...], dtype: t
 
 
 def varlen_attention(attend, module, query, key, value, lengths: SequenceLengths, scaling: float, **kwargs):
-    """Calls torch's `varlen_attn`, which supports sequences of different lengths, instead of `attend`."""
+    """Computes attention with torch's `varlen_attn`, which supports different lengths, instead of `attend`."""
     query, key, value = (x[0].transpose(0, 1) for x in (query, key, value))  # (T, H, P)
     window = (-1, 0) if module.is_causal else (-1, -1)
     return varlen_attn(query, key, value, *lengths, scale=scaling, window_size=window)
 
 
 def padded_attention(attend, module, query, key, value, lengths: SequenceLengths, **kwargs) -> torch.Tensor:
-    """Pads the sequences to equal length for `attend`. Used on devices where looping over sequences is slow."""
+    """Computes attention with one call of `attend` on padded sequences. Used on devices where loops are slow."""
     S = len(lengths.cu_seq_lens_q) - 1
     lengths_k, longest = lengths.cu_seq_lens_k.diff(), lengths.max_length_k
 

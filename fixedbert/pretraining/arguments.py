@@ -44,7 +44,7 @@ class NewModelArguments(ModelArguments):
         names = {member.name for member in fields(self)} - {member.name for member in fields(ModelArguments)}
         sizes = {name: value for name in sorted(names) if (value := getattr(self, name)) is not None}
         if sizes and self.model_name_or_path is not None:
-            raise InputError("is for a new model; change a pretrained model with fixedbert convert.", min(sizes))
+            raise InputError("is only for new models; use fixedbert convert for a pretrained one.", min(sizes))
         for name, value in sizes.items():
             size = value[0] if isinstance(value, list) and len(value) == 1 else value
             self.config_overrides = (self.config_overrides or {}) | {name: size}
@@ -110,7 +110,7 @@ class PretrainingDataArguments:
         sources = [(name, True) for name in self.dataset_name or []]
         sources += [(file, False) for file in self.train_file or []]
         if not sources:
-            raise InputError("no corpus: set `train_file`, or set `dataset_name` to a Hub dataset or to sample.")
+            raise InputError("no corpus: set `train_file`, or set `dataset_name` to a Hub dataset or 'sample'.")
         if self.corpus_weights:
             self.corpus_weights = self.per_corpus("corpus_weights", len(sources))
         names = ("dataset_config_name", "text_column_name", "document_boundary", "document_column_name")

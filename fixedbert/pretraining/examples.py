@@ -34,13 +34,13 @@ def make_examples(
     Prepares the corpora and returns the examples.
 
     Args:
-        checkpoint: Checkpoint to resume from. It contains the tokenizer of the run.
+        checkpoint: Checkpoint to resume from, or None. Its tokenizer is used unless the arguments specify one.
 
     Returns:
         The tokenizer, the training examples, the held-out examples, and a description of the corpora for summary.json.
 
     Raises:
-        InputError: If a corpus or the tokenizer is invalid, or if machines have different corpora or tokenizers.
+        InputError: If a corpus or the tokenizer is invalid, or if the machines in a run have different ones.
     """
     corpora = data_args.corpora(model_args)
     tokenizer = make_tokenizer(corpora, model_args, data_args, config, checkpoint)
@@ -75,9 +75,9 @@ def make_tokenizer(
     checkpoint: str | None,
 ) -> PreTrainedTokenizerBase:
     """
-    Loads the tokenizer that the arguments specify, or the checkpoint's tokenizer.
+    Loads the tokenizer that the arguments specify, or else the tokenizer in `checkpoint`.
 
-    If the run has neither, trains a new tokenizer on the corpora.
+    If there is neither, trains a new tokenizer on the corpora.
     """
     if model_args.tokenizer:
         tokenizer = load_tokenizer(model_args.tokenizer, model_args.do_lower_case, **model_args.hub_options())
@@ -159,7 +159,7 @@ def make_collator(
     data_args: PretrainingDataArguments,
     training_args: PretrainingArguments,
 ) -> PretrainingCollator:
-    """Returns a collator that adds the indices of labeled tokens and, for `torch_compile`, pads to one shape."""
+    """Returns a collator that adds token indices for a FixedHeadBert and, for `torch_compile`, pads to one shape."""
     collator = PretrainingCollator(tokenizer.pad_token_id)
     # DataParallel splits all tensors by rows, which would separate token indices from their tokens.
     if isinstance(model, FixedHeadBertPreTrainedModel) and training_args.n_gpu < 2:

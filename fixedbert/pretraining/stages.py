@@ -34,7 +34,7 @@ class Stage:
         arguments: Arguments for the run.
         config: Configuration of the model that the run trains.
         growth: Keyword arguments for `to_fixed_head_bert`: the sizes to which the model grows before training.
-        first_step: First step of the run in the learning-rate schedule.
+        first_step: Step of the learning-rate schedule at which the run starts.
         schedule_steps: Number of steps in the learning-rate schedule. None if the schedule ends with the run.
     """
 

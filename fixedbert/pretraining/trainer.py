@@ -35,8 +35,8 @@ class PretrainingTrainer(CommonTrainer):
 
     Args:
         objective: Objective of the pretraining: mlm+nsp, mlm or clm.
-        inside_word: Mask (V,) from `tokens_inside_words`, for computing the perplexity per word.
-        first_step: First step of the run in the learning-rate schedule.
+        inside_word: Boolean array (vocab_size,) from `tokens_inside_words`, for computing the perplexity per word.
+        first_step: Step of the learning-rate schedule at which the run starts.
         schedule_steps: Number of steps in the learning-rate schedule, if it spans several stages.
     """
 
@@ -87,7 +87,7 @@ class PretrainingTrainer(CommonTrainer):
 
     @torch.no_grad()
     def count_tokens(self, inputs, outputs):
-        """Adds a batch to the counts for the next log entry. Only some of the batches count for the accuracy."""
+        """Adds a batch to the counts for the next log entry. Computes the accuracy for only some of the batches."""
         labels, mask = inputs["labels"], inputs.get("attention_mask")
         if mask is None:
             assert isinstance(self.processing_class, PreTrainedTokenizerBase)
@@ -146,12 +146,13 @@ def logits_and_targets(
     logits: torch.Tensor, labels: torch.Tensor, objective: str, label_indices: torch.Tensor | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """
-    Returns the logits (N, V) and targets (N,) for the N labeled tokens.
+    Returns the logits (N, V) and targets (N,) for the N labeled tokens. V is the vocabulary size.
 
     Args:
-        logits: Tensor (B, L, V), or (N, V) from a model that computes logits only for labeled tokens.
-        labels: Tensor (B, L) with -100 for tokens without a label. A causal LM predicts each label one token earlier.
-        label_indices: Indices of the labeled tokens in the flattened labels. Computed if they are not passed.
+        logits: Logits (B, L, V) for B rows of L tokens, or (N, V) if the model computes them only for labeled tokens.
+        labels: Labels (B, L), which are -100 for unlabeled tokens.
+        objective: mlm+nsp, mlm or clm. With clm, labels are shifted so that each position predicts the next token.
+        label_indices: Indices of the labeled tokens in the flattened labels. By default, they are computed.
     """
     if objective == "clm":
         logits, labels = logits[:, :-1], labels[:, 1:]
@@ -166,10 +167,10 @@ def sums_by_example(logits, labels, objective: str = "mlm+nsp", inside_word: np.
     Trainer calls this function as `preprocess_logits_for_metrics`.
 
     Args:
-        logits: Logits (B, L, V), or (N, V) for the N labeled tokens. With next-sentence prediction, a tuple of these
-            logits and the next-sentence logits (B, 2).
+        logits: Logits (B, L, V) for B rows of L tokens and a vocabulary of size V, or (N, V) for the N labeled tokens.
+            With next-sentence prediction, a tuple of these logits and the next-sentence logits (B, 2).
         labels: Labels (B, L). With next-sentence prediction, a tuple of these and the next-sentence labels (B,).
-        inside_word: Mask (V,) that selects tokens inside a word, for counting words.
+        inside_word: Boolean array (V,) from `tokens_inside_words`, for counting words.
     """
     logits = logits if isinstance(logits, tuple) else (logits,)
     labels, *next_sentence_label = labels if isinstance(labels, tuple) else (labels,)
@@ -200,9 +201,8 @@ def pretraining_metrics(
     """
     Returns average losses and accuracies over labeled tokens and over segment pairs, and the perplexity per token.
 
-    Trainer calls this function as `compute_metrics`. With `by_word`, the metrics include the perplexity per word of a
-    causal LM: exp(total loss / number of words). Punctuation marks count as words, as in BERT's tokenizer, and so do
-    document ends.
+    Trainer calls this function as `compute_metrics`. `by_word` adds the perplexity per word of a causal LM: exp(total
+    loss / number of words). Each punctuation mark is a word, as in BERT's tokenizer, and so is each document end.
     """
     sums = np.asarray(prediction.predictions).sum(axis=0, dtype=np.float64)  # (number of SUMS,)
     total = dict(zip(SUMS[objective], sums.tolist(), strict=True))

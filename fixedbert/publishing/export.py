@@ -122,7 +122,7 @@ def export(  # noqa: PLR0913  the options of the command
         revision, cache_dir, token: Options for downloading a model from the Hub.
 
     Returns:
-        A summary with the size and accuracy of each graph, and the command that measures the speed.
+        A summary with the size and output error of each graph, and the command that compares the speed.
 
     Raises:
         InputError: If the model cannot be loaded or exported, a package is missing, or `output_dir` is not empty.
@@ -173,7 +173,7 @@ def loading_code(
     Args:
         names: Names of the outputs.
         precision: OpenVINO's inference precision, or None to let OpenVINO choose.
-        pairs: Whether the texts are the choices of a multiple-choice model.
+        pairs: Whether the model is for multiple choice. If so, the two texts are the choices of one example.
     """
     texts = '["A text.", "A second text."]'
     if settings.prompt or settings.do_lower_case:
@@ -204,7 +204,7 @@ def check_options(runtime: str, int8: bool, calibration_file: str | Path | None)
 
 
 def example_batches(graph: Graph, tokenizer: PreTrainedTokenizerBase) -> list[Batch]:
-    """Returns a padded batch of all TEXTS, and one batch per text: (B, L), or (B, 2, L) for multiple choice."""
+    """Returns a padded batch of all TEXTS, and a batch per text. Shapes: (B, L), or (B, 2, L) for multiple choice."""
     config = fixed_head_config(graph.model.config)
     names = ["input_ids", "attention_mask"]
     has_types = "token_type_ids" in tokenizer.model_input_names and config.type_vocab_size > 1

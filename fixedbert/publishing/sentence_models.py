@@ -23,7 +23,7 @@ class SentencePooling(nn.Module):
 
     Args:
         mode: "cls", "max" or "mean".
-        normalize: Whether to scale embeddings to length 1.
+        normalize: Whether to scale embeddings to norm 1.
     """
 
     def __init__(self, mode: str, normalize: bool):

@@ -1,4 +1,4 @@
-"""Chooses each layer's heads and neurons for the lowest KL divergence within a budget (a knapsack problem)."""
+"""Chooses the heads and neurons of each layer to minimize the KL divergence within a budget (a knapsack problem)."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ def neuron_choices(neurons: int) -> list[int]:
 
 
 class LayerPrices(NamedTuple):
-    """Functions that return the price of given attention heads, and of a given number of neurons, in one layer."""
+    """Functions that return the price of heads and of neurons in a layer: the part of the budget that they use."""
 
     of_heads: Callable[[Heads], float]
     of_neurons: Callable[[int], float]
@@ -45,9 +45,9 @@ class Prices:
     How much of the budget each part of a model uses.
 
     Args:
-        layers: The prices of each layer.
-        original: The price of all layers before pruning.
-        rest: The price of everything else.
+        layers: For each layer, functions that return the prices of its sublayers.
+        original: The total price of the original model's layers.
+        rest: The price of everything outside the layers, such as the embeddings.
         unit: The unit of the prices, such as "seconds".
         machine: The machine that latencies were measured on, or "" for this machine.
     """
@@ -60,7 +60,7 @@ class Prices:
 
     @classmethod
     def of_model(cls, layers: list[LayerPrices], shapes: list[LayerSize], total: float, *details: str) -> "Prices":
-        """Returns the prices for a model with layers of these shapes and the total price `total`."""
+        """Returns the prices for an original with layers of these shapes. `total` is the price of the entire model."""
         original = price_of(shapes, layers)
         return cls(layers, original, max(0.0, total - original), *details)
 

@@ -25,7 +25,7 @@ from .words import WORDS, check_splits_words, has_words, load_words
 
 MAX_LENGTH = 512  # default for the maximum number of tokens per row
 MASKED = 0.15  # fraction of the tokens that are masked for a masked LM
-HELD_OUT = 6  # every sixth row is held out
+HELD_OUT = 6  # there are at most `max_samples` / 6 held-out rows
 DOC_STRIDE = 128  # overlap of consecutive windows of a SQuAD paragraph, in tokens
 
 
@@ -58,7 +58,7 @@ class CalibrationData:
     def load(self, loaded: LoadedModel, distillation_rows: int = 0) -> tuple[list[Batch], list[Batch], list[Batch]]:
         """
         Returns calibration, held-out and distillation batches. Calibration and distillation batches can share rows.
-        Held-out rows come from the validation split of a GLUE task, or from the same files as the other rows.
+        Held-out rows come from the validation split of a GLUE task, or from the files. No other batch contains them.
         """
         rows = self.rows(loaded, max(self.max_samples, distillation_rows))
         if self.task_name is None:
@@ -72,10 +72,8 @@ class CalibrationData:
 
     def rows(self, loaded: LoadedModel, count: int, split: str = "train") -> list[dict]:
         """
-        Returns at most `count` tokenized rows in random order.
-
-        Raises:
-            InputError: If the model is for multiple choice, or if the rows are unsuitable for its task head.
+        Returns at most `count` tokenized rows in random order. Raises InputError if the model is for multiple choice,
+        or if the rows are unsuitable for its task head.
         """
         head, tokenizer = head_name(loaded.model), loaded.tokenizer
         length = row_length(self.max_seq_length, [(loaded.model.config, tokenizer)])
@@ -112,7 +110,7 @@ class CalibrationData:
                 yield from texts_of(data.splits["test"])
 
     def questions(self, tokenizer: PreTrainedTokenizerBase, length: int) -> Iterator[dict]:
-        """Yields tokenized rows. Each of them contains a question and one window of its paragraph."""
+        """Yields tokenized questions, each with one of the overlapping windows into which its paragraph is split."""
         if self.train_file is None:
             raise InputError("does not support question answering; use a `train_file` in SQuAD format.", "task_name")
         for file in self.train_file:
@@ -123,7 +121,7 @@ class CalibrationData:
             yield from windows.select_columns(names)
 
     def batches(self, loaded: LoadedModel, rows: list[dict]) -> list[Batch]:
-        """Sorts rows by length and returns them as padded batches on the model's device."""
+        """Returns rows, sorted by length, as padded batches on the model's device. Masks tokens for a masked LM."""
         rows = sorted(rows, key=lambda row: len(row["input_ids"]))
         generator = torch.Generator().manual_seed(self.seed)
         batches = []
@@ -137,7 +135,7 @@ class CalibrationData:
 
 def row_length(max_seq_length: int | None, models: Iterable[tuple[PreTrainedConfig, PreTrainedTokenizerBase]]) -> int:
     """
-    Returns the maximum number of tokens per row, by default the lowest limit of all models and tokenizers, up to 512.
+    Returns the maximum tokens per row, by default the lowest limit of all models and tokenizers, but at most 512.
 
     Raises:
         InputError: If `max_seq_length` is less than 3, or exceeds the limit of a model.
@@ -153,10 +151,7 @@ def row_length(max_seq_length: int | None, models: Iterable[tuple[PreTrainedConf
 
 
 def tokenize_rows(texts: Iterable[tuple], tokenizer: PreTrainedTokenizerBase, length: int) -> Iterator[dict]:
-    """
-    Yields tokenized texts, text pairs or lists of words with at most `length` tokens. Prints how many of them are
-    truncated.
-    """
+    """Yields tokenized texts, text pairs or lists of words of up to `length` tokens. Prints how many are truncated."""
     count = truncated = 0
     for row in texts:
         are_words = isinstance(row[0], list)
@@ -176,7 +171,7 @@ def texts_of(dataset: Dataset) -> list[tuple[str, ...]]:
 
 
 def lines_of(file: Path) -> list[tuple[int, str]]:
-    """Returns the position (from 0) and the text of each non-blank line in a text file."""
+    """Returns the 0-based index and the text of each non-blank line in a text file. Blank lines are counted, too."""
     lines = [(position, row.values["text"].strip()) for position, row in enumerate(DataFile(file).rows())]
     if not any(text for _, text in lines):
         raise InputError(f"{file} contains no text.")

@@ -1,4 +1,4 @@
-"""The inputs for shrinking: the target, the original model, the rows, and how the new model will be served."""
+"""The inputs of `shrink`: the original model, the target speed or size, the data, and the inference settings."""
 
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
@@ -25,7 +25,7 @@ from .serving import Serving, random_batches
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """The target for `shrink`: one of speedup, milliseconds, params, flops, or layer sizes."""
+    """The target speed or size: exactly one of speedup, milliseconds, params and flops, or any of the layer sizes."""
 
     speedup: float | None = None
     milliseconds: float | None = None
@@ -52,7 +52,7 @@ class Target:
 
     def shapes(self, config: FixedHeadBertConfig) -> list[LayerSize]:
         """
-        Returns the target shapes for all layers.
+        Returns the shape of each layer after pruning, if the target is layer sizes.
 
         Raises:
             InputError: If a layer would grow, or its head size would be 0.
@@ -72,7 +72,7 @@ class Target:
 
 @dataclass
 class ShrinkContext:
-    """The inputs for shrinking: the original model, the target, and calibration, held-out and distillation batches."""
+    """The inputs of `shrink`: the original model, the target, and calibration, held-out and distillation batches."""
 
     source: str
     original: FixedHeadBertPreTrainedModel
@@ -82,7 +82,7 @@ class ShrinkContext:
     held_out: list[Batch]
     distillation: list[Batch] = field(default_factory=list)
     seed: int = 0
-    dtype: torch.dtype = torch.float32
+    dtype: torch.dtype = torch.float32  # of the original's weights, before they are converted to float32
     do_lower_case: bool | None = None
     latency_file: Path | None = None
     serving: Serving = Serving()
@@ -92,10 +92,10 @@ class ShrinkContext:
         cls, source: str, data: CalibrationData, target: Target, distillation_rows: int = 0, **options
     ) -> "ShrinkContext":
         """
-        Loads the model, the tokenizer and the rows. `options` are passed to `LoadedModel.load`.
+        Loads the model, the tokenizer and the data. `options` are passed to `LoadedModel.load`.
 
         Raises:
-            InputError: If the rows contain too few tokens for a least-squares fit of the largest sublayer.
+            InputError: If the calibration rows contain too few tokens for a least-squares fit of the largest sublayer.
         """
         loaded = LoadedModel.load(source, **options)
         dtype = loaded.model.dtype
@@ -117,7 +117,7 @@ class ShrinkContext:
         return layer_sizes(self.original)
 
     def fidelity(self, model: FixedHeadBertPreTrainedModel) -> Fidelity:
-        """Runs a model as `serving` specifies, and returns its fidelity on the held-out rows."""
+        """Runs a model with the settings in `serving`, and returns its fidelity on the held-out rows."""
         return measure_fidelity(self.original, self.serving.model(model), self.held_out, self.loaded.predict)
 
     def operations(self, model: FixedHeadBertPreTrainedModel) -> int:
@@ -131,7 +131,7 @@ class ShrinkContext:
         return random_batches(self.calibration)
 
     def measure_speedup(self, pruned: FixedHeadBertPreTrainedModel) -> tuple[float, float, float]:
-        """Returns the seconds that the original takes, the seconds that the pruned model takes, and the speedup."""
+        """Returns the latencies of the original and the pruned model on `batches`, in seconds, and the speedup."""
         before, after = (self.serving.forward_passes(model, self.batches) for model in (self.original, pruned))
         return measure_speedup(before, after, self.original.device)
 
@@ -150,6 +150,6 @@ def fixed_head_model(model: PreTrainedModel, source: str) -> FixedHeadBertPreTra
     if fixed is not model:
         check_equivalence(model, fixed)
     if 0 in (*fixed.config.head_counts, *fixed.config.neuron_counts):
-        raise InputError(f"{source}: a layer has no heads or no neurons; shrink the original model instead.")
+        raise InputError(f"{source}: already pruned (a layer has no heads or no neurons); shrink the unpruned model.")
     fixed.config.unpad_inputs = False
     return fixed.eval().to("cuda" if torch.cuda.is_available() else "cpu", torch.float32)

@@ -1,6 +1,5 @@
 """
 Collects statistics for each layer on calibration data: activations, and the Fisher information of the predictions.
-
 All statistics exclude padding.
 """
 
@@ -54,7 +53,8 @@ class LayerStatistics:
         queries: Queries (H, P) of all heads.
         keys: Keys (H, P) of all heads, minus the mean key in the same row.
         score_errors: For each reduced head size, the averages (H,) of |G^(1/2) W_o dz|^2 over tokens, for all heads.
-            dz is the change in z at this head size, and G is the Fisher information of the attention block.
+            dz is the change in z at this head size, W_o the output projection of a head, and G the Fisher information
+            of the attention block.
     """
 
     def __init__(self, shape: LayerSize, width: int):
@@ -111,7 +111,7 @@ def collect_statistics(
 
 
 def minus_row_mean(states: Tensor, non_padding: Tensor) -> Tensor:
-    """Returns the states (B, L, N) minus the mean state in each row. The mean excludes padding."""
+    """Returns the states (B, L, size) minus their mean over the non-padding tokens of each row."""
     weights = non_padding[..., None].to(states.dtype)
     return states - (states * weights).sum(dim=1, keepdim=True) / weights.sum(dim=1, keepdim=True)
 
@@ -164,8 +164,8 @@ def reduced_scores(
     heads: FixedHeadBertSelfAttention, statistics: LayerStatistics, size: int, kept: list[int]
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """
-    Reduces the head size of the h heads in `kept` to `size`. Returns the weights (h, size, D) and biases (h, size) of
-    the queries, followed by those of the keys.
+    Reduces the queries and keys of the heads in `kept` to `size`. Returns the query weights (h, size, D), query biases
+    (h, size), key weights and key biases, where h is the number of heads in `kept` and D the width.
     """
     number = heads.num_attention_heads
     W_q, W_k = (

@@ -1,4 +1,4 @@
-"""Measures the latencies of entire models, and of sublayers of every possible size."""
+"""Measures the latencies of entire models, and of sublayers of every size to which they can be pruned."""
 
 import copy
 import operator
@@ -37,10 +37,10 @@ class LatencyTable:
 
     Args:
         machine: The machine that the latencies were measured on, as returned by `machine_name`.
-        conditions: Description of the model's shape, and of how the model was served.
-        times: For each sublayer, whether it is in the last layer, its sizes (those in `Heads`, or the number of
-            neurons), and its latency.
-        encoder: Latency of the base model.
+        conditions: Description of the model's shape, padding and dtype.
+        times: For each sublayer, whether it is in a last layer that outputs only first tokens, its size (the fields of
+            `Heads`, or the number of neurons), and its latency.
+        encoder: Latency of the entire base model.
     """
 
     machine: str
@@ -49,7 +49,7 @@ class LatencyTable:
     encoder: float
 
     def prices(self, shapes: list[LayerSize]) -> Prices:
-        """Returns the prices for layers of these shapes. If a larger sublayer was faster, its latency is used."""
+        """Returns latencies as prices. For each sublayer, uses the lowest latency of any that is at least as large."""
 
         def prices_in(is_last: bool) -> LayerPrices:
             measured = {tuple(sizes): seconds for last, sizes, seconds in self.times if last == is_last}
@@ -73,7 +73,10 @@ class LatencyTable:
         with reading(file, "remove the file to measure again"):
             table = cls(**read_json_object(file))
         if table.conditions != conditions:
-            raise InputError(f"{file}: measured for {table.conditions}, but needed for {conditions}.", "latency_table")
+            raise InputError(
+                f"{file}: measured for {table.conditions}, but needed for {conditions}; choose a new file.",
+                "latency_table",
+            )
         return table
 
 
@@ -102,10 +105,10 @@ def measure_latencies(
     model: FixedHeadBertPreTrainedModel, shapes: list[LayerSize], masks: list[torch.Tensor], conditions: str
 ) -> LatencyTable:
     """
-    Builds each sublayer to which layers of these shapes can be pruned, with random weights, and measures its latency.
+    Measures the latency of each sublayer to which layers of these shapes can be pruned. The weights are random.
 
     Args:
-        model: The model as it is served. Its dtype and `unpad_inputs` apply to the sublayers, too.
+        model: The original model. The sublayers have its dtype and `unpad_inputs`.
         masks: Attention masks (B, L) of the batches.
         conditions: See `LatencyTable`.
     """
@@ -131,7 +134,7 @@ def measure_latencies(
 
 
 def has_short_last_layer(model: FixedHeadBertPreTrainedModel, masks: list[torch.Tensor]) -> bool:
-    """Returns True if the last layer computes outputs only for first tokens. For one short row, it computes all."""
+    """Returns True if the last layer outputs only first tokens. For a single short row, it outputs all tokens."""
     return reads_first_token(model) and any(len(mask) > 1 or mask.shape[1] > SHORT_TEXT for mask in masks)
 
 
@@ -139,9 +142,9 @@ def sublayer_inputs(
     model: FixedHeadBertPreTrainedModel, mask: torch.Tensor, first_tokens: bool
 ) -> tuple[torch.Tensor, dict]:
     """
-    Returns random hidden states (B, L, D), or (1, T, D) without padding, and further arguments for the attention.
-
-    If `first_tokens`, the states are (1, B, D), and the arguments contain the states of all tokens.
+    Returns random hidden states and further arguments for the attention. They have shape (B, L, D) with padding and
+    (1, T, D) without, where D is the width and T the number of non-padding tokens. If `first_tokens`, their shape is
+    (1, B, D), and the arguments contain the states of all tokens.
     """
     if not model.config.unpad_inputs:
         return torch.randn(*mask.shape, model.config.hidden_size, dtype=model.dtype, device=model.device), {}

@@ -1,7 +1,6 @@
 """
 Prunes the layers of a model, given their statistics: computes pruned weights, and refits them.
-
-The mathematics is explained in pruning.py.
+pruning.py explains the mathematics.
 """
 
 import torch
@@ -62,7 +61,7 @@ class LayerPruner:
         self.value_costs = half * head_size_errors(self.L, self.R)
 
     def cost_of_heads(self, heads: Heads) -> float:
-        """Returns the predicted KL divergence in nats per row if only these heads remain."""
+        """Returns the predicted KL divergence in nats per row if heads of this number and these sizes remain."""
         kept = self.head_order.kept(heads.num_heads)
         removed = self.shape.heads.num_heads - heads.num_heads
         cost = self.head_costs[removed] + self.value_costs[kept, heads.value_size].sum()
@@ -128,10 +127,9 @@ class LayerPruner:
 @torch.no_grad()
 def refit(original: FixedHeadBertPreTrainedModel, pruned: FixedHeadBertPreTrainedModel, batches: list[Batch]):
     """
-    Refits the output projections of attention and of the feed-forward block in each pruned layer, so that the hidden
-    states match those of the original model.
-
-    Begins with the first layer, because the outputs of a refitted layer are the inputs for refitting the next layer.
+    Refits the output projections of attention and of the feed-forward block in each pruned layer by least squares, so
+    that the hidden states match those of the original model. Begins with the first layer, because the outputs of a
+    refitted layer are the inputs for refitting the next layer.
     """
     embeddings, width = original.base_model.get_submodule("embeddings"), original.config.hidden_size
     names = ("input_ids", "token_type_ids")

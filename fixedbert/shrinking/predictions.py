@@ -96,7 +96,7 @@ def predict(model: PreTrainedModel, batch: Batch, pooling: SentencePooling | Non
 
 
 def kind_of_logits(config: PreTrainedConfig) -> str:
-    """Returns what the logits of a sequence classifier represent: "classes", "labels" or "numbers"."""
+    """Returns "classes" if a row has one class, "labels" if it can have several labels, and "numbers" for scores."""
     kinds = {"regression": "numbers", "multi_label_classification": "labels"}
     return kinds.get(config.problem_type or "", "numbers" if config.num_labels == 1 else "classes")
 
@@ -197,7 +197,7 @@ def fidelity(pairs: Iterable[tuple[list[Predictions], list[Predictions]]], rows:
 
 
 def predicted_labels(predictions: Predictions) -> Tensor:
-    """Returns the ids (n, 1) of the most probable classes, or a mask (n, C) of labels with probabilities over 0.5."""
+    """Returns the ids (n, 1) of the most probable classes, or a mask (n, labels) of labels with probability > 0.5."""
     if predictions.kind == "classes":
         return predictions.values.argmax(-1, keepdim=True)
     return (predictions.values > 0).long()

@@ -9,8 +9,8 @@ a sublayer by delta_t at token t. To second order, the predictions change by
 
 The second moment of g is the Fisher information. The mean of delta costs nothing, because the bias absorbs it.
 
-Heads and neurons. Pruning inputs changes W to W + dW. Let G = E g g^T (D, D) and M = cov a (N, N) over all tokens, and
-let T be the number of tokens in a row. If the errors at different tokens are independent of each other and of the
+Heads and neurons. Pruning inputs changes W (D, N) to W + dW. Let G = E g g^T and M = cov a over all tokens, and let T
+be the number of tokens in a row. If the errors at different tokens are independent of each other and of the
 gradients (Martens and Grosse, 2015), the cost of dW is
 
     1/2 T tr(dW M dW^T G)  nats.
@@ -18,8 +18,8 @@ gradients (Martens and Grosse, 2015), the cost of dW is
 The order of removal follows from Optimal Brain Surgeon (Hassibi and Stork, 1992), applied to G^(1/2) W. Each step
 removes the group of inputs that the remaining inputs can replace with the smallest error (`prune_inputs`).
 
-Head sizes. Replace x^T y by x^T B y with a matrix B of rank p < P. If x and y are independent, the mean squared error
-is
+Head sizes. Let x and y have P elements. Replace x^T y by x^T B y with a matrix B of rank p < P. If x and y are
+independent, the mean squared error is
 
     E (x^T (I - B) y)^2 = || L^(1/2) (I - B) R^(1/2) ||_F^2,    L = E x x^T,  R = E y y^T.
 
@@ -36,7 +36,7 @@ weights themselves have rank p, the reduction is exact for every input, not only
   above.
 
 Refit. W and b of each sublayer in the pruned model are refitted by least squares, given the inputs and the residual
-stream of the pruned model. The target is the sum W a + b + residual in the original (`LeastSquaresRefit`).
+stream of the pruned model, so that W a + b + residual approximates this sum in the original (`LeastSquaresRefit`).
 """
 
 from dataclasses import dataclass
@@ -44,7 +44,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-RANK_TOLERANCE = 1e-12  # float64 singular values below this multiple of the largest one count as zero
+RANK_TOLERANCE = 1e-12  # float64 singular values below this multiple of the largest one are treated as zero
 TOKENS_PER_DIMENSION = 4  # minimum number of tokens per dimension of a second moment
 RIDGE = 1e-8  # multiple of the mean eigenvalue that is added to the diagonal of a moment before inversion
 PRIOR = 1e-4  # strength of the pull toward the initial weights in a refit, as a multiple of the mean eigenvalue
@@ -112,7 +112,7 @@ def prune_inputs(weight: Tensor, moment: Tensor, size: int, at_once: int = 1) ->
     are refitted by least squares.
 
     Args:
-        weight: W (D, groups * size), left-multiplied by the square root of the metric of y.
+        weight: G^(1/2) W (D, groups * size), where G is the Fisher information (D, D) of y.
         moment: Covariance (groups * size, groups * size) of the inputs.
         size: Number of inputs per group: the value head size for the heads in W_o, or 1 for neurons.
         at_once: Number of groups to remove per step. Larger steps are faster but less accurate.
@@ -156,7 +156,7 @@ def least_squares(weight: Tensor, moment: Tensor, kept: Tensor) -> Tensor:
 
 def head_size_errors(left: Tensor, right: Tensor) -> Tensor:
     """
-    Returns the squared errors (H, P + 1) of reducing each head to the sizes 0, ..., P.
+    Returns the squared errors (H, P + 1) of reducing each of H heads of size P to the sizes 0, ..., P.
 
     Args:
         left, right: Second moments L and R (H, P, P) for each head.
@@ -172,7 +172,7 @@ def reduce_head_size(A: Tensor, C: Tensor, L: Tensor, R: Tensor, size: int) -> t
     Returns smaller factors A' (size, D) and C' (size, E) whose product A'^T C' approximates A^T C.
 
     Args:
-        A, C: Weights (P, D) and (P, E) of the two linear maps.
+        A, C: Weights (P, D) and (P, E) of linear maps from D and E inputs to a head of size P.
         L, R: Second moments (P, P) of the outputs of A and C.
     """
     A, C = A.double(), C.double()

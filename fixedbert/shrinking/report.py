@@ -11,8 +11,8 @@ from .budget import LayerSize
 from .predictions import Fidelity
 
 RESULTS, PLOT = "shrinking.json", "shrinking.png"
-FAMILY, FAMILY_PLOT = "models.txt", "models.png"  # for several targets
-TOLERANCE = 0.95  # minimum fraction of the target speedup, because measured times vary by about 5%
+FAMILY, FAMILY_PLOT = "models.txt", "models.png"  # for several target speedups
+TOLERANCE = 0.95  # minimum fraction of the target speedup, because measured latencies vary by about 5%
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -26,13 +26,13 @@ class ShrinkResult:
         before, after: Shapes of the layers before and after pruning.
         fidelity: Fidelity of the pruned model's predictions on held-out rows.
         parameters, operations: Number of parameters, and FLOPs for a row of average length, before and after pruning.
-        seconds: Seconds per batch, averaged over three batches of random rows, before and after pruning.
-        speedup, target_speedup: Measured and requested speedup. The latter is None if the target was not a speedup.
-        machine: The machine that the times were measured on.
-        serving: How both models were served, for example "without padding, in bfloat16".
+        seconds: Latency per batch in seconds, averaged over up to three batches, before and after pruning.
+        speedup, target_speedup: Measured and requested speedup. `target_speedup` is None for other targets.
+        machine: The machine on which `seconds` and `speedup` were measured.
+        serving: The inference settings of both models, for example "without padding, in bfloat16".
         table_speedup, table_machine: Speedup according to a latency table from a different machine, and that machine.
         distil_steps: Number of distillation steps.
-        distilled: Fidelity after distillation, or None if distillation did not improve it.
+        distilled: Fidelity after distillation. None if there was none, or if it did not reduce the KL divergence.
         folder: Directory of the new model.
     """
 
@@ -134,7 +134,7 @@ Pruned from `{short_name(self.model)}` on {self.rows:,} unlabeled rows with {sel
 
 @dataclass(frozen=True)
 class ShrinkFamily:
-    """The results of pruning one model to several targets with the same statistics."""
+    """The results of pruning one model to several target speedups with the same statistics."""
 
     results: list[ShrinkResult]
 

@@ -1,4 +1,4 @@
-"""How a model will be served: with or without padding, and in which dtype. Finds the fastest way on this machine."""
+"""Inference settings: with or without padding, and the dtype. Finds the fastest settings on this machine."""
 
 import copy
 import random
@@ -19,7 +19,7 @@ BATCHES = 3  # number of random batches for timing models
 
 
 class Serving(NamedTuple):
-    """Whether a model skips padding, and the dtype of its weights."""
+    """Inference settings: whether a model skips padding, and the dtype of its weights."""
 
     unpad_inputs: bool = True
     dtype: torch.dtype = torch.float32
@@ -28,14 +28,14 @@ class Serving(NamedTuple):
         return f"{'without' if self.unpad_inputs else 'with'} padding, in {str(self.dtype).removeprefix('torch.')}"
 
     def model(self, model: FixedHeadBertPreTrainedModel) -> FixedHeadBertPreTrainedModel:
-        """Returns a copy of the model that runs in this way, and whose configuration says so."""
+        """Returns a copy of the model with these settings, in evaluation mode. Its config contains `unpad_inputs`."""
         served = copy.deepcopy(model)
         nn.Module.to(served, dtype=self.dtype)
         served.config.unpad_inputs = vars(served.base_model)["unpad_inputs"] = self.unpad_inputs
         return served.eval()
 
     def forward_passes(self, model: FixedHeadBertPreTrainedModel, batches: list[Batch]) -> Callable[[], object]:
-        """Returns a function that runs the served encoder on batches."""
+        """Returns a function that runs the encoder of a copy of the model with these settings on all batches."""
         encoder = encode(self.model(model))
         return lambda: [encoder(**batch) for batch in batches]
 
@@ -56,7 +56,7 @@ def random_batches(batches: list[Batch]) -> list[Batch]:
 def fastest_serving(
     model: FixedHeadBertPreTrainedModel, batches: list[Batch], unpad_inputs: bool | None, dtype: torch.dtype | None
 ) -> Serving:
-    """Returns the fastest way to run the model on these batches. Keeps `unpad_inputs` and `dtype` if they are set."""
+    """Returns the fastest settings for the model on these batches. Keeps `unpad_inputs` and `dtype` unless None."""
     dtypes = [torch.float32, torch.bfloat16] if dtype is None else [dtype]
     if dtype is None and model.device.type == "cpu" and not has_bf16(use_cpu=True):
         dtypes = [torch.float32]

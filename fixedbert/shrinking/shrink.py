@@ -5,7 +5,7 @@ Prunes a BERT to a target speed or size while preserving its predictions.
 2. fisher_information.py collects statistics for each layer: activations, and the Fisher information.
 3. pruning.py computes the cost of pruning heads, head dimensions and neurons. latency.py measures the time saved.
 4. budget.py chooses the shapes of all layers so that they meet the target at the lowest cost.
-5. layers.py refits the remaining weights to the hidden states of the original.
+5. layers.py refits the remaining weights to the hidden states of the original by least squares.
 6. fine_tuning/distillation.py optionally trains the pruned model to make the same predictions as the original.
 """
 
@@ -42,7 +42,7 @@ from .report import FAMILY, FAMILY_PLOT, PLOT, ShrinkFamily, ShrinkResult, plot,
 from .serving import Serving, fastest_serving
 
 PRUNED = "pruned"  # subdirectory that contains the pruned model during distillation
-TRIES = 6  # maximum number of attempts to meet a target time
+TRIES = 6  # maximum number of attempts to meet a target latency
 NEAR, ENOUGH = 0.99, 1.04  # a ratio of measured to target speed in this range ends the search
 LEARNING_RATE = 5e-5  # default for distillation; 2e-4 made mildly pruned models worse
 
@@ -88,15 +88,15 @@ def shrink(  # noqa: PLR0913  the options of the command
         model: A model, or the directory or Hub id of any model that `fixedbert.convert` supports.
         output_dir: A new directory for the model, its tokenizer and model card, shrinking.json and shrinking.png.
         speedup: Target speed relative to the original, measured on this machine. If there are several targets,
-            `output_dir` contains a directory for each of them, such as 1.5x.
-        milliseconds: Target time per batch of random rows.
+            `output_dir` contains a directory for each of them, such as 1.5x, and the result is a `ShrinkFamily`.
+        milliseconds: Target latency per batch of `batch_size` rows.
         params: Maximum number of parameters.
         flops: Maximum number of FLOPs for a row of average length.
         attention_head_size, value_head_size, num_attention_heads, intermediate_size: One number for all layers, or a
             list with one number per layer.
         unpad_inputs, dtype: Whether the new model skips padding, and the dtype of its weights, such as "bfloat16".
-            The original is timed in the same way. The default is the fastest combination on this machine if the target
-            is a time. Otherwise, the new model skips padding and keeps the dtype of the original.
+            The original is timed with the same settings. For `speedup` and `milliseconds`, the default is the fastest
+            combination on this machine. Otherwise, the new model skips padding and keeps the dtype of the original.
         task_name, data_dir: A GLUE task, and a directory with its files. By default, they are loaded from the Hub.
         train_file: One or more files with calibration rows.
         text_column_names: Names of the text columns, such as "premise,hypothesis". For token classification, the
@@ -177,7 +177,7 @@ def shrink(  # noqa: PLR0913  the options of the command
 
 
 def choose_serving(context: ShrinkContext, unpad_inputs: bool | None, dtype: torch.dtype | None):
-    """Sets how the new model is served. If the target is a time, the default for each option is the fastest."""
+    """Sets the inference settings of the new model. None stands for the default, which `shrink` describes."""
     if context.target.is_time:
         warn_if_busy()
         context.serving = fastest_serving(context.original, context.batches[:1], unpad_inputs, dtype)
@@ -244,8 +244,7 @@ def prune(
 def prune_and_distil(context: ShrinkContext, training_args: CommonArguments, arguments: dict) -> ShrinkResult:
     """
     Prunes a copy of the original and distills the original into the copy, or resumes an interrupted distillation.
-
-    If distillation does not reduce the KL divergence, writes the pruned model without distillation.
+    Writes the model from before distillation if distillation does not reduce the KL divergence on held-out rows.
     """
     steps, name = training_args.max_steps, training_args.directory.name
     arguments = arguments | {"distil_steps": steps, "learning_rate": training_args.learning_rate}
@@ -283,7 +282,7 @@ def pruned_model(context: ShrinkContext, directory: Path) -> FixedHeadBertPreTra
 
 
 def layer_pruners(context: ShrinkContext) -> list[LayerPruner]:
-    """Returns a pruner for each layer, with statistics for its target shape, or for all choices if there is none."""
+    """Collects statistics and returns a pruner for each layer. Covers all sizes if the target does not set any."""
     if context.target.is_shape:
         sizes = [{shape.heads.size} for shape in context.target.shapes(context.original.config)]
     else:
@@ -299,7 +298,7 @@ def layer_pruners(context: ShrinkContext) -> list[LayerPruner]:
 
 
 def latency_table(context: ShrinkContext) -> LatencyTable:
-    """Reads the latency table if its file exists. Otherwise, measures latencies and, if a file is set, writes it."""
+    """Reads the latency table if its file exists. Otherwise, measures latencies, and writes them if a file is set."""
     served, masks = context.serving.model(context.original), [batch["attention_mask"] for batch in context.batches]
     layers = ", ".join(f"{shape.heads} and {shape.neurons} neurons" for shape in dict.fromkeys(context.shapes))
     conditions = f"width {served.config.hidden_size}, layers with {layers}, {context.serving}"
@@ -337,11 +336,13 @@ def choose_shapes(
     context: ShrinkContext, pruners: list[LayerPruner], prices: Prices
 ) -> tuple[list[LayerSize], FixedHeadBertPreTrainedModel]:
     """
-    Chooses the shapes for all layers within the budget. If the target is a time that the pruned model misses,
-    corrects the budget and chooses again, unless the latencies were measured on a different machine.
+    Chooses the shapes of all layers within the budget, and prunes a copy of the original to them.
+
+    If the target is a latency, measures the copy. If it is too slow or faster than necessary, corrects the budget and
+    tries again. Does not measure the copy if the latency table comes from a different machine.
 
     Returns:
-        The shapes, and the pruned model before the refit.
+        The shapes, and the pruned model. Its remaining weights are not refitted yet.
     """
     options = []
     for pruner, (price_of_heads, price_of_neurons) in zip(pruners, prices.layers, strict=True):
@@ -375,7 +376,7 @@ def budget_for(context: ShrinkContext, prices: Prices, least: float) -> float:
     Returns the budget for the entire model. `least` is the lowest possible total price of the layers.
 
     Raises:
-        InputError: If the target is not smaller than the original, or is out of reach.
+        InputError: If the budget is not between the prices of the smallest possible model and the original.
     """
     target, needed, speedup = context.target, prices.original + prices.rest, context.target.speedup
     if target.milliseconds is not None:

@@ -35,8 +35,8 @@ def load_words(
         skip_bad_rows: Print and skip invalid rows instead of raising InputError.
 
     Returns:
-        A dataset with the columns `words` and `row` (the position in the file, from 0). If the file contains labels,
-        there is also a column `labels` ("" for words without a label).
+        A dataset with the columns `words` and `row` (the 0-based index in the file). If the file contains labels,
+        there is a third column `labels` ("" for words without a label).
     """
     source = RowSource.from_file(Path(file))
     known = [name for name in LABELS if name in source.columns]

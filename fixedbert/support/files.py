@@ -96,7 +96,7 @@ def to_json(content: object, **options) -> str:
 
 
 def finite(content: Any) -> Any:
-    """Returns a copy of nested dicts and lists in which None replaces NaN and infinity."""
+    """Returns a copy of JSON-like data (nested dicts and lists) in which None replaces NaN and infinity."""
     if isinstance(content, dict):
         return {name: finite(value) for name, value in content.items()}
     if isinstance(content, list | tuple):
@@ -105,7 +105,7 @@ def finite(content: Any) -> Any:
 
 
 def read_json_object(file: Path, remedy: str = "") -> dict:
-    """Reads an object from a JSON file. Raises InputError with the remedy if the file is invalid."""
+    """Reads a JSON file that contains an object. Raises InputError, with `remedy` in its message, if it is invalid."""
     with reading(file, remedy):
         content = json.loads(file.read_text("utf-8"))
         if not isinstance(content, dict):
@@ -180,8 +180,8 @@ def directory_lock(directory: Path, take_over: bool = False) -> Iterator[None]:
     """
     Context manager that locks `directory`, which need not exist, with the file `directory`.lock.
 
-    The lock of a dead process on this machine is removed. With `take_over`, so is the lock of a process on a different
-    machine. The caller must make sure that the other process is dead.
+    The lock of a dead process on this machine is removed. With `take_over`, the lock of a process on a different
+    machine is also removed. The caller must make sure that this process is dead.
 
     Raises:
         InputError: If a different process holds the lock.
@@ -196,7 +196,7 @@ def directory_lock(directory: Path, take_over: bool = False) -> Iterator[None]:
             process, host, *_ = [*file.read_text(errors="replace").split(), "?", "?"]
             if not take_over or host == gethostname():
                 raise InputError(
-                    f"{directory}: process {process} on {host} is using it; choose a different `output_dir`, or set "
+                    f"{directory}: in use by process {process} on {host}; choose a different `output_dir`, or set "
                     "`take_over_output_dir` if that process is dead."
                 ) from error
             file.unlink(missing_ok=True)

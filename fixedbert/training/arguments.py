@@ -206,9 +206,9 @@ def with_recipe(recipe: str | Path | None, given: dict[str, Any]) -> dict[str, A
     """
     Merges the arguments in `given` into the entries of a recipe, and returns the result.
 
-    Arguments that are not None take precedence. Each of them also removes its alternatives, which are listed in
-    `REPLACES`, from the recipe. A recipe is a YAML or JSON file. If `recipe` is recipes/NAME.yaml and this file does
-    not exist, the recipe of that name that ships with the package is used.
+    Arguments that are not None take precedence. They also remove the recipe entries that they replace: for example,
+    `num_train_epochs` removes `max_steps` (see `REPLACES`). A recipe is a YAML or JSON file. If `recipe` is
+    recipes/NAME.yaml and this file does not exist, the recipe of that name that ships with the package is used.
     """
     given = {name: value for name, value in given.items() if value is not None}
     if recipe is None:

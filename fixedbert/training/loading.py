@@ -53,7 +53,7 @@ def override(config: PreTrainedConfig, changes: dict[str, Any]):
 
 
 def check_length(max_seq_length: int, config: PreTrainedConfig):
-    """Raises InputError if `max_seq_length` exceeds the model's maximum length, or is below 8, too few for a pair."""
+    """Raises InputError if `max_seq_length` exceeds the model's maximum, or is below 8, too short for a text pair."""
     longest = max_tokens(config)
     if not 8 <= max_seq_length <= longest:
         raise InputError(
@@ -75,7 +75,7 @@ def load_model(
     tokenizer's vocabulary size.
 
     Args:
-        train: True if the model will be trained. If so, weights that are missing from the checkpoint, such as a task
+        train: Whether the model will be trained. If so, weights that are missing from the checkpoint, such as a task
             head, are initialized randomly.
 
     Raises:
@@ -98,8 +98,8 @@ def load_model(
     if info["mismatched_keys"] and not arguments.ignore_mismatched_sizes:
         key, shape, required = sorted(info["mismatched_keys"])[0]
         raise InputError(
-            f"{name}: {key} has shape {tuple(shape)} instead of {tuple(required)}; set `ignore_mismatched_sizes` to "
-            "initialize the task head randomly."
+            f"{name}: expected shape {tuple(required)} for {key}, but found {tuple(shape)}; set "
+            "`ignore_mismatched_sizes` to initialize the task head randomly."
         )
     if missing := sorted({*info["missing_keys"], *(key for key, *_ in info["mismatched_keys"])}):
         if not train:

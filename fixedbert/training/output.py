@@ -45,7 +45,9 @@ UNCHECKED_PREFIXES = (
 
 def already_complete(output_dir: str | Path | None, given: dict[str, Any]) -> bool:
     """
-    Returns True and prints a message if a run or sweep with the same arguments is complete. Does not read its data.
+    Returns True and prints a message if the output directory contains a complete run or sweep with the same arguments.
+
+    Returns False if the directory is empty or does not exist. Does not check whether the data changed.
 
     Raises:
         InputError: If the output directory contains anything else.
@@ -55,8 +57,7 @@ def already_complete(output_dir: str | Path | None, given: dict[str, Any]) -> bo
     is_local = not given.get("push_to_hub")  # otherwise, the upload may have failed
     if is_local and file.is_file() and read_json_object(file) == command_of(given):
         PartialState().print(
-            f"{final}: already complete; to run the command again, for example after the data changed, remove this "
-            "directory"
+            f"{final}: already complete; to run the command again, for example after the data changed, remove {final}"
         )
         return True
     check_output_free(final)
@@ -138,7 +139,7 @@ def check_same_command(partial: Path, given: dict[str, Any]):
     if changed := [name for name in names if earlier.get(name) != now.get(name)]:
         raise InputError(
             f"{partial}: the unfinished run has different arguments ({', '.join(changed)}; see {COMMAND_FILE}); "
-            "restore them, choose a different `output_dir`, or remove this directory."
+            f"restore them, choose a different `output_dir`, or remove {partial}."
         )
 
 
@@ -151,7 +152,7 @@ def check_same_data(output_dir: Path, fingerprint: str):
     if read_json_object(file).get("fingerprint") != fingerprint:
         raise InputError(
             f"{output_dir}: the data or the teacher has changed since the unfinished run started; restore the "
-            "original version, or remove this directory."
+            f"original version, or remove {output_dir}."
         )
 
 

@@ -63,8 +63,8 @@ def draw_glue(
     Plots losses and metrics against training steps, and predictions against labels in one panel per split.
 
     Args:
-        splits: (name, labels, predictions) for each split. The arrays are (N,) for N examples, or (N, C) if there are
-            C targets or if an example can have several of C labels.
+        splits: (name, labels, predictions) for each split. The arrays have shape (N,) for N examples, or (N, C) if
+            there are C regression targets or if an example can have several of C labels.
         labels: Names of the classes or targets, or an empty list for regression with a single target.
     """
     with new_figure(4.4 * (2 + len(splits)), 4, file) as figure:
@@ -160,7 +160,7 @@ def draw_log(log_history: list[dict], loss: Axes, metrics: Axes, scale: float = 
 def draw_curves(
     panel: Axes, log_history: list[dict], curves: dict[str, str], factor: float = 1, against: str = "step"
 ):
-    """Draws logged values, times `factor`, with markers for evaluations. `curves` maps their names to labels."""
+    """Plots logged values, times `factor`, with markers for evaluations. `curves` maps names in the log to labels."""
     for name, label in curves.items():
         entries = [entry for entry in log_history if entry.get(name) is not None and against in entry]
         x, y = [entry[against] for entry in entries], [factor * entry[name] for entry in entries]
@@ -171,7 +171,7 @@ def draw_curves(
 
 
 def draw_confusion_matrix(panel: Axes, expected: np.ndarray, predicted: np.ndarray, labels: list[str]):
-    """Draws a confusion matrix with fractions of the examples in each true class."""
+    """Draws a confusion matrix. Each row is divided by the number of examples with this true label."""
     from sklearn.metrics import ConfusionMatrixDisplay
 
     ConfusionMatrixDisplay.from_predictions(

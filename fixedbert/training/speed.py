@@ -19,8 +19,7 @@ class FastDropout(nn.Dropout):
     """
     Dropout that is about three times as fast as nn.Dropout on a CPU, because it draws only 16 random bits per element.
 
-    The probability is rounded to a multiple of 2^-16. With the same seed, the dropped elements differ
-    from nn.Dropout's.
+    The probability is rounded to a multiple of 2^-16. With the same seed, nn.Dropout drops different elements.
     """
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -58,7 +57,7 @@ def enable_unpadding(model: PreTrainedModel):
 
 
 def has_bf16(use_cpu: bool) -> bool:
-    """Returns True if the accelerator, or the CPU if `use_cpu` is True or there is no accelerator, supports bf16."""
+    """Returns True if the accelerator supports bf16. With `use_cpu` or without an accelerator, checks the CPU."""
     if not use_cpu and torch.accelerator.is_available():
         return torch.cuda.is_available() and torch.cuda.is_bf16_supported(including_emulation=False)
     capabilities = torch.cpu.get_capabilities()

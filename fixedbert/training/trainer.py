@@ -1,4 +1,4 @@
-"""Trainer for pretraining and fine-tuning that skips non-finite steps and resumes runs bit-exactly."""
+"""Trainer that skips steps with a non-finite loss or gradient norm, and resumes runs bit-exactly."""
 
 import sys
 import time
@@ -132,7 +132,7 @@ class CommonTrainer(Trainer):
         overflow, the loss scaler skips the step instead.
 
         Raises:
-            Divergence: If `max_nonfinite_steps` consecutive steps were non-finite.
+            Divergence: If `max_nonfinite_steps` consecutive steps had a non-finite loss or gradient norm.
         """
         losses, self.step_losses = torch.stack(self.step_losses).to(self.args.device), []
         if isinstance(norm, DTensor):
@@ -211,7 +211,7 @@ class CommonTrainer(Trainer):
         create_model_card(self)
 
     def log(self, logs, *args, **kwargs):
-        """Logs metrics, with the loss averaged over the steps applied since the last entry, if there are any."""
+        """Logs metrics. Averages the loss over steps applied since the last entry, or omits it if there are none."""
         if "loss" in logs and not self.window_steps:
             return
         if "loss" in logs or "train_loss" in logs:

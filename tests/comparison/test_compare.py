@@ -362,7 +362,7 @@ def test_all_runtimes(models, tmp_path, monkeypatch):
             assert torch.allclose(actual, expected, atol=0.1 if "bf16" in runtime else 1e-5), runtime
 
 
-def test_fastest_runtime_of_each_model(models, tmp_path, monkeypatch):
+def test_fastest_runtime_of_each_model(models, tmp_path, monkeypatch, capsys):
     """Several models each run in the fastest runtime that keeps predictions. The first also runs as the reference."""
     directory, _, one, two = models
     monkeypatch.setattr(candidates, "has_bf16", lambda **_: True)
@@ -383,6 +383,9 @@ def test_fastest_runtime_of_each_model(models, tmp_path, monkeypatch):
     assert [model.speedup["single"] for model in result.models] == [1, 1.5, 1.5] and not result.advice
     agreement = result.models[2].fidelity.agreement
     assert agreement == pytest.approx(float((one == two).float().mean()), abs=0.3)
+    changed = fixedbert.compare([directory / "one", directory / "two"], tmp_path / "rows.csv", runtime=names[2:])
+    assert [model.label for model in changed.models] == ["one", "one, torch-bf16", "two, torch-bf16"]
+    assert "two: no runtime keeps 99.5% of the predictions; using torch-bf16" in capsys.readouterr().out
     single = fixedbert.compare([directory / "one"], tmp_path / "rows.csv", runtime=names)
     assert [model.runtime for model in single.models] == names
     assert single.advice.startswith("Fastest with at least 100.0% identical predictions: torch-unpadded (1.50 times")
@@ -398,6 +401,8 @@ def test_runtimes_that_cannot_run(models, tmp_path, monkeypatch):
     assert [model.runtime for model in result.models] == ["torch", "torch-unpadded"]
     assert "onnxruntime: skipped (no such operator)" in result.notes
     assert "torch-bf16: skipped (bfloat16 is slow on this processor)" in str(result)
+    with pytest.raises(InputError, match="one: no runtime works: torch-bf16: skipped"):
+        fixedbert.compare([directory / "one"], tmp_path / "rows.txt", runtime=["torch-bf16"])
     monkeypatch.setattr(candidates, "export", export)
     monkeypatch.setattr("fixedbert.support.errors.find_spec", lambda package: None)
     with pytest.raises(InputError, match="onnxruntime is not installed; run pip install onnxruntime, or "):

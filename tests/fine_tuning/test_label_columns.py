@@ -73,10 +73,10 @@ def test_ambiguous_labels_are_refused(rows, columns, do_regression, sentence):
         (("-1.0", "1.0"), infer([("0.0", "1.0"), ("-1.0", "1.0"), ("", "0.0")], ("a", "b")), "are not all 0 or 1"),
         ((float("nan"),), infer([(0,), (1,)]), "the label is missing"),
         (("",), infer([(["a"],)]), "the label is missing"),
-        (([1, 0, 0],), infer([([1, 0, 0],)]), "a label occurs twice in the list"),
+        (([1, 0, 0],), infer([([1, 0, 0],)]), "the list contains duplicate labels"),
         (("1", "2"), infer([("1", "0")], ("a", "b")), "the labels '1, 2' are not all 0 or 1"),
         (("1", "inf"), infer([("1", "0.5")], ("a", "b")), "the label '1, inf' is not a finite number"),
-        (([1.0],), infer([([1.0, 2.0],)], do_regression=True), "the row has 1 instead of 2 scores"),
+        (([1.0],), infer([([1.0, 2.0],)], do_regression=True), r"expected 2 score\(s\), but the row has 1"),
         (("c",), infer([("a",), ("b",)]), "unknown label 'c'; available labels: a, b"),
     ],
 )

@@ -126,7 +126,7 @@ def test_scale_of_a_model_that_is_trained_further(model, tmp_path, capsys):
     for number, file in enumerate((large, large, small, unit)):
         _, trained, _ = train(before, tmp_path / f"o{number}", "--train_file", file, "--do_train")
         assert (getattr(trained.config, "target_std", None) is not None) == expected[file]
-        printed = "replacing the model's head, whose targets have a different scale" in capsys.readouterr().out
+        printed = "replacing the model's head, which was trained on targets in" in capsys.readouterr().out
         assert printed == (number != 1)
         before = str(tmp_path / f"o{number}")
 
@@ -227,7 +227,7 @@ def test_text_columns_of_the_model(model, tmp_path, capsys):
     run_glue([*predict, str(tmp_path / "same"), "--test_file", file])
     swapped = ("--text_column_names", "answer,question")
     run_glue([*predict, str(tmp_path / "swapped"), "--test_file", file, *swapped])
-    assert "the texts are answer, question, but the model was trained on question, answer" in capsys.readouterr().out
+    assert "columns are answer, question, but the model was trained on question, answer" in capsys.readouterr().out
     assert predictions_in(tmp_path / "same") != predictions_in(tmp_path / "swapped")
     with pytest.raises(InputError, match="the model was trained on question, answer"):
         run_glue([*predict, str(tmp_path / "one"), "--test_file", file, "--text_column_names", "answer"])
@@ -243,9 +243,10 @@ def test_text_columns_of_the_model(model, tmp_path, capsys):
         ("validation_split_percentage", 0),
         ("validation_split_percentage", 100),
         ("id_column_name", "row"),
+        ("id_column_name", "id,probability_yes"),
     ],
 )
 def test_invalid_options(name, value):
     """Values out of range, and a column that predictions.csv already has, are refused with the name of the option."""
-    with pytest.raises(InputError, match=f"`{name}` .*(must be|predictions.csv already has a column)"):
+    with pytest.raises(InputError, match=f"`{name}` .*(must be|predictions.csv uses this name)"):
         GlueDataArguments(**{name: value})

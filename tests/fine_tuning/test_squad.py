@@ -299,7 +299,7 @@ def test_first_answer_in_the_window_is_the_label(tmp_path, tokenizer):
 
 
 def test_sources_of_questions(tmp_path, monkeypatch):
-    """--dataset_name loads a dataset from the Hub. Missing splits are refused. There must be exactly one source."""
+    """--dataset_name loads a dataset from the Hub. Missing splits and columns, and two sources, are refused."""
     answers = {"text": ["two"], "answer_start": [3]}
     row = {"id": "1", "title": "t", "context": "no two", "question": "x ?", "answers": answers}
     hub = {"train": datasets.Dataset.from_list([row, {**row, "id": "2"}])}
@@ -308,6 +308,12 @@ def test_sources_of_questions(tmp_path, monkeypatch):
     ((kind, (source, rows)),) = arguments.sources({"train": "train"}).items()
     assert (kind, source) == ("train", "me/mine, train")
     assert question_rows(rows, source).to_list() == [{k: row[k] for k in FEATURES} | {"id": i} for i in "12"]
+    with pytest.raises(InputError, match="me/mine, train has no column 'context' .*available columns: id, question"):
+        question_rows(rows.select_columns(["id", "question"]), source)
+    with pytest.raises(InputError, match="question 1: it has 1 answers, but 0 values of answer_start"):
+        question_rows([{**row, "answers": {"text": ["two"], "answer_start": []}}], source)
+    with pytest.raises(InputError, match="'abc': must be best or a number"):
+        SquadDataArguments(dataset_name="me/mine", null_score_diff_threshold="abc")
     with pytest.raises(InputError, match="me/mine has no split 'validation'; available splits: train"):
         arguments.sources({"validation": "validation"})
     with pytest.raises(InputError, match="`dataset_name` cannot be combined with `train_file`"):

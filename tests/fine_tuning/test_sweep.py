@@ -10,7 +10,7 @@ from transformers import AutoModelForSequenceClassification
 
 from fixedbert.data.glue import TASKS
 from fixedbert.fine_tuning.glue import GlueDataArguments
-from fixedbert.fine_tuning.sweep import PlannedRun, plan_runs, run_fields
+from fixedbert.fine_tuning.sweep import PlannedRun, plan_runs, print_row, run_fields
 from fixedbert.fine_tuning.trainer import FineTuningArguments
 from fixedbert.support.errors import InputError
 
@@ -105,6 +105,9 @@ def test_grid_results(model, download, questions, tmp_path, capsys, monkeypatch)
     steps = ("--do_train", "--do_eval", "--num_train_epochs", "1", "--grid", "bert")
     squad(model, questions, tmp_path / "squad", *steps)
     assert len(json.loads((tmp_path / "squad/results.json").read_text())["best"]["data"]["f1"]) == 1
+    capsys.readouterr()
+    print_row("rte", "accuracy", [0.5, 0.6, 1.0])
+    assert capsys.readouterr().out.split()[2:] == ["0.6000", "0.7000", "0.2646", "0.5000", "1.0000", "3"]
 
 
 def test_invalid_commands(model, download, tmp_path):
@@ -114,7 +117,7 @@ def test_invalid_commands(model, download, tmp_path):
         ("rte", (), "nothing to do; set `do_train`, `do_eval` or `do_predict`"),
         ("mnly", train, "unknown `task_name` 'mnly'; available tasks: cola"),
         ("rte wnli", (*train, *teacher), "`teacher_model` can only be used with a single `task_name`"),
-        ("mrpc stsb", (*train, "--metric_for_best_model", "f1"), "unknown metric 'f1'; available metrics: loss, p"),
+        ("mrpc stsb", (*train, "--metric_for_best_model", "f1"), "'f1': unknown metric; available metrics: loss, p"),
         ("rte wnli", (*train, "--resume_from_checkpoint", "x"), "`resume_from_checkpoint` can only be used with"),
     ):
         with pytest.raises(InputError, match=message):

@@ -149,6 +149,6 @@ def test_command(tmp_path, capsys):
     """`fixedbert theory` draws its figure and prints the errors."""
     main(["theory", "--output_dir", str(tmp_path / "out"), "--lengths", "4", "6", "--patterns", "2"])
     printed = capsys.readouterr().out
-    assert "expresses any pattern over 4 tokens" in printed and "case 3" in printed
+    assert "can express every pattern over 4 tokens" in printed and "case 3" in printed
     assert re.search(r"6 tokens: 5; best head of size 3: 0\.", printed)
     assert (tmp_path / "out" / "theory.png").stat().st_size > 10_000

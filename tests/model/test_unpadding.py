@@ -7,7 +7,9 @@ import torch
 from helpers.tiny_models import HEADS, UNEQUAL, B, D, L, V, inputs_of, model_of
 from transformers import Trainer, TrainingArguments
 
+from fixedbert.model import unpadding_fixed_head_bert
 from fixedbert.model.modeling_fixed_head_bert import FixedHeadBertLayer
+from fixedbert.model.unpadding_fixed_head_bert import PackedBatch
 
 VARIANTS = [{"head_embedding": "add"}, {"head_embedding": "mul", "qk_norm": True}, {"is_decoder": True}, UNEQUAL]
 EMPTY = {"layer_attention_heads": [0, 5, 0], "intermediate_size": [0, 7, 0]}
@@ -133,6 +135,50 @@ def test_only_non_padding_tokens_are_computed(monkeypatch):
             wanted[:, 0] = True  # for the pooler
             last = int(wanted.sum())
         assert shapes == [(1, T, D), (1, T, D), (1, last or T, D)]
+
+
+@pytest.mark.parametrize("tokens, longest, ends", [(7, 3, [10, 13, 16]), (32, 9, []), (1000, 31, [1024])])
+def test_rounded_batches(tokens, longest, ends):
+    """Additional sequences are at most as long as the others, and no token of theirs is read."""
+    lengths = torch.tensor([0, longest, tokens], dtype=torch.int32)
+    batch = PackedBatch(torch.arange(tokens), lengths, longest, torch.tensor([0]), lengths.clamp(max=1), 1).round_up()
+    assert batch.cu_seqlens.tolist() == [0, longest, tokens, *ends]
+    assert batch.query_cu_seqlens.tolist() == [0, 1, 1, *(1 for _ in ends)]
+
+
+@pytest.mark.parametrize("head", ["Model", "ForSequenceClassification", "ForPreTraining", "LMHeadModel"])
+def test_rounding_the_number_of_tokens(head, monkeypatch):
+    """In bfloat16 inference, layers compute a multiple of 16 tokens. The additional tokens change no result."""
+    plain, unpadded = pair_of(head)
+    sizes = []
+    forward = FixedHeadBertLayer.forward
+
+    def recorded(self, hidden_states, *args, **kwargs):
+        sizes.append(hidden_states.shape[1])
+        return forward(self, hidden_states, *args, **kwargs)
+
+    monkeypatch.setattr(FixedHeadBertLayer, "forward", recorded)
+    for rows in (slice(None), slice(0, 1), slice(1, 4)):
+        inputs = {name: x[rows] for name, x in padded_inputs(head, "gaps").items() if "label" not in name}
+        inputs |= {"use_cache": False} if head == "LMHeadModel" else {}
+        real = inputs["attention_mask"].bool()
+        expected = plain(**inputs)[0]
+        sizes.clear()
+        with torch.no_grad(), monkeypatch.context() as context:
+            context.setattr(unpadding_fixed_head_bert, "compiles_kernels", lambda *_: True)
+            actual = unpadded(**inputs)[0]
+        if by_token := actual.shape[:2] == real.shape:
+            assert not actual[~real].any()
+            actual, expected = actual[real], expected[real]
+        assert torch.allclose(actual, expected, rtol=0, atol=1e-10), by_token
+        rounded = -(-int(real.sum()) // 16) * 16
+        assert {*sizes} == {rounded}
+    unpadded.bfloat16()
+    for grad_enabled, size in ((False, rounded), (True, int(real.sum()))):
+        sizes.clear()
+        with torch.set_grad_enabled(grad_enabled):
+            unpadded(**inputs)
+        assert {*sizes} == {size}
 
 
 @pytest.mark.parametrize("unpad_inputs", [False, True])

@@ -270,7 +270,7 @@ def test_divergence(text, tmp_path):
 
 def test_directories_in_use(tmp_path, text):
     """A study does not start in a directory that another process uses or that contains other files."""
-    with directory_lock(tmp_path / "out"), pytest.raises(InputError, match="is using it"):
+    with directory_lock(tmp_path / "out"), pytest.raises(InputError, match="in use by process"):
         train(write(tmp_path), tmp_path / "out", train_file=[text])
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "thesis.txt").write_text("mine")

@@ -51,7 +51,8 @@ def test_one_run_at_a_time(model, download, tmp_path, seeds):
         assert entered.wait(60)
         (tmp_path / "out.partial" / "mine.txt").write_text("of the first run")
         for more in ([], ["--take_over_output_dir"]):
-            with pytest.raises(InputError, match=f"out: process {first.pid} on {re.escape(socket.gethostname())} is"):
+            host = re.escape(socket.gethostname())
+            with pytest.raises(InputError, match=f"out: in use by process {first.pid} on {host};"):
                 run_glue([*command, *more])
         assert (tmp_path / "out.partial" / "mine.txt").read_text() == "of the first run"
     finally:
@@ -67,7 +68,7 @@ def test_lock_of_a_different_machine(tmp_path):
     lock = tmp_path / "out.lock"
     lock.write_text(OTHER_HOST)
     arguments = CommonArguments(output_dir=str(tmp_path / "out"), use_cpu=True)
-    with pytest.raises(InputError, match=r"process 7 on elsewhere .*`take_over_output_dir`"):
+    with pytest.raises(InputError, match=r"in use by process 7 on elsewhere; .*`take_over_output_dir`"):
         with output_directory(arguments, {}):
             pass
     assert lock.read_text() == OTHER_HOST and [path.name for path in tmp_path.iterdir()] == ["out.lock"]
