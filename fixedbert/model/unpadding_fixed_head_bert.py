@@ -19,7 +19,6 @@ from typing import NamedTuple
 
 import torch
 from torch import nn
-from torch.nn.attention.varlen import varlen_attn
 from torch.nn.functional import pad
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_outputs import BaseModelOutputWithPoolingAndCrossAttentions
@@ -31,6 +30,7 @@ from transformers.utils.import_utils import is_tracing
 CACHE = "cache" if "cache" in signature(BertSelfAttention.forward).parameters else "past_key_values"
 SHORT_TEXT = 64  # for a single row of at most this many tokens, packing takes longer than it saves
 MULTIPLE, LONGEST_BUCKET = 16, 128  # lengths in a bucket are rounded up to multiples of 16, at most 128
+TOKEN_INPUTS = ("input_ids", "inputs_embeds", "token_type_ids")
 
 
 class SequenceLengths(NamedTuple):
@@ -157,15 +157,19 @@ def fast_forward(model, ids_or_embeddings, attention_mask, output_mask, batch: P
     device = ids_or_embeddings.device
     is_rounded = compiles_kernels(model.dtype, device)
     if batch is None:
-        batch = pack_batch(shape, attention_mask, sequence_ids, output_mask, pooled, device, always=is_rounded)
+        always = is_rounded and (shape[0] > 1 or shape[1] > SHORT_TEXT)
+        batch = pack_batch(shape, attention_mask, sequence_ids, output_mask, pooled, device, always)
     elif output_mask is None or batch.is_pooled < pooled:  # the head reads more than the collator expected
         batch = replace(batch, query_indices=None, query_cu_seqlens=None)
+    tokens = {name: x for name in TOKEN_INPUTS if (x := inputs.get(name)) is not None}
+    tokens["position_ids"] = model.embeddings.position_ids[:, : shape[1]] if positions is None else positions
+    if batch is None and is_rounded:
+        mask = torch.ones(shape, dtype=torch.long) if attention_mask is None else attention_mask
+        return rounded_forward(model, mask, inputs | tokens)
     if batch is None:
         return model.bert_forward(attention_mask, **inputs)
 
-    row = {name: inputs.get(name) for name in ("input_ids", "inputs_embeds", "token_type_ids")}
-    row["position_ids"] = model.embeddings.position_ids[:, : shape[1]] if positions is None else positions
-    hidden_states = model.embeddings(**{name: batch.pack(x, shape) for name, x in row.items() if x is not None})
+    hidden_states = model.embeddings(**{name: batch.pack(x, shape) for name, x in tokens.items()})
     if is_rounded:
         batch = batch.round_up()
         hidden_states = pad(hidden_states, (0, 0, 0, int(batch.cu_seqlens[-1]) - hidden_states.shape[1]))
@@ -178,6 +182,17 @@ def fast_forward(model, ids_or_embeddings, attention_mask, output_mask, batch: P
     hidden_states = last(hidden_states, query_indices=batch.query_indices, **lengths._asdict())
     hidden_states = batch.unpack(hidden_states, shape)
     return BaseModelOutputWithPoolingAndCrossAttentions(hidden_states, model.pool(hidden_states, attention_mask))
+
+
+def rounded_forward(model, attention_mask, inputs: dict):
+    """Runs BERT's forward on rows whose length L is rounded up to a multiple of 16 (see `PackedBatch.round_up`)."""
+    L = attention_mask.shape[1]
+    for name in {*TOKEN_INPUTS, "position_ids"} & inputs.keys():
+        if (x := inputs[name]) is not None:
+            inputs[name] = pad(x, (0, 0) * (x.ndim - 2) + (0, -L % MULTIPLE))
+    outputs = model.bert_forward(pad(attention_mask, (0, -L % MULTIPLE)), **inputs)
+    outputs.last_hidden_state = outputs.last_hidden_state[:, :L]
+    return outputs
 
 
 def compiles_kernels(dtype: torch.dtype, device: torch.device) -> bool:
@@ -254,34 +269,20 @@ def packed_attention_forward(attend: Callable, module, query, key, value, attent
     `attend` is an attention function for batches, and `kwargs` must contain the fields of SequenceLengths.
     """
     lengths = SequenceLengths(*(kwargs.pop(name) for name in SequenceLengths._fields))
-    function = select_packed_attention(attend, module, query, key, value, lengths, kwargs["dropout"])
+    function = select_packed_attention(attend, module, query, key, lengths)
     return function(attend, module, query, key, value, lengths, **kwargs)[None], None
 
 
-def select_packed_attention(attend, module, query, key, value, lengths: SequenceLengths, dropout: float) -> Callable:
+def select_packed_attention(attend, module, query, key, lengths: SequenceLengths) -> Callable:
     """Returns the fastest `*_attention` function for these inputs. All of them return outputs (T, H, V)."""
     S = len(lengths.cu_seq_lens_q) - 1
     if query.shape[2] == S * lengths.max_length_q and key.shape[2] == S * lengths.max_length_k:
         return equal_length_attention
-    is_sdpa = attend is ALL_ATTENTION_FUNCTIONS["sdpa"]
-    if query.device.type == "cpu":
-        is_short = query.dtype == torch.bfloat16 and lengths.max_length_k <= LONGEST_BUCKET
-        can_use_buckets = is_sdpa and not (query.requires_grad or module.is_causal)
-        return bucketed_attention if is_short and can_use_buckets else looped_attention
-    return varlen_attention if is_sdpa and supports_varlen(query, value, dropout) else padded_attention
-
-
-def supports_varlen(query: torch.Tensor, value: torch.Tensor, dropout: float) -> bool:
-    """Returns True if `varlen_attn`, torch's flash attention, supports this device, dtype, head size and dropout."""
-    size = max(query.shape[-1], value.shape[-1])
-    return (
-        query.device.type == "cuda"
-        and query.dtype in (torch.float16, torch.bfloat16)
-        and size % 8 == 0
-        and size <= 256
-        and dropout == 0
-        and torch.cuda.get_device_capability(query.device) >= (8, 0)
-    )
+    if query.device.type != "cpu":
+        return padded_attention
+    is_short = query.dtype == torch.bfloat16 and lengths.max_length_k <= LONGEST_BUCKET
+    can_use_buckets = attend is ALL_ATTENTION_FUNCTIONS["sdpa"] and not (query.requires_grad or module.is_causal)
+    return bucketed_attention if is_short and can_use_buckets else looped_attention
 
 
 def equal_length_attention(attend, module, query, key, value, lengths: SequenceLengths, **kwargs) -> torch.Tensor:
@@ -356,13 +357,6 @@ def buckets_for(lengths_q: tuple[int, ...], lengths_k: tuple[int, ...], dtype: t
         mask = torch.zeros(is_padding.shape, dtype=dtype).masked_fill(is_padding, -torch.inf)
         buckets.append((length_q, mask[:, None, None]))
     return torch.cat(rows_q), torch.cat(rows_k), torch.cat([slots[sequence] for sequence in sorted(slots)]), buckets
-
-
-def varlen_attention(attend, module, query, key, value, lengths: SequenceLengths, scaling: float, **kwargs):
-    """Computes attention with torch's `varlen_attn`, which supports different lengths, instead of `attend`."""
-    query, key, value = (x[0].transpose(0, 1) for x in (query, key, value))  # (T, H, P)
-    window = (-1, 0) if module.is_causal else (-1, -1)
-    return varlen_attn(query, key, value, *lengths, scale=scaling, window_size=window)
 
 
 def padded_attention(attend, module, query, key, value, lengths: SequenceLengths, **kwargs) -> torch.Tensor:

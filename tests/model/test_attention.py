@@ -234,10 +234,9 @@ def test_packed_sequences_of_unequal_length(name, causal):
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-@pytest.mark.parametrize("size", [P, 64, 512])
-def test_unpadding_on_a_gpu(size):
+def test_unpadding_on_a_gpu():
     """Unpadded bf16 on a GPU agrees with float32 on the CPU."""
-    model = model_of("Model", unpad_inputs=True, attention_head_size=size, initializer_range=0.05).eval()
+    model = model_of("Model", unpad_inputs=True, initializer_range=0.05).eval()
     inputs = inputs_of("Model")
     expected = model(**inputs).last_hidden_state
     model = model.to("cuda", torch.bfloat16)
