@@ -40,22 +40,22 @@ BUDGETS = {
     "fixedbert_cli.py": 259,
     "fixedbert": 467,  # files directly in the package, without subpackages
     "fixedbert/model": 1420,
-    "fixedbert/conversion": 1161,
+    "fixedbert/conversion": 1158,
     "fixedbert/data": 2127,
     "fixedbert/fine_tuning": 2890,
-    "fixedbert/pretraining": 851,
+    "fixedbert/pretraining": 845,
     "fixedbert/training": 1356,
-    "fixedbert/shrinking": 2298,
-    "fixedbert/comparison": 955,
+    "fixedbert/shrinking": 2282,
+    "fixedbert/comparison": 943,
     "fixedbert/inspection": 668,
     "fixedbert/publishing": 861,
     "fixedbert/support": 433,
     "experiments": 3772,
     "benchmarks": 2065,
     "soak": 526,
-    "tests": 14020,
+    "tests": 13996,
 }
-INSTALLED_BUDGET = 15746  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
+INSTALLED_BUDGET = 15709  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
 
 
 def module_of(file: Path) -> str:

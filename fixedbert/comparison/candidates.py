@@ -23,16 +23,7 @@ from ..shrinking.report import short_name
 from ..support.errors import InputError
 from ..support.files import error_reason, reading
 from ..training.speed import has_bf16
-from .runtimes import (
-    GRAPHS,
-    QUESTIONS,
-    REFERENCE,
-    TEXTS,
-    TORCH,
-    WORDS,
-    graph_predictions,
-    torch_runtime,
-)
+from .runtimes import GRAPHS, QUESTIONS, REFERENCE, TEXTS, TORCH, WORDS, graph_predictions, torch_runtime
 
 PAUSE = 0.003  # seconds to wait before each call, until the threads of the previous call have stopped spinning
 Features = list[dict]  # tokens of a row: one dict, or for a question, one dict per window of its context

@@ -129,10 +129,7 @@ def compare(  # noqa: PLR0913  the options of the command
 
 
 def choose_runtimes(
-    models: list[tuple[LoadedModel | None, list[Candidate]]],
-    names: list[str] | None,
-    batch_size: int,
-    directory: Path,
+    models: list[tuple[LoadedModel | None, list[Candidate]]], names: list[str] | None, batch_size: int, directory: Path
 ) -> tuple[list[Candidate], list[str]]:
     """
     Returns the candidates to compare, and notes about skipped runtimes.

@@ -77,10 +77,7 @@ def set_heads(config: FixedHeadBertConfig, heads: list[Heads]):
 
 
 def to_fixed_head_bert(
-    model: PreTrainedModel,
-    num_hidden_layers: int | None = None,
-    seed: int = 0,
-    **sizes: int | list[int] | None,
+    model: PreTrainedModel, num_hidden_layers: int | None = None, seed: int = 0, **sizes: int | list[int] | None
 ) -> FixedHeadBertPreTrainedModel:
     """
     Converts a model to a FixedHeadBert that computes the same function, and enlarges it to the requested sizes.

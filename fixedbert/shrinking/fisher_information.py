@@ -66,10 +66,7 @@ class LayerStatistics:
 
 
 def collect_statistics(
-    model: FixedHeadBertPreTrainedModel,
-    batches: list[Batch],
-    head_sizes: list[set[int]],
-    predict: Predict = predict,
+    model: FixedHeadBertPreTrainedModel, batches: list[Batch], head_sizes: list[set[int]], predict: Predict = predict
 ) -> list[LayerStatistics]:
     """
     Runs forward and backward passes on the calibration data and returns the statistics for each layer.

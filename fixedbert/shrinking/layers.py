@@ -11,21 +11,8 @@ from ..conversion.growing import Heads
 from ..fine_tuning.distillation import Batch
 from ..model.modeling_fixed_head_bert import FixedHeadBertLayer, FixedHeadBertPreTrainedModel
 from .budget import LayerSize
-from .fisher_information import (
-    LayerStatistics,
-    attention_mask_for,
-    layers_of,
-    reduced_scores,
-    self_attention,
-)
-from .pruning import (
-    LeastSquaresRefit,
-    head_size_errors,
-    least_squares,
-    prune_inputs,
-    reduce_head_size,
-    square_root,
-)
+from .fisher_information import LayerStatistics, attention_mask_for, layers_of, reduced_scores, self_attention
+from .pruning import LeastSquaresRefit, head_size_errors, least_squares, prune_inputs, reduce_head_size, square_root
 
 NEURON_STEPS = 192  # maximum number of steps for removing all neurons of a layer
 

@@ -10,10 +10,7 @@ import pytest
 import torch
 from helpers.tiny_checkpoints import SHAPE, save
 from helpers.tiny_models import model_of
-from transformers import (
-    AutoTokenizer,
-    RobertaTokenizer,
-)
+from transformers import AutoTokenizer, RobertaTokenizer
 
 import fixedbert
 from fixedbert.publishing.export import export

@@ -35,11 +35,8 @@ def reference_heads(x: np.ndarray, layer: dict[str, np.ndarray], allowed: np.nda
     `allowed` (L, L) is True for the keys of each query. Head embeddings follow Xue and Aletras (2023) literally: each
     head adds its own embeddings to queries, keys and values, or multiplies them by 1 + embedding.
     """
-    embed = {
-        None: lambda y, e: y,
-        "add": lambda y, e: y + e,
-        "mul": lambda y, e: y * (1 + e),
-    }[variant.get("head_embedding")]
+    embeds = {None: lambda y, e: y, "add": lambda y, e: y + e, "mul": lambda y, e: y * (1 + e)}
+    embed = embeds[variant.get("head_embedding")]
 
     embeddings, value_embeddings = (layer.get(f"attention.self.{name}_embedding") for name in ("head", "value"))
     rows = {name: len(layer[f"attention.self.{name}.bias"]) for name in ("query", "key", "value")}
@@ -213,8 +210,7 @@ def sequences(causal: bool, dtype=torch.float64):
 
 
 @pytest.mark.parametrize(
-    "name, causal",
-    [*product(["looped_attention", "padded_attention"], [False, True]), ("bucketed_attention", False)],
+    "name, causal", [*product(["looped_attention", "padded_attention"], [False, True]), ("bucketed_attention", False)]
 )
 def test_packed_sequences_of_unequal_length(name, causal):
     """Looped, bucketed and padded attention to packed sequences each equal attention to separate sequences."""

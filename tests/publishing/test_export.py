@@ -146,10 +146,7 @@ def test_pooling_modes(mode, tmp_path):
 
 @pytest.mark.parametrize(
     ("kinds", "pooling"),
-    [
-        (["Pooling", "Dense"], MEAN),
-        (["Pooling"], {"pooling_mode_weightedmean_tokens": True}),
-    ],
+    [(["Pooling", "Dense"], MEAN), (["Pooling"], {"pooling_mode_weightedmean_tokens": True})],
     ids=["dense layer", "unknown mode"],
 )
 def test_unsupported_sentence_models(kinds, pooling, tmp_path):
@@ -214,10 +211,7 @@ def test_openvino(tmp_path, monkeypatch):
     [
         ({"runtime": "tensorrt"}, "runtime` 'tensorrt': must be one of onnx, openvino"),
         ({"runtime": "openvino", "int8": True}, "`calibration_file` is required with `runtime` openvino and `int8`"),
-        (
-            {"runtime": "openvino", "int8": True, "calibration_file": "rows.txt"},
-            "at least 32 calibration rows",
-        ),
+        ({"runtime": "openvino", "int8": True, "calibration_file": "rows.txt"}, "at least 32 calibration rows"),
     ],
 )
 def test_invalid_export_options(tmp_path, monkeypatch, options, message):

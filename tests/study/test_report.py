@@ -133,10 +133,7 @@ def test_objectives_and_metrics():
     "records, message",
     [
         ([{**RECORDS[0], "study": "width"}, RECORDS[1]], "from different studies: heads at scale tiny, width at"),
-        (
-            [RECORDS[0], {**RECORDS[1], "intermediate_size": 999}],
-            "standard, shape 1: runs have different",
-        ),
+        ([RECORDS[0], {**RECORDS[1], "intermediate_size": 999}], "standard, shape 1: runs have different"),
         ([RECORDS[0], {**RECORDS[1], "texts": "98 documents, 2 tokens"}], "runs with different texts"),
         ([RECORDS[0], {"key": "?"}], "runs.jsonl, line 2: not the record of a run"),
         ([{**RECORDS[0], "of_grid": True}], "no complete runs"),
