@@ -321,6 +321,8 @@ class OnnxModel:
 
         options = SessionOptions()
         options.intra_op_num_threads = torch.get_num_threads()
+        # Otherwise, its threads keep a core busy after each run and slow down whatever else the process computes.
+        options.add_session_config_entry("session.force_spinning_stop", "1")
         self.session = InferenceSession(file, options, providers=["CPUExecutionProvider"])
         self.inputs = [node.name for node in self.session.get_inputs()]
         self.outputs = [node.name for node in self.session.get_outputs()]

@@ -13,7 +13,7 @@ from helpers.tiny_models import HEADS, UNEQUAL, D, bert_of, model_of
 from transformers import AutoConfig, AutoTokenizer
 
 from fixedbert.publishing import export as onnx_export
-from fixedbert.publishing.export import export
+from fixedbert.publishing.export import OnnxModel, export
 from fixedbert.publishing.openvino_graphs import OpenVinoModel
 from fixedbert.publishing.sentence_models import MODES, read_pooling
 from fixedbert.support.errors import InputError
@@ -104,7 +104,7 @@ def test_sentence_embeddings(sentences):
 
 
 def test_int8(sentences):
-    """The int8 graph multiplies in int8 and computes nearly the same embeddings."""
+    """The int8 graph multiplies in int8 and computes nearly the same embeddings. Its threads do not spin after a run."""
     files = [sentences / "graph/onnx" / name for name in ("model.onnx", "model_quantized.onnx")]
     assert sorted(files[0].parent.iterdir()) == sorted(files)  # no intermediate files
     inputs = tokens_of(sentences / "graph", TEXTS[:1])
@@ -114,6 +114,8 @@ def test_int8(sentences):
     onnx = pytest.importorskip("onnx")
     kinds = [node.op_type for node in onnx.load(files[1]).graph.node]
     assert kinds.count("MatMulInteger") == 2 + 4  # in two layers; matrix products without weights are not quantized
+    options = OnnxModel(files[1]).session.get_session_options()
+    assert options.get_session_config_entry("session.force_spinning_stop") == "1"
 
 
 def test_files_for_optimum_and_servers(sentences):
