@@ -48,14 +48,14 @@ BUDGETS = {
     "fixedbert/shrinking": 2282,
     "fixedbert/comparison": 943,
     "fixedbert/inspection": 668,
-    "fixedbert/publishing": 861,
+    "fixedbert/publishing": 863,
     "fixedbert/support": 433,
     "experiments": 3772,
     "benchmarks": 2065,
     "soak": 526,
-    "tests": 13996,
+    "tests": 13998,
 }
-INSTALLED_BUDGET = 15709  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
+INSTALLED_BUDGET = 15711  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
 
 
 def module_of(file: Path) -> str:

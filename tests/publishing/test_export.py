@@ -104,7 +104,7 @@ def test_sentence_embeddings(sentences):
 
 
 def test_int8(sentences):
-    """The int8 graph multiplies in int8 and computes nearly the same embeddings. Its threads do not spin after a run."""
+    """The int8 graph multiplies in int8 and computes nearly the same embeddings. Threads do not spin after a run."""
     files = [sentences / "graph/onnx" / name for name in ("model.onnx", "model_quantized.onnx")]
     assert sorted(files[0].parent.iterdir()) == sorted(files)  # no intermediate files
     inputs = tokens_of(sentences / "graph", TEXTS[:1])
