@@ -41,11 +41,11 @@ BUDGETS = {
     "fixedbert": 467,  # files directly in the package, without subpackages
     "fixedbert/model": 1420,
     "fixedbert/conversion": 1158,
-    "fixedbert/data": 2127,
-    "fixedbert/fine_tuning": 2890,
+    "fixedbert/data": 2126,
+    "fixedbert/fine_tuning": 2889,
     "fixedbert/pretraining": 845,
     "fixedbert/training": 1356,
-    "fixedbert/shrinking": 2282,
+    "fixedbert/shrinking": 2283,
     "fixedbert/comparison": 943,
     "fixedbert/inspection": 668,
     "fixedbert/publishing": 863,
@@ -55,7 +55,7 @@ BUDGETS = {
     "soak": 526,
     "tests": 13998,
 }
-INSTALLED_BUDGET = 15711  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
+INSTALLED_BUDGET = 15710  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
 
 
 def module_of(file: Path) -> str:

@@ -53,9 +53,9 @@ def compare(  # noqa: PLR0913  the options of the command
     """
     Compares several models, or different ways to run one model on this machine, on the same rows.
 
-    A single model runs in every runtime that is installed. If there are several models, each of them runs only in the
-    fastest runtime that preserves its predictions. Predictions and speeds are compared with those of the first
-    model in padded float32 PyTorch.
+    With a single model, the result contains every installed runtime. With several models, it contains the fastest
+    runtime of each that preserves its predictions. Predictions and speeds are compared with those of the first model
+    in padded float32 PyTorch.
 
     Args:
         models: Directories or Hub ids of models for the same task: classification, regression, embeddings, token
@@ -72,7 +72,7 @@ def compare(  # noqa: PLR0913  the options of the command
             512. Fine-tuning sets the limit of the tokenizer to the length used for training.
         max_samples: Maximum number of rows, sampled at random.
         batch_size: Rows per batch.
-        runtime: Names of runtimes from `fixedbert.comparison.runtimes.RUNTIMES`. The default is all of them.
+        runtime: Runtimes to try, from `fixedbert.comparison.runtimes.RUNTIMES`. The default is all that are installed.
         output_dir: New directory for the measurements and the rows with different predictions.
         cache_dir, token: Options for models on the Hub.
 

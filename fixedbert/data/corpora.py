@@ -161,7 +161,7 @@ def corpus_files(source: str) -> list[Path]:
 
 
 def column_options(columns: list[str]) -> dict[str, str]:
-    """Maps the text column and the document column to the options that name them."""
+    """Maps `columns`, the text column and optionally the document column, to the options that select them."""
     return dict(zip(columns, ("text_column_name", "document_column_name"), strict=False))
 
 

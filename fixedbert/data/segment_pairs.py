@@ -103,9 +103,8 @@ def plan_pairs(
 
 def split_long_sentences(ends: np.ndarray, max_tokens: int) -> np.ndarray:
     """
-    Splits each sentence into as few pieces of at most `max_tokens` - 1 tokens as possible, with nearly equal lengths.
-
-    Takes the end offsets (sentences,) of the sentences and returns the end offsets (pieces,) of the pieces.
+    Splits sentences of `max_tokens` or more tokens into as few pieces of nearly equal length as possible, so that
+    each leaves room for a second segment. Takes the end offsets of the sentences, and returns those of the pieces.
     """
     lengths = np.diff(ends, prepend=0)
     pieces = -(-lengths // (max_tokens - 1))

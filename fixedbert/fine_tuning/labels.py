@@ -122,8 +122,7 @@ def match_names(names: list[str], known: list[str]) -> list[int] | None:
     """
     Returns each name's index in `known`, or None if a name is missing.
 
-    Differences in case, and in the spaces, hyphens or underscores between words, are ignored unless all names match
-    exactly.
+    Unless all names match exactly, ignores case and differences in the spaces, hyphens or underscores between words.
     """
     for normalize in (str, lambda name: re.sub(r"(?<=\w)[-_\s]+(?=\w)", "_", name.strip()).casefold()):
         ours, theirs = ([normalize(name) for name in labels] for labels in (names, known))

@@ -170,12 +170,12 @@ def load_checkpoint(name: str, length: int, **hub_options) -> Checkpoint:
     tokenizer = load_tokenizer(name, **hub_options)
     check_vocab_size(tokenizer, config.vocab_size, name)
     if getattr(config, "is_decoder", False) or not hasattr(getattr(model, "encoder", None), "layer"):
-        raise InputError(f"{name}: only encoders like BERT can be inspected; run fixedbert convert on a DistilBERT.")
+        raise InputError(f"{name}: only encoders like BERT can be inspected; convert a DistilBERT first.")
     longest = max_tokens(config)
     if not 3 <= length <= longest:
         raise InputError(f"{length}: must be between 3 and {longest} for {name}.", "max_seq_length")
     try:
         recorder = Recorder(model.float().eval())
     except (AttributeError, ValueError) as error:
-        raise InputError(f"{name}: its attention cannot be recorded: {error_reason(error)}.") from error
+        raise InputError(f"{name}: the attention cannot be recorded ({error_reason(error)}).") from error
     return Checkpoint(name, recorder, tokenizer, min(length, EXAMPLE_TOKENS[1]))

@@ -6,8 +6,8 @@ at the remaining tokens and all gradients are equal to those of the padded path.
 With `unpad_inputs`, the non-padding tokens in a batch (B, L) are packed into one row (1, T), and each token attends
 only within its sequence. The attention receives the sequence lengths as keyword arguments (`SequenceLengths`).
 
-In shapes, T is the number of non-padding tokens, S that of sequences, and N that of the tokens that the task head
-reads. The other letters are defined in attention_fixed_head_bert.py.
+Shapes: T non-padding tokens, S sequences, N tokens that the task head reads. The other letters are defined in
+attention_fixed_head_bert.py.
 """
 
 from collections.abc import Callable
@@ -110,8 +110,8 @@ class PackedBatch:
 
     def unpack(self, x: torch.Tensor, shape: torch.Size) -> torch.Tensor:
         """
-        Unpacks the last layer's output to shape (B, L, ...), with zeros at all other tokens. `x` has shape (1, N, ...)
-        if `query_indices` limit the output to N tokens, and otherwise (1, T, ...), for all T non-padding tokens.
+        Unpacks the last layer's output `x` to shape (B, L, ...), with zeros at all tokens that `x` does not contain.
+        Its shape is (1, N, ...) if `query_indices` limit it to N tokens, and otherwise (1, T, ...) or more (`round_up`).
         """
         indices = self.indices if self.query_indices is None else self.indices[self.query_indices]
         rows = x.new_zeros(shape.numel(), *x.shape[2:]).index_copy(0, indices.to(x.device), x[0, : len(indices)])

@@ -196,7 +196,7 @@ def check_options(runtime: str, int8: bool, calibration_file: str | Path | None)
         raise InputError(f"{runtime!r}: must be one of {', '.join(LOADING)}.", "runtime")
     is_openvino = runtime == "openvino"
     if (calibration_file is not None) != (is_openvino and int8):
-        raise InputError("is required with `runtime` openvino and `int8`, and only with them.", "calibration_file")
+        raise InputError("must be set with `runtime` openvino and `int8`, and omitted otherwise.", "calibration_file")
     for package in ("onnxruntime", "onnxscript"):
         require_package(package, "onnx")
     for package in ["openvino"] * is_openvino + ["nncf"] * (is_openvino and int8):
@@ -270,9 +270,9 @@ def write_graphs(
 
 def trace(graph: Graph, batch: Batch, file: Path):
     """
-    Writes a graph that accepts any batch size and any length up to the model's maximum.
+    Exports an ONNX graph that accepts any batch size and any length up to the model's maximum.
 
-    Uses eager attention, because sdpa needs more operations and requires padding if value and key sizes differ.
+    Uses eager attention, because sdpa needs more operations, and equal sizes for keys and values.
     """
     lengths = torch.export.Dim("sequence_length", max=max_tokens(graph.model.config))
     axes = [torch.export.Dim("batch_size"), lengths]

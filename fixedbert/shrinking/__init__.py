@@ -1,1 +1,1 @@
-"""Prunes heads, head sizes and neurons to a target speed or size while preserving the predictions."""
+"""Prunes heads, parts of heads and neurons to reach a speed or size, with little change in the predictions."""

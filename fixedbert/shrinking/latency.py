@@ -105,10 +105,11 @@ def measure_latencies(
     model: FixedHeadBertPreTrainedModel, shapes: list[LayerSize], masks: list[torch.Tensor], conditions: str
 ) -> LatencyTable:
     """
-    Measures the latency of each sublayer to which layers of these shapes can be pruned. The weights are random.
+    Measures the latency of every attention and feed-forward sublayer that pruning can produce, with random weights.
 
     Args:
         model: The original model. The sublayers have its dtype and `unpad_inputs`.
+        shapes: The sizes of its layers.
         masks: Attention masks (B, L) of the batches.
         conditions: See `LatencyTable`.
     """

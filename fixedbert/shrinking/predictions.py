@@ -122,10 +122,10 @@ class Fidelity:
     How close a model's predictions are to those of the original.
 
     Args:
-        divergence: KL(original || model) in nats per row. For numbers, this is half the squared difference. For
-            embeddings and hidden states, it is 1 - cosine similarity, averaged over the rows or tokens. It is NaN for
-            question answering models with different tokenizers.
-        agreement: Fraction of identical predictions; None for numbers, embeddings and states.
+        divergence: KL(original || model) in nats per row. For regression, half the squared difference. For embeddings
+            and hidden states, 1 - cosine similarity, averaged over rows or tokens. For question answering models with
+            different tokenizers, NaN.
+        agreement: Fraction of identical predictions; None for regression, embeddings and hidden states.
         kind: The `kind` of the predictions, as defined in `Predictions`.
         spread: Standard deviation of the numbers that the original predicts; None for other kinds.
         distinct: Number of distinct labels or label sets that the original predicts; None for other kinds.

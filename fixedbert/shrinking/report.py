@@ -78,7 +78,7 @@ class ShrinkResult:
 
     @property
     def speed(self) -> str:
-        """A phrase with the speedup, taken from the latency table if the table was measured on a different machine."""
+        """A phrase with the speedup on this machine and, if it differs, on the machine of the latency table."""
         if self.table_machine:
             return (
                 f"{self.table_speedup:.2f} times as fast as the original on {self.table_machine}, according to its "

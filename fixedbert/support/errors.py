@@ -19,7 +19,7 @@ class InputError(ValueError):
     Raised when the user's input is invalid. The message says what is wrong, where, and what to do.
 
     Args:
-        field: Name of the invalid argument, at the start of the message.
+        field: Name of the invalid argument, which is added to the start of the message.
     """
 
     def __init__(self, message: str, field: str | None = None):

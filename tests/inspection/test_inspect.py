@@ -263,7 +263,7 @@ def test_unsuitable_models_are_rejected(text, tmp_path, vocabulary):
     for model, message in (
         (model_of("LMHeadModel"), "only encoders like BERT can be inspected"),
         (bert_of("Model", "DistilBert", hidden_dim=37), "only encoders like BERT can be inspected"),
-        (bert_of("Model", "MPNet"), "its attention cannot be recorded"),
+        (bert_of("Model", "MPNet"), "the attention cannot be recorded"),
     ):
         name = model.config.model_type
         model.save_pretrained(tmp_path / name)
