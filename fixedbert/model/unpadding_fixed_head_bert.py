@@ -111,7 +111,7 @@ class PackedBatch:
     def unpack(self, x: torch.Tensor, shape: torch.Size) -> torch.Tensor:
         """
         Unpacks the last layer's output `x` to shape (B, L, ...), with zeros at all tokens that `x` does not contain.
-        Its shape is (1, N, ...) if `query_indices` limit it to N tokens, and otherwise (1, T, ...) or more (`round_up`).
+        Its shape is (1, N, ...) if `query_indices` limit it to N tokens, else (1, T, ...) or more (`round_up`).
         """
         indices = self.indices if self.query_indices is None else self.indices[self.query_indices]
         rows = x.new_zeros(shape.numel(), *x.shape[2:]).index_copy(0, indices.to(x.device), x[0, : len(indices)])
