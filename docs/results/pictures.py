@@ -365,7 +365,7 @@ def draw_faster():
             )
             original = runtimes[0]["scores"][metric]
             points = [(RUNTIMES[x["runtime"]], x) for x in runtimes if x["runtime"] in RUNTIMES]
-            points += [(f"shrunk, {x['name']}", x) for x in shrunk if x["name"] in ("2x", "3x")]
+            points += [(f"shrunk, {size}", x) for x in shrunk if (size := Path(x["name"]).name) in ("2x", "3x")]
             panel.axhspan(-STANDARD_ERRORS[task], STANDARD_ERRORS[task], color="C3", alpha=0.25, linewidth=0)
             panel.plot(1, 0, "k+", markersize=10, label="PyTorch, padded")
             for (label, model), marker in zip(points, "^osvD*P", strict=True):
