@@ -115,9 +115,7 @@ def test_several_corpora(corpus, tmp_path):
     assert summary["corpus"]["counts"]["documents"] == 42 and summary["corpus"]["weights"] == [1, 2.5]
     assert "line" in summary["corpus"]["corpora"][1] and "text file" in summary["corpus"]["corpora"][0]
     with pytest.raises(InputError, match="`corpus_weights` has 3 values for 2 corpora"):
-        run_pretraining.main(
-            pretraining(corpus, tmp_path / "bad", *files, *options, "--corpus_weights", "1", "2", "3")
-        )
+        run_pretraining.main(pretraining(corpus, tmp_path / "bad", *files, *options, *weights[:3], "3"))
 
 
 def test_lines_that_are_sentences(vocabulary, tmp_path):

@@ -45,7 +45,7 @@ BUDGETS = {
     "fixedbert/fine_tuning": 2889,
     "fixedbert/pretraining": 845,
     "fixedbert/training": 1356,
-    "fixedbert/shrinking": 2283,
+    "fixedbert/shrinking": 2288,
     "fixedbert/comparison": 943,
     "fixedbert/inspection": 668,
     "fixedbert/publishing": 863,
@@ -53,9 +53,9 @@ BUDGETS = {
     "experiments": 3772,
     "benchmarks": 2065,
     "soak": 526,
-    "tests": 13998,
+    "tests": 14000,
 }
-INSTALLED_BUDGET = 15710  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
+INSTALLED_BUDGET = 15715  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
 
 
 def module_of(file: Path) -> str:

@@ -363,13 +363,14 @@ def draw_faster():
             runtimes, shrunk = (
                 json.loads((RECORDS / f"{kind}_{name}.json").read_text())["models"] for kind in ("runtimes", "shrunk")
             )
-            original = runtimes[0]["scores"][metric]
-            points = [(RUNTIMES[x["runtime"]], x) for x in runtimes if x["runtime"] in RUNTIMES]
-            points += [(f"shrunk, {size}", x) for x in shrunk if (size := Path(x["name"]).name) in ("2x", "3x")]
+            points = [(RUNTIMES[x["runtime"]], x, runtimes[0]) for x in runtimes if x["runtime"] in RUNTIMES]
+            sizes = {Path(x["name"]).name: x for x in shrunk}
+            points += [(f"shrunk, {size}", sizes[size], shrunk[0]) for size in ("2x", "3x")]
             panel.axhspan(-STANDARD_ERRORS[task], STANDARD_ERRORS[task], color="C3", alpha=0.25, linewidth=0)
             panel.plot(1, 0, "k+", markersize=10, label="PyTorch, padded")
-            for (label, model), marker in zip(points, "^osvD*P", strict=True):
-                panel.plot(model["speedup"]["random"], 100 * (model["scores"][metric] - original), marker, label=label)
+            for (label, model, original), marker in zip(points, "^osvD*P", strict=True):
+                change = 100 * (model["scores"][metric] - original["scores"][metric])
+                panel.plot(model["speedup"]["random"], change, marker, label=label)
             panel.set(title=task, xlabel="speedup in batches")
             panel.grid()
         panels[0].set_ylabel("points gained or lost")

@@ -67,7 +67,7 @@ class GlueDataArguments(FineTuningDataArguments):
             raise InputError("accepts at most two columns.", "text_column_names")
         for name in split_names(self.id_column_name):
             if name in ("row", "prediction", "probability") or name.startswith(("prediction_", "probability_")):
-                raise InputError(f"{name!r}: predictions.csv uses this name; rename the column.", "id_column_name")
+                raise InputError(f"{name!r}: reserved for predictions.csv; rename the column.", "id_column_name")
         if percentage is not None and not 0 < percentage < 100:
             raise InputError(f"{percentage}: must be between 1 and 99.", "validation_split_percentage")
         for name in ("validation_file", "task_name"):

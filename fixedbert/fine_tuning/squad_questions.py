@@ -28,8 +28,7 @@ def load_squad(file: str, **options) -> datasets.Dataset:
     Loads the questions from a .json file in SQuAD's official format, or from rows with the columns `id`, `context`,
     `question` and `answers`. The rows are in a .jsonl or .parquet file, or under "data" in a .json file.
     """
-    with reading(file, REDOWNLOAD, "not in SQuAD's format"):
-        return question_rows(questions_in(Path(file)), file, **options)
+    return question_rows(questions_in(Path(file)), file, **options)
 
 
 def question_rows(
@@ -49,18 +48,19 @@ def question_rows(
         check_columns(dict.fromkeys(("id", "context", "question"), "dataset_name"), questions.column_names, name)
     rows: dict[str, dict] = {}
     bad_rows: dict[str, str] = {}
-    for question in questions:
-        row = {column: question[column] for column in ("context", "question")}
-        row |= {"id": str(question["id"]), "answers": answers_of(question)}
-        problem = problem_in_question(row, version_2_with_negative or not answered)
-        if answered and "answers" not in question and question.get("is_impossible") is not True:
-            problem = "it has no answers"
-        if row["id"] in rows:
-            problem = "its id occurs more than once"
-        if problem:
-            bad_rows[f"question {row['id']}"] = problem
-        else:
-            rows[row["id"]] = row
+    with reading(name, REDOWNLOAD, "not in SQuAD's format"):
+        for question in questions:
+            row = {column: question[column] for column in ("context", "question")}
+            row |= {"id": str(question["id"]), "answers": answers_of(question)}
+            problem = problem_in_question(row, version_2_with_negative or not answered)
+            if answered and "answers" not in question and question.get("is_impossible") is not True:
+                problem = "it has no answers"
+            if row["id"] in rows:
+                problem = "its id occurs more than once"
+            if problem:
+                bad_rows[f"question {row['id']}"] = problem
+            else:
+                rows[row["id"]] = row
     report_bad_rows(name, bad_rows, skip_bad_rows)
     if not rows:
         raise InputError(f"{name} contains no valid questions.")

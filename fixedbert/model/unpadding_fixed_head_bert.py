@@ -29,7 +29,7 @@ from transformers.utils.import_utils import is_tracing
 # Name of the argument for past keys and values, which transformers 5.24 renamed.
 CACHE = "cache" if "cache" in signature(BertSelfAttention.forward).parameters else "past_key_values"
 SHORT_TEXT = 64  # for a single row of at most this many tokens, packing takes longer than it saves
-MULTIPLE, LONGEST_BUCKET = 16, 128  # lengths in a bucket are rounded up to multiples of 16, at most 128
+MULTIPLE, LONGEST_BUCKET = 16, 128  # lengths are rounded up to multiples of 16, in buckets to at most 128
 TOKEN_INPUTS = ("input_ids", "inputs_embeds", "token_type_ids")
 
 
@@ -155,7 +155,7 @@ def fast_forward(model, ids_or_embeddings, attention_mask, output_mask, batch: P
     if model.config.is_decoder:
         output_mask = None  # a causal mask needs a query for each key
     device = ids_or_embeddings.device
-    is_rounded = compiles_kernels(model.dtype, device)
+    is_rounded = should_round(model.dtype, device)
     if batch is None:
         always = is_rounded and (shape[0] > 1 or shape[1] > SHORT_TEXT)
         batch = pack_batch(shape, attention_mask, sequence_ids, output_mask, pooled, device, always)
@@ -163,7 +163,7 @@ def fast_forward(model, ids_or_embeddings, attention_mask, output_mask, batch: P
         batch = replace(batch, query_indices=None, query_cu_seqlens=None)
     tokens = {name: x for name in TOKEN_INPUTS if (x := inputs.get(name)) is not None}
     tokens["position_ids"] = model.embeddings.position_ids[:, : shape[1]] if positions is None else positions
-    if batch is None and is_rounded:
+    if batch is None and is_rounded and shape[1] % MULTIPLE and not model.config.is_decoder:
         mask = torch.ones(shape, dtype=torch.long) if attention_mask is None else attention_mask
         return rounded_forward(model, mask, inputs | tokens)
     if batch is None:
@@ -195,7 +195,7 @@ def rounded_forward(model, attention_mask, inputs: dict):
     return outputs
 
 
-def compiles_kernels(dtype: torch.dtype, device: torch.device) -> bool:
+def should_round(dtype: torch.dtype, device: torch.device) -> bool:
     """Returns True for inference in bfloat16 on a CPU, for which the number of tokens should be rounded."""
     return dtype == torch.bfloat16 and device.type == "cpu" and not torch.is_grad_enabled()
 

@@ -17,7 +17,7 @@ from transformers.utils import logging
 
 from ..conversion.growing import Heads, set_heads
 from ..model.modeling_fixed_head_bert import FixedHeadBertLayer, FixedHeadBertPreTrainedModel
-from ..model.unpadding_fixed_head_bert import SHORT_TEXT, PackedBatch, SequenceLengths
+from ..model.unpadding_fixed_head_bert import SHORT_TEXT, PackedBatch, SequenceLengths, should_round
 from ..publishing.model_card import hardware_name
 from ..support.errors import InputError
 from ..support.files import read_json_object, reading
@@ -150,13 +150,18 @@ def sublayer_inputs(
     if not model.config.unpad_inputs:
         return torch.randn(*mask.shape, model.config.hidden_size, dtype=model.dtype, device=model.device), {}
     batch = PackedBatch.from_mask(mask.bool())
-    states = torch.randn(1, len(batch.indices), model.config.hidden_size, dtype=model.dtype, device=model.device)
+    if should_round(model.dtype, model.device):
+        batch = batch.round_up()
+    states = torch.randn(
+        1, int(batch.cu_seqlens[-1]), model.config.hidden_size, dtype=model.dtype, device=model.device
+    )
     lengths = SequenceLengths(batch.cu_seqlens, batch.cu_seqlens, batch.max_seqlen, batch.max_seqlen)
     if not first_tokens:
         return states, lengths._asdict()
-    first = torch.arange(len(mask) + 1, dtype=torch.int32, device=model.device)  # one query per row
+    first = torch.arange(len(batch.cu_seqlens), dtype=torch.int32, device=model.device)
+    first = first.clamp(max=len(mask))  # one query per row, and none for the sequences from `round_up`
     lengths = lengths._replace(cu_seq_lens_q=first, max_length_q=1)
-    return states[:, batch.cu_seqlens[:-1]], {"encoder_hidden_states": states, **lengths._asdict()}
+    return states[:, batch.cu_seqlens[: len(mask)]], {"encoder_hidden_states": states, **lengths._asdict()}
 
 
 def layer_with(model: FixedHeadBertPreTrainedModel, heads: Heads, neurons: int = 1) -> FixedHeadBertLayer:

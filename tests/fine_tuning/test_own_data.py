@@ -243,5 +243,5 @@ def test_text_columns_of_the_model(model, tmp_path, capsys):
 )
 def test_invalid_options(name, value):
     """Values out of range, and a column that predictions.csv already has, are refused with the name of the option."""
-    with pytest.raises(InputError, match=f"`{name}` .*(must be|predictions.csv uses this name)"):
+    with pytest.raises(InputError, match=f"`{name}` .*(must be|reserved for predictions.csv)"):
         GlueDataArguments(**{name: value})

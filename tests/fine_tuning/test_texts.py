@@ -144,13 +144,9 @@ def test_glue_on_the_hub(monkeypatch):
     monkeypatch.setattr("fixedbert.fine_tuning.texts.load_from_hub", lambda *name, **_: asked.append(name) or splits)
     data = load_task("mnli", None, ("train", "validation", "test"), max_samples={"test": 1})
     assert asked == [("nyu-mll/glue", "mnli")]
-    assert data.splits["train"][:] == {
-        "sentence1": ["p0", "p1", "p2"],
-        "sentence2": ["h0", "h1", "h2"],
-        "row": [0, 1, 2],
-        "label": ["contradiction", "entailment", "neutral"],
-        "index": ["0", "1", "2"],
-    }
+    texts = {"sentence1": ["p0", "p1", "p2"], "sentence2": ["h0", "h1", "h2"]}
+    labels = {"row": [0, 1, 2], "label": ["contradiction", "entailment", "neutral"], "index": ["0", "1", "2"]}
+    assert data.splits["train"][:] == texts | labels
     assert data.splits["test_mismatched"][:] == {"sentence1": ["p0"], "sentence2": ["h0"], "row": [0], "index": ["0"]}
     splits["train"] = split([2, -1])
     with pytest.raises(InputError, match="nyu-mll/glue, mnli, train, row 1: the label is missing"):
@@ -162,14 +158,12 @@ def test_other_datasets_on_the_hub(monkeypatch):
     rows = datasets.Dataset.from_dict({"text": ["x", "y"], "label": [1, 0]})
     monkeypatch.setattr("fixedbert.fine_tuning.trainer.load_from_hub", lambda *_, **__: {"train": rows})
     data = load_texts(None, GlueDataArguments(dataset_name="me/mine"), ("train",))
-    assert data.labels == ["0", "1"] and columns(data.splits["train"]) == {
-        "sentence1": ["x", "y"],
-        "label": ["1", "0"],
-    }
+    assert data.labels == ["0", "1"]
+    assert columns(data.splits["train"]) == {"sentence1": ["x", "y"], "label": ["1", "0"]}
 
 
 def test_column_names(tmp_path):
-    """Columns can have any names. Messages for unknown or ambiguous columns list the available columns."""
+    """Columns can have any names, which are listed if one is unknown or ambiguous. Exactly one source is required."""
     rows = "pair_ID\tsentence_A\tsentence_B\tjudgment\n1\tA cat.\tA dog.\tno\n2\tOne.\tTwo.\tyes\n"
     file = own_file(tmp_path, rows)
     available = "available columns: pair_ID, sentence_A, sentence_B, judgment"
@@ -190,10 +184,6 @@ def test_column_names(tmp_path):
     assert load_files({"test": pairs}, expected_columns=("text",)).text_columns == ("sentence1", "sentence2")
     with pytest.raises(InputError, match="`text_column_names` accepts at most two columns"):
         GlueDataArguments(train_file=file, text_column_names="a,b,c")
-
-
-def test_sources_of_texts(tmp_path):
-    """Exactly one source of texts must be specified. Messages contain the arguments to set."""
     with pytest.raises(InputError, match="`task_name` cannot be combined with `train_file`"):
         GlueDataArguments(task_name=["rte"], train_file="a.csv")
     with pytest.raises(InputError, match="set `task_name` or `dataset_name`, or set `validation_file`"):
