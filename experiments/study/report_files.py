@@ -111,9 +111,9 @@ def plot_metric(panel: Axes, report: Report, metric: str, field: str):
 
 def plot_theory(panel: Axes, shapes: list[ShapeResult], metric: str, field: str, color: str):
     """Draws predicted thresholds as dotted lines, and predicted values of the metric as a dashed line."""
-    for predicted in predictions(shapes, field) if shapes else ():
-        if predicted is not None:
-            panel.axvline(predicted, color=color, linestyle=":")
+    threshold, _ = predictions(shapes, field) if shapes else (None, None)  # an order of magnitude is not drawn
+    if threshold is not None:
+        panel.axvline(threshold, color=color, linestyle=":")
     recorded = {"error": "floor", "memorised": "predicted"}.get(metric)
     if recorded:
         values = [np.mean([record.results.get(recorded) or np.nan for record in shape.records]) for shape in shapes]
