@@ -135,15 +135,15 @@ def instructions(runtime: str, model: Candidate, file: str, longest: int) -> str
     if runtime in GRAPHS:
         is_onnx, int8 = runtime.startswith("onnx"), " --int8" * runtime.endswith("int8")
         options = int8 if is_onnx else f" --runtime openvino{int8}" + f" --calibration_file {file}" * bool(int8)
-        command = f"fixedbert export {model.source} --output_dir fast{options}"
+        command = f"fixedbert export {model.source} --output_dir {runtime}{options}"
         names = OUTPUTS.get(f"For{model.head}", ("logits",)) if model.head else [EMBEDDING]
         precision = {"openvino": "f32", "openvino-bf16": "bf16"}.get(runtime)
-        code = loading_code(f"fast/{GRAPHS[runtime].file}", names, longest, model.settings, precision)
+        code = loading_code(f"{runtime}/{GRAPHS[runtime].file}", names, longest, model.settings, precision)
         return f"$ {command}\n{code}"
     is_unpadded, dtype = TORCH[runtime]
     name = str(dtype).removeprefix("torch.")
-    command = f"$ fixedbert convert {model.source} --output_dir fast --unpad_inputs --dtype {name}\n"
-    source, options = ("fast", "") if is_unpadded else (model.source, f", dtype={dtype}")
+    command = f"$ fixedbert convert {model.source} --output_dir {runtime} --unpad_inputs --dtype {name}\n"
+    source, options = (runtime, "") if is_unpadded else (model.source, f", dtype={dtype}")
     if model.head:
         model_class = f"AutoModelFor{model.head}"
         code = TORCH_CODE.format(model_class=model_class, source=source, options=options, longest=longest)

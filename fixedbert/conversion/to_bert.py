@@ -68,8 +68,8 @@ def bert_head_count(config: FixedHeadBertConfig) -> int:
         if width % heads == 0:
             return heads
     raise InputError(
-        f"{number} heads of size {size} do not fit in a BERT of width {width}; shrink them, or export the model "
-        "to ONNX instead."
+        f"{number} heads of size {size} do not fit in a BERT of width {width}; shrink them with fixedbert "
+        "shrink --attention_head_size, or export the model to ONNX instead."
     )
 
 
