@@ -49,6 +49,8 @@ def reading(path: object, remedy: str = "", problem: str = "cannot be read") -> 
     except Exception as error:  # libraries raise many types of errors for a corrupted file
         for file in Path(str(path)).glob("*"):
             check_regular(file)
+        if "couldn't connect" in str(error) and not Path(str(path)).exists():
+            problem, remedy = "no such directory, and the Hub cannot be reached", ""
         remedy = "" if isinstance(error, FileNotFoundError) else remedy and f"; {remedy}"
         raise InputError(f"{path}: {problem} ({error_reason(error)}){remedy}.") from error
 

@@ -212,7 +212,7 @@ def test_openvino(tmp_path, monkeypatch):
     "options, message",
     [
         ({"runtime": "tensorrt"}, "runtime` 'tensorrt': must be one of onnx, openvino"),
-        ({"runtime": "openvino", "int8": True}, "`calibration_file` is required with `runtime` openvino and `int8`"),
+        ({"runtime": "openvino", "int8": True}, "`calibration_file` must be set with `runtime` openvino and `int8`"),
         ({"runtime": "openvino", "int8": True, "calibration_file": "rows.txt"}, "at least 32 calibration rows"),
     ],
 )
