@@ -49,13 +49,13 @@ BUDGETS = {
     "fixedbert/comparison": 943,
     "fixedbert/inspection": 668,
     "fixedbert/publishing": 863,
-    "fixedbert/support": 433,
+    "fixedbert/support": 435,
     "experiments": 3772,
     "benchmarks": 2065,
     "soak": 526,
-    "tests": 13998,
+    "tests": 13999,
 }
-INSTALLED_BUDGET = 15715  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
+INSTALLED_BUDGET = 15717  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
 
 
 def module_of(file: Path) -> str:
