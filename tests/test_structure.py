@@ -39,7 +39,7 @@ LAYER_OF = {name: number for number, names in enumerate(LAYERS) for name in name
 BUDGETS = {
     "fixedbert_cli.py": 259,
     "fixedbert": 467,  # files directly in the package, without subpackages
-    "fixedbert/model": 1420,
+    "fixedbert/model": 1419,
     "fixedbert/conversion": 1158,
     "fixedbert/data": 2126,
     "fixedbert/fine_tuning": 2889,
@@ -55,7 +55,7 @@ BUDGETS = {
     "soak": 526,
     "tests": 13999,
 }
-INSTALLED_BUDGET = 15717  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
+INSTALLED_BUDGET = 15716  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
 
 
 def module_of(file: Path) -> str:

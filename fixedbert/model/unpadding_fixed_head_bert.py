@@ -30,7 +30,6 @@ from transformers.utils.import_utils import is_tracing
 CACHE = "cache" if "cache" in signature(BertSelfAttention.forward).parameters else "past_key_values"
 SHORT_TEXT = 64  # for a single row of at most this many tokens, packing takes longer than it saves
 MULTIPLE, LONGEST_BUCKET = 16, 128  # lengths are rounded up to multiples of 16, in buckets to at most 128
-TOKEN_INPUTS = ("input_ids", "inputs_embeds", "token_type_ids")
 
 
 class SequenceLengths(NamedTuple):
@@ -84,9 +83,9 @@ class PackedBatch:
 
     def round_up(self) -> "PackedBatch":
         """
-        Returns a batch with additional sequences at the end, so that the number of tokens is a multiple of 16, and for
-        T >= 256 of a number between T / 16 and T / 8. For each shape of a bfloat16 matrix product, oneDNN compiles a
-        kernel in about 0.4 ms. Without rounding, batches would hardly ever have the same shapes.
+        Returns a batch with additional sequences at the end, so that the number of tokens is a multiple of 16, or of a
+        larger power of 2 if T >= 256. oneDNN compiles a kernel for each shape of a bfloat16 matrix product, which
+        takes about 0.4 ms. Without rounding, batches would hardly ever have the same shapes.
         """
         T, longest = len(self.indices), self.max_seqlen
         extra = -T % max(MULTIPLE, 2 ** T.bit_length() // 16)
@@ -161,11 +160,12 @@ def fast_forward(model, ids_or_embeddings, attention_mask, output_mask, batch: P
         batch = pack_batch(shape, attention_mask, sequence_ids, output_mask, pooled, device, always)
     elif output_mask is None or batch.is_pooled < pooled:  # the head reads more than the collator expected
         batch = replace(batch, query_indices=None, query_cu_seqlens=None)
-    tokens = {name: x for name in TOKEN_INPUTS if (x := inputs.get(name)) is not None}
+    names = ("input_ids", "inputs_embeds", "token_type_ids")
+    tokens = {name: x for name in names if (x := inputs.get(name)) is not None}
     tokens["position_ids"] = model.embeddings.position_ids[:, : shape[1]] if positions is None else positions
     if batch is None and is_rounded and shape[1] % MULTIPLE and not model.config.is_decoder:
         mask = torch.ones(shape, dtype=torch.long) if attention_mask is None else attention_mask
-        return rounded_forward(model, mask, inputs | tokens)
+        return rounded_forward(model, mask, tokens, inputs)
     if batch is None:
         return model.bert_forward(attention_mask, **inputs)
 
@@ -184,13 +184,12 @@ def fast_forward(model, ids_or_embeddings, attention_mask, output_mask, batch: P
     return BaseModelOutputWithPoolingAndCrossAttentions(hidden_states, model.pool(hidden_states, attention_mask))
 
 
-def rounded_forward(model, attention_mask, inputs: dict):
+def rounded_forward(model, attention_mask, tokens: dict, inputs: dict):
     """Runs BERT's forward on rows whose length L is rounded up to a multiple of 16 (see `PackedBatch.round_up`)."""
     L = attention_mask.shape[1]
-    for name in {*TOKEN_INPUTS, "position_ids"} & inputs.keys():
-        if (x := inputs[name]) is not None:
-            inputs[name] = pad(x, (0, 0) * (x.ndim - 2) + (0, -L % MULTIPLE))
-    outputs = model.bert_forward(pad(attention_mask, (0, -L % MULTIPLE)), **inputs)
+    extra = -L % MULTIPLE
+    tokens = {name: pad(x, (0, 0) * (x.ndim - 2) + (0, extra)) for name, x in tokens.items()}
+    outputs = model.bert_forward(pad(attention_mask, (0, extra)), **inputs | tokens)
     outputs.last_hidden_state = outputs.last_hidden_state[:, :L]
     return outputs
 

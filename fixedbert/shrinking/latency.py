@@ -144,8 +144,8 @@ def sublayer_inputs(
 ) -> tuple[torch.Tensor, dict]:
     """
     Returns random hidden states and further arguments for the attention. They have shape (B, L, D) with padding and
-    (1, T, D) without, where D is the width and T the number of non-padding tokens. If `first_tokens`, their shape is
-    (1, B, D), and the arguments contain the states of all tokens.
+    (1, T, D) without, where D is the width and T the number of non-padding tokens, rounded as in the model. If
+    `first_tokens`, their shape is (1, B, D), and the arguments contain the states of all tokens.
     """
     if not model.config.unpad_inputs:
         return torch.randn(*mask.shape, model.config.hidden_size, dtype=model.dtype, device=model.device), {}
