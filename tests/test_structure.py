@@ -39,8 +39,8 @@ LAYER_OF = {name: number for number, names in enumerate(LAYERS) for name in name
 BUDGETS = {
     "fixedbert_cli.py": 259,
     "fixedbert": 467,  # files directly in the package, without subpackages
-    "fixedbert/model": 1419,
-    "fixedbert/conversion": 1158,
+    "fixedbert/model": 1424,
+    "fixedbert/conversion": 1159,
     "fixedbert/data": 2126,
     "fixedbert/fine_tuning": 2889,
     "fixedbert/pretraining": 845,
@@ -50,12 +50,12 @@ BUDGETS = {
     "fixedbert/inspection": 668,
     "fixedbert/publishing": 863,
     "fixedbert/support": 435,
-    "experiments": 3772,
+    "experiments": 3777,
     "benchmarks": 2065,
     "soak": 526,
-    "tests": 13999,
+    "tests": 14011,
 }
-INSTALLED_BUDGET = 15716  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
+INSTALLED_BUDGET = 15722  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
 
 
 def module_of(file: Path) -> str:
@@ -174,4 +174,4 @@ def test_matplotlib_is_optional():
 def test_model_files_need_only_transformers(part):
     """The model code, which is saved with checkpoints, imports only itself, torch and transformers."""
     others = {name.split(".")[0] for name in imports(FILES[f"model.{part}_fixed_head_bert"])} - {"fixedbert"}
-    assert others - set(sys.stdlib_module_names) <= {"huggingface_hub", "torch", "transformers"}
+    assert others - set(sys.stdlib_module_names) <= {"huggingface_hub", "packaging", "torch", "transformers"}

@@ -40,7 +40,7 @@ METRICS = {
     "squad_f1": Metric("SQuAD 1.1 F1 (%)", "squad", ("f1",)),
     "squad_exact_match": Metric("SQuAD 1.1 exact match (%)", "squad", ("exact_match",)),
     "error": Metric("mean squared error", logarithmic=True),
-    "floor": Metric("lowest known error", unless="floor"),
+    "floor": Metric("lowest error found by direct search", unless="floor"),
     "relative_error": Metric("squared error relative to the best constant", logarithmic=True),
     "recalled": Metric("recalled (%)", factor=100),
     "memorised": Metric("examples memorized", logarithmic=True),

@@ -260,7 +260,11 @@ class Study:
             return 0
         values, others = (values_by_shape(self.series[one], self.axis) for one in (name, to))
         is_found = values[point] is not None and others.count(values[point]) == 1
-        self.check(is_found, f"series {name}: {to} must have only one shape, or one with {self.axis} {values[point]}")
+        self.check(
+            is_found,
+            f"series {name}: {to} has no shape with {self.axis} {values[point]}; add it there, remove it here, or refer "
+            "to a series with only one shape",
+        )
         return others.index(values[point])
 
     def run(self, series: str, point: int, learning_rate: float, seed: int, of_grid: bool = False) -> Run:

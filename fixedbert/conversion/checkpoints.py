@@ -31,12 +31,13 @@ def model_directory(
     model: str | Path | PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None = None
 ) -> Iterator[str]:
     """Context manager that yields a directory or Hub id. Saves a model to a temporary directory if it is in memory."""
-    if isinstance(model, PreTrainedModel) != (tokenizer is not None):
-        raise InputError("is required for a model in memory and not allowed for a directory or Hub id.", "tokenizer")
-    if tokenizer is None:
+    if not isinstance(model, PreTrainedModel):
+        if tokenizer is not None:
+            raise InputError("not allowed for a directory or Hub id, which contains a tokenizer.", "tokenizer")
         yield str(model)
         return
-    assert isinstance(model, PreTrainedModel)
+    if not isinstance(tokenizer, PreTrainedTokenizerBase):
+        raise InputError("a model in memory requires its tokenizer, as loaded by AutoTokenizer.", "tokenizer")
     with TemporaryDirectory() as temporary:
         name = Path(model.name_or_path or "").name
         directory = Path(temporary, type(model).__name__ if name in ("", "None") else name)

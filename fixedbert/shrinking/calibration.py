@@ -65,7 +65,7 @@ class CalibrationData:
             count = max(1, min(len(rows), self.max_samples) // HELD_OUT)
             held_out, rows = rows[:count], rows[count:]
         else:
-            held_out = self.rows(loaded, self.max_samples // HELD_OUT, "validation")
+            held_out = self.rows(loaded, max(1, self.max_samples // HELD_OUT), "validation")
         parts = (rows[: self.max_samples], held_out, rows[:distillation_rows])
         calibration, held_out_batches, distillation = (self.batches(loaded, part) for part in parts)
         return calibration, held_out_batches, distillation

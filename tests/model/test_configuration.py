@@ -13,6 +13,7 @@ from helpers.tiny_models import config_of
 from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoConfig, AutoModel, BertConfig, BertModel
 
+import fixedbert
 from fixedbert import FixedHeadBertConfig, FixedHeadBertModel
 from fixedbert.model import configuration_fixed_head_bert
 
@@ -92,6 +93,17 @@ def test_unknown_keys_warn_and_suggest(caplog, tmp_path):
             caplog.clear()
             make(attention_head_sise=64)
             assert "no field 'attention_head_sise'" in caplog.text and "'attention_head_size'" in caplog.text
+
+
+def test_models_of_newer_versions_warn(caplog, tmp_path):
+    """A model that a newer fixedbert saved may need code that is not installed. Saving it again names this version."""
+    config, file = config_of("Model"), tmp_path / "config.json"
+    config.save_pretrained(tmp_path)
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"fixedbert_version": "999.1"}))
+    assert not caplog.records
+    FixedHeadBertConfig.from_pretrained(tmp_path).save_pretrained(tmp_path)
+    assert "newer fixedbert" in caplog.text
+    assert json.loads(file.read_text())["fixedbert_version"] == fixedbert.__version__
 
 
 @pytest.mark.parametrize("key", ["attn_implementation", "_attn_implementation"])

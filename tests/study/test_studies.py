@@ -175,7 +175,7 @@ def test_shares():
                     "b": {"num_attention_heads": [2, 3], "attention_head_size": 6},
                 }
             },
-            "b must have only one shape, or one with num_attention_heads 4",
+            "series a: b has no shape with num_attention_heads 4; add it there",
         ),
         (
             {
