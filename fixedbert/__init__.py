@@ -57,7 +57,7 @@ LAZY = {
 }
 
 # Excludes LAZY, so that `from fixedbert import *` is fast and does not shadow the standard library's `inspect`.
-__all__ = ["PRESETS", "FixedHeadBertConfig", "InputError", "preset_config", "to_bert"]
+__all__ = ["PRESETS", "FixedHeadBertConfig", "InputError", "preset_config", "register", "to_bert"]
 __all__ += modeling_fixed_head_bert.__all__
 
 if not TYPE_CHECKING:

@@ -70,7 +70,7 @@ def test_models_in_memory(tmp_path):
     inputs = tokenizer(TEXTS, padding=True, return_tensors="pt")
     with torch.no_grad():
         assert torch.allclose(model(**inputs).logits, larger(**inputs).logits, atol=1e-5)
-    with pytest.raises(InputError, match="`tokenizer` is required"):
+    with pytest.raises(InputError, match="`tokenizer` must be the tokenizer of the model"):
         fixedbert.convert(model, tmp_path / "larger", attention_head_size=13)
     rows = {"train_file": tmp_path / "rows.txt", "batch_size": 2}
     result = fixedbert.shrink(larger, tmp_path / "small", intermediate_size=13, tokenizer=tokenizer, **rows)

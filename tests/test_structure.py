@@ -44,7 +44,7 @@ BUDGETS = {
     "fixedbert/data": 2126,
     "fixedbert/fine_tuning": 2889,
     "fixedbert/pretraining": 845,
-    "fixedbert/training": 1356,
+    "fixedbert/training": 1372,
     "fixedbert/shrinking": 2288,
     "fixedbert/comparison": 943,
     "fixedbert/inspection": 668,
@@ -53,9 +53,9 @@ BUDGETS = {
     "experiments": 3777,
     "benchmarks": 2065,
     "soak": 526,
-    "tests": 14011,
+    "tests": 14022,
 }
-INSTALLED_BUDGET = 15722  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
+INSTALLED_BUDGET = 15738  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
 
 
 def module_of(file: Path) -> str:

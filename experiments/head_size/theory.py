@@ -79,7 +79,7 @@ def check_theorem_1(seed: int, n: int) -> list[str]:
     return [
         f"Theorem 1, extended: a head of size {n - 1} or more can express every pattern over {n} tokens; "
         "smaller heads cannot.",
-        "Largest error in a probability of a random pattern (1e-12 or less is rounding):",
+        "Largest error in the probabilities of a random pattern (1e-12 or less is rounding):",
         *(f"  head size {p}: {(attention(X, *weights_for(X, P, p)) - P).abs().max():.1e}" for p in (d, n - 1)),
         f"  best head of size {n - 2}: {(nearest - P).abs().max():.1e}",
     ]

@@ -33,11 +33,11 @@ def model_directory(
     """Context manager that yields a directory or Hub id. Saves a model to a temporary directory if it is in memory."""
     if not isinstance(model, PreTrainedModel):
         if tokenizer is not None:
-            raise InputError("not allowed for a directory or Hub id, which contains a tokenizer.", "tokenizer")
+            raise InputError("is not allowed for a directory or Hub id, which has its own.", "tokenizer")
         yield str(model)
         return
     if not isinstance(tokenizer, PreTrainedTokenizerBase):
-        raise InputError("a model in memory requires its tokenizer, as loaded by AutoTokenizer.", "tokenizer")
+        raise InputError("must be the tokenizer of the model in memory, as loaded by AutoTokenizer.", "tokenizer")
     with TemporaryDirectory() as temporary:
         name = Path(model.name_or_path or "").name
         directory = Path(temporary, type(model).__name__ if name in ("", "None") else name)

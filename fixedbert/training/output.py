@@ -55,13 +55,25 @@ def already_complete(output_dir: str | Path | None, given: dict[str, Any]) -> bo
     final = output_path(output_dir)
     file = final / COMMAND_FILE
     is_local = not given.get("push_to_hub")  # otherwise, the upload may have failed
-    if is_local and file.is_file() and read_json_object(file) == command_of(given):
+    if is_local and file.is_file():
+        if changed := changed_arguments(file, given):
+            raise InputError(
+                f"{final}: contains a complete run with different arguments ({', '.join(changed)}; see "
+                f"{COMMAND_FILE}); choose a different `output_dir`. To train its model further, pass the directory as "
+                "`model_name_or_path`."
+            )
         PartialState().print(
             f"{final}: already complete; to run the command again, for example after the data changed, remove {final}"
         )
         return True
     check_output_free(final)
     return False
+
+
+def changed_arguments(file: Path, given: dict[str, Any]) -> list[str]:
+    """Returns the names of the arguments that differ between command.json and `given`."""
+    earlier, now = read_json_object(file), command_of(given)
+    return [name for name in earlier | now if earlier.get(name) != now.get(name)]
 
 
 def command_of(given: dict[str, Any]) -> dict[str, Any]:
@@ -134,9 +146,8 @@ def output_directory(training_args: CommonArguments, given: dict[str, Any]) -> I
 
 def check_same_command(partial: Path, given: dict[str, Any]):
     """Raises InputError if `given` and the unfinished run in `partial` differ in arguments that affect training."""
-    earlier, now = read_json_object(partial / COMMAND_FILE), command_of(given)
-    names = [name for name in earlier | now if not name.startswith(UNCHECKED_PREFIXES)]
-    if changed := [name for name in names if earlier.get(name) != now.get(name)]:
+    names = changed_arguments(partial / COMMAND_FILE, given)
+    if changed := [name for name in names if not name.startswith(UNCHECKED_PREFIXES)]:
         raise InputError(
             f"{partial}: the unfinished run has different arguments ({', '.join(changed)}; see {COMMAND_FILE}); "
             f"restore them, choose a different `output_dir`, or remove {partial}."

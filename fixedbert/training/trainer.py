@@ -46,6 +46,7 @@ class CommonTrainer(Trainer):
         self.step_losses = []  # one loss per batch in the current step
         self.step_tokens = []  # one token count per batch, if a subclass counts tokens
         self.nonfinite_steps = 0  # consecutive
+        self.is_resumed = False
         self.reset_losses()
         self.add_callback(Resumption(self))
         if not sys.stdout.isatty() and self.pop_callback(ProgressCallback):
@@ -211,7 +212,10 @@ class CommonTrainer(Trainer):
         create_model_card(self)
 
     def log(self, logs, *args, **kwargs):
-        """Logs metrics. Averages the loss over steps applied since the last entry, or omits it if there are none."""
+        """
+        Logs metrics. Averages the loss over steps applied since the last entry, or omits it if there are none. A run
+        that was resumed omits `train_loss`, the average over all steps.
+        """
         if "loss" in logs and not self.window_steps:
             return
         if "loss" in logs or "train_loss" in logs:
@@ -220,7 +224,7 @@ class CommonTrainer(Trainer):
             self.total_steps += self.window_steps
             if "loss" in logs:
                 logs |= {"loss": loss / self.args.world_size / self.window_steps, **self.counted(counts)}
-            elif self.total_steps:
+            elif self.total_steps and not self.is_resumed:  # the sums only cover the steps since then
                 logs["train_loss"] = self.total_loss / self.total_steps
             else:
                 del logs["train_loss"]
@@ -249,6 +253,7 @@ class Resumption(TrainerCallback):
     def on_train_begin(self, args, state, control, **kwargs):
         self.trainer.loading.close()
         self.trainer.reset_losses()
+        self.trainer.is_resumed = state.global_step > 0
         if args.logging_steps < 1:  # a fraction of all steps
             state.logging_steps = min(state.logging_steps, LONGEST_INTERVAL)
         self.is_done = state.global_step >= state.max_steps

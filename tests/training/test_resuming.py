@@ -80,6 +80,8 @@ def test_resumed_run_has_the_same_log(corpus, pretrained, tasks, tmp_path, monke
     run(tmp_path / "interrupted")
     expected = record(tmp_path / "complete", "train_loss")
     assert record(tmp_path / "interrupted", "train_loss") == expected
+    results = [json.loads((tmp_path / name / "all_results.json").read_text()) for name in ("complete", "interrupted")]
+    assert ["train_loss" in found for found in results] == [True, False]  # it would not cover all steps
     assert [entry["step"] for entry in expected if "loss" in entry] == list(range(4, 23, 4))
     assert same_weights(tmp_path / "interrupted", tmp_path / "complete")
     last = tmp_path / "last.partial"
