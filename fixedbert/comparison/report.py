@@ -76,7 +76,7 @@ class Comparison:
 
     def __str__(self) -> str:
         first, *others = self.models
-        metrics, flips = list(first.scores), ["lost", "gained"] if first.lost is not None else []
+        metrics, flips = list(first.scores)[:2], ["lost", "gained"] if first.lost is not None else []
         flips += ["truncated"] if any(model.truncated for model in self.models) else []
         lines = [["", "rows/s", "speedup", "sorted", "single", "MB", *metrics, *flips, "predictions"]]
         is_single = len({model.name for model in self.models}) == 1
@@ -85,7 +85,8 @@ class Comparison:
             cells = [model.runtime if is_single else model.label, f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}"]
             cells += [f"{model.speedup[order]:.2f}" for order in (RANDOM, SORTED, SINGLE)]
             cells += [f"{model.megabytes:,.0f}", *(f"{model.scores[name]:.4f}" for name in metrics)]
-            lines.append([*cells, *(str(getattr(model, name)) for name in flips), str(model.fidelity or "")])
+            predictions = model.fidelity.summary if model.fidelity else ""
+            lines.append([*cells, *(str(getattr(model, name)) for name in flips), predictions])
         rows = f"{self.rows:,} of {self.available:,}" if self.rows < self.available else f"{self.rows:,}"
         notes = [
             f"rows/s, speedup: batches of {self.batch_size} rows in random order, without tokenization",

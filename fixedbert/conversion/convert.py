@@ -83,6 +83,7 @@ def convert(  # noqa: PLR0913  one parameter per command-line option
             difference = "the function changed"
             if new.config.num_hidden_layers == old.config.num_hidden_layers:
                 difference = f"largest difference between outputs {check_equivalence(old, new):.1g}"
+                difference += f" before rounding to {dtype}" if dtype else ""
             summary = f"{describe_shape(old)} -> {describe_shape(new)}; {difference}"
         del old
         set_precision(new, unpad_inputs, dtype)

@@ -63,8 +63,8 @@ def align_labels(
             theirs, ours = describe(known or [], own_type), describe(names, problem_type)
             if not train:
                 raise InputError(
-                    f"the model predicts {theirs}, but the data contain {ours}; use data with the same labels, or set "
-                    "`do_train` to train a new head."
+                    f"the model predicts {theirs}, but the data contain {ours}; use data with the same labels, or "
+                    "fine-tune the model on data with these labels."
                 )
             PartialState().print(f"replacing the model's head for {theirs} with a new head for {ours}")
     config.id2label = dict(enumerate(names or ["LABEL_0"]))

@@ -147,12 +147,15 @@ class Fidelity:
         return 1 - self.divergence / (self.spread**2 if self.spread else 1)
 
     def __str__(self) -> str:
+        has_divergence = self.agreement is not None and not isnan(self.divergence)
+        return self.summary + (f", KL divergence {self.divergence:.2g} nats per row" if has_divergence else "")
+
+    @property
+    def summary(self) -> str:
+        """A description of the agreement or similarity, without the KL divergence of labels."""
         if self.agreement is not None:
             warning = ", but the original predicts the same label for all rows" if self.distinct == 1 else ""
-            agreement = f"{self.agreement:.1%} agree with the original{warning}"
-            return agreement + (
-                "" if isnan(self.divergence) else f", KL divergence {self.divergence:.2g} nats per row"
-            )
+            return f"{self.agreement:.1%} agree with the original{warning}"
         if self.kind == "numbers":
             spread = f" (standard deviation of the original: {self.spread:.2g})" if self.spread else ""
             return f"root mean square difference from the original {(2 * self.divergence) ** 0.5:.2g}{spread}"

@@ -49,8 +49,11 @@ def reading(path: object, remedy: str = "", problem: str = "cannot be read") -> 
     except Exception as error:  # libraries raise many types of errors for a corrupted file
         for file in Path(str(path)).glob("*"):
             check_regular(file)
-        if "couldn't connect" in str(error) and not Path(str(path)).exists():
-            problem, remedy = "no such directory, and the Hub cannot be reached", ""
+        if not Path(str(path)).exists():
+            if "couldn't connect" in str(error):
+                problem, remedy = "no such directory, and the Hub cannot be reached", ""
+            elif "Repo id must" in str(error):
+                problem, remedy = "no such directory, and not a Hub id", ""
         remedy = "" if isinstance(error, FileNotFoundError) else remedy and f"; {remedy}"
         raise InputError(f"{path}: {problem} ({error_reason(error)}){remedy}.") from error
 
