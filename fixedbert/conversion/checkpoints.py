@@ -13,7 +13,7 @@ from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel, PreTrain
 
 from ..counts import size_text
 from ..model import modeling_fixed_head_bert
-from ..model.configuration_fixed_head_bert import FixedHeadBertConfig
+from ..model.configuration_fixed_head_bert import AUTO_MAP, FixedHeadBertConfig
 from ..support.errors import InputError, error_context, shorten
 from ..support.files import reading
 from .families import FAMILIES, check_config, fixed_head_config, task_head
@@ -51,7 +51,8 @@ def read_config(source: str | Path, model_type: str | None = None, **options) ->
     Reads a model's configuration from a directory or the Hub.
 
     Ignores the attention implementation in config.json, because it can name a kernel on the Hub that transformers
-    would download and run.
+    would download and run. Also ignores the code that the config.json of a FixedHeadBert names, because the new model
+    directory would name it, too.
 
     Args:
         model_type: Model type to use if config.json has none, as in checkpoints from 2019.
@@ -74,6 +75,8 @@ def read_config(source: str | Path, model_type: str | None = None, **options) ->
     with error_context(source):
         check_config(config)
     config._attn_implementation = None
+    if isinstance(config, FixedHeadBertConfig):
+        config.auto_map = dict(AUTO_MAP)
     return config
 
 

@@ -58,7 +58,10 @@ def load_tokenizer(name_or_path: str | None, do_lower_case: bool | None = None, 
             options["do_lower_case"] = do_lower_case
         remedy = "set `tokenizer_name` to a directory or a vocab.txt file"
         with reading(name_or_path, remedy, "could not load a tokenizer"):
-            tokenizer = AutoTokenizer.from_pretrained(name_or_path, **{"trust_remote_code": False} | options)
+            options = {"trust_remote_code": False} | options
+            tokenizer = AutoTokenizer.from_pretrained(name_or_path, **options)
+        if not options["trust_remote_code"]:  # a copy must not name code that was not loaded
+            tokenizer.init_kwargs.pop("auto_map", None)
         # If there are no tokenizer files, transformers 5 returns a tokenizer that contains only special tokens.
         if len(tokenizer) <= len(tokenizer.all_special_tokens):
             raise InputError(f"{name_or_path}: contains no tokenizer; add its files, for example tokenizer.json.")

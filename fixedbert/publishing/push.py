@@ -4,15 +4,17 @@ from pathlib import Path
 
 from huggingface_hub import HfApi, ModelCard
 from huggingface_hub.errors import HFValidationError, HTTPError
-from huggingface_hub.utils import filter_repo_objects
+from huggingface_hub.utils import filter_repo_objects, validate_repo_id
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..conversion.auxiliary_files import CARD, SENTENCE_FILES
 from ..conversion.checkpoints import load_bert, model_directory
 from ..data.tokenizers import TOKENIZER_FILES, load_tokenizer
+from ..model import modeling_fixed_head_bert
+from ..model.configuration_fixed_head_bert import AUTO_MAP
 from ..model.modeling_fixed_head_bert import FixedHeadBertPreTrainedModel
 from ..support.errors import InputError
-from ..support.files import error_reason
+from ..support.files import error_reason, read_json_object
 from .model_card import checkpoint_card
 
 UPLOADED = "config.json generation_config.json model*.safetensors model*.safetensors.index.json".split()
@@ -57,6 +59,7 @@ def push(
     """
     with model_directory(folder, tokenizer) as name:
         directory, api = Path(name), HfApi(token=token)
+        check_repo_id(repo_id)
         card = check_directory(directory, repo_id, license)
         if dry_run:
             names = [file.relative_to(directory).as_posix() for file in directory.rglob("*") if file.is_file()]
@@ -80,6 +83,27 @@ def push(
             raise InputError(f"{repo_id}: the upload to {api.endpoint} failed: {error_reason(error)}.") from error
 
 
+def check_repo_id(repo_id: str):
+    """Raises InputError if the Hub would not accept the repository's name."""
+    try:
+        validate_repo_id(repo_id)
+    except HFValidationError as error:
+        raise InputError(f"{error_reason(error)}.", "repo_id") from error
+
+
+def check_code(directory: Path):
+    """Raises InputError if the model's code is not that of the installed package, or a file names other code."""
+    files = Path(modeling_fixed_head_bert.__file__).parent.glob("*_fixed_head_bert.py")
+    copies = [(file, directory / file.name) for file in files]
+    is_current = all(copy.is_file() and copy.read_bytes() == file.read_bytes() for file, copy in copies)
+    named = [read_json_object(directory / name).get("auto_map") for name in ("config.json", "tokenizer_config.json")]
+    if not is_current or named != [AUTO_MAP, None]:
+        raise InputError(
+            f"{directory}: the model's code, or `auto_map` in config.json or tokenizer_config.json, differs from the "
+            f"installed fixedbert; create an updated copy with fixedbert convert {directory} --output_dir NEW."
+        )
+
+
 def check_directory(directory: Path, repo_id: str, license: str | None) -> ModelCard:
     """Returns the model card with its license. Raises InputError if the model, tokenizer or license is missing."""
     if not directory.is_dir():
@@ -88,6 +112,7 @@ def check_directory(directory: Path, repo_id: str, license: str | None) -> Model
     if not isinstance(model, FixedHeadBertPreTrainedModel):
         raise InputError(f"{directory}: contains a {type(model).__name__}, not a FixedHeadBert; use `hf upload`.")
     load_tokenizer(str(directory), trust_remote_code=False)
+    check_code(directory)
     if (directory / CARD).exists():
         card = ModelCard.load(directory / CARD)
     else:
