@@ -26,6 +26,14 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 MARKERS = "os^Dv<>pP*Xdh8"
+LINES = {  # what lines mean, by the name of the results of a synthetic task
+    "threshold": "dotted: predicted threshold",
+    "floor": "dashed: lowest error found by direct search",
+    "predicted": "dashed: predicted",
+    "null": "black: guessing",
+    "goal": "black dashes: goal",
+}
+TICK_DISTANCE = 1.15  # minimum ratio of labeled values on the horizontal axis
 STEP = 1.03  # factor between the horizontal positions of two series, so that equal values do not hide each other
 ROW = 0.19  # height of a legend entry in inches
 
@@ -79,7 +87,8 @@ def draw_metrics(report: Report, file: Path):
         if any(shape.not_converged for shape in report.shapes):
             caption += "; hollow: not converged"
         if any(shape["objective"] in TASKS for shape in report.shapes):
-            caption += "; dotted and dashed: predicted; black: guessing and, dashed, the goal"
+            found = task_results(report.shapes)
+            caption += "".join(f"; {text}" for name, text in LINES.items() if found.get(name) is not None)
         figure.suptitle(title(report, caption))
 
 
@@ -93,7 +102,7 @@ def plot_metric(panel: Axes, report: Report, metric: str, field: str):
         panel.plot([], [], f"-{marker}", color=color, label=series)
         for shape, place in zip(known, places, strict=True):
             plot_seeds(panel, shape, metric, place, color, marker)
-        plot_theory(panel, known, metric, field, color)
+        plot_theory(panel, known, metric, field, color, offset)
     task = task_results(report.shapes)
     for name, style in (("null", "-"), ("goal", "--")):
         if task.get(name) is not None and metric in ("relative_error", "recalled"):
@@ -103,21 +112,24 @@ def plot_metric(panel: Axes, report: Report, metric: str, field: str):
     if field == COUNTED:
         scale_counts(panel)
     else:
+        ticks: list[float] = []
+        for value in sorted({shape[field] for shape in report.shapes if shape[field] is not None}):
+            ticks += [value] if not ticks or value > TICK_DISTANCE * ticks[-1] else []
         panel.set_xscale("log", base=2)
-        panel.xaxis.set_major_formatter("{x:g}")
+        panel.set_xticks(ticks, [f"{value:g}" for value in ticks])
     panel.set(xlabel=AXES[field], ylabel=fill(METRICS[metric].label, 30))
     panel.grid()
 
 
-def plot_theory(panel: Axes, shapes: list[ShapeResult], metric: str, field: str, color: str):
+def plot_theory(panel: Axes, shapes: list[ShapeResult], metric: str, field: str, color: str, offset: float):
     """Draws predicted thresholds as dotted lines, and predicted values of the metric as a dashed line."""
     threshold, _ = predictions(shapes, field) if shapes else (None, None)  # an order of magnitude is not drawn
     if threshold is not None:
-        panel.axvline(threshold, color=color, linestyle=":")
+        panel.axvline(offset * threshold, color=color, linestyle=":")
     recorded = {"error": "floor", "memorised": "predicted"}.get(metric)
     if recorded:
         values = [np.mean([record.results.get(recorded) or np.nan for record in shape.records]) for shape in shapes]
-        panel.plot([shape[field] for shape in shapes], values, "--", color=color, linewidth=1)
+        panel.plot([offset * shape[field] for shape in shapes], values, "--", color=color, linewidth=1)
 
 
 def plot_seeds(panel: Axes, shape: ShapeResult, metric: str, place: float, color: str, marker: str):

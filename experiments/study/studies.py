@@ -226,6 +226,8 @@ class Study:
             **self.model,
             **changes,
         }
+        for key in (*self.model, *changes):
+            self.check(key in FixedHeadBertConfig.__dataclass_fields__, f"series {name}: models have no field {key}")
         for key in SHAPE_FIELDS:
             self.check(key in fields_set, f"series {name}: {key} is missing; set it here or under model")
         length = self.stages(name)[-1]["max_seq_length"]

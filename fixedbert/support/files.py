@@ -119,7 +119,15 @@ def read_json_object(file: Path, remedy: str = "") -> dict:
 
 
 class YamlLoader(yaml.SafeLoader):
-    """PyYAML's safe loader, except that it also parses 5e-5 as a number and None as null."""
+    """PyYAML's safe loader, except that it rejects duplicate keys, and parses 5e-5 as a number and None as null."""
+
+    def compose_mapping_node(self, anchor):
+        node = super().compose_mapping_node(anchor)
+        names = [key.value for key, _ in node.value]
+        for key, _ in node.value:
+            if names.count(key.value) > 1:
+                raise ValueError(f"line {key.start_mark.line + 1}: duplicate key {key.value!r}")
+        return node
 
 
 YamlLoader.add_implicit_resolver(

@@ -12,6 +12,7 @@ from argparse import Namespace
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
+from importlib.metadata import PackageNotFoundError
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, ClassVar, get_type_hints
@@ -236,6 +237,8 @@ def make_arguments(given: dict[str, Any], *types: type) -> tuple:
         return tuple(cls(**{name: given[name] for name in own}) for cls, own in zip(types, names, strict=True))
     except InputError:
         raise
+    except PackageNotFoundError as error:
+        raise InputError("requires DeepSpeed; run pip install deepspeed.", "deepspeed") from error
     except Exception as error:  # TrainingArguments raises many types of errors
         raise InputError(f"invalid arguments: {error_reason(error)}") from error
 

@@ -164,6 +164,7 @@ def test_shares():
         ({"pretraining": {**SMALL["pretraining"], "seed": 3}}, "pretraining: seed is set by the study"),
         ({"series": {"a": {"num_attention_heads": [1, 2], "attention_head_size": [1, 2, 3]}}}, "one value for each"),
         ({"series": {"a": {"num_attention_heads": 5, "attention_head_size": None}}}, "hidden_size"),
+        ({"series": {"a": {"num_attention_heads": 5, "qk_nrom": True}}}, "series a: models have no field qk_nrom"),
         ({"objective": "mlm", "fine_tuning": {"cola": {}}}, "fine_tuning: cola is not one of mnli, squad"),
         ({"grid": {"max_steps": 10, "seeds": 3}}, "study small, series fixed: pretraining: `seeds`: no such argument"),
         ({"objective": "mlm", "fine_tuning": {"mnli": {"epochs": 3}}}, "fine_tuning: mnli: `epochs`: no such"),
