@@ -39,23 +39,23 @@ LAYER_OF = {name: number for number, names in enumerate(LAYERS) for name in name
 BUDGETS = {
     "fixedbert_cli.py": 259,
     "fixedbert": 467,  # files directly in the package, without subpackages
-    "fixedbert/model": 1424,
-    "fixedbert/conversion": 1159,
-    "fixedbert/data": 2126,
+    "fixedbert/model": 1427,
+    "fixedbert/conversion": 1163,
+    "fixedbert/data": 2129,
     "fixedbert/fine_tuning": 2889,
     "fixedbert/pretraining": 845,
-    "fixedbert/training": 1372,
-    "fixedbert/shrinking": 2288,
-    "fixedbert/comparison": 943,
+    "fixedbert/training": 1389,
+    "fixedbert/shrinking": 2291,
+    "fixedbert/comparison": 952,
     "fixedbert/inspection": 668,
-    "fixedbert/publishing": 863,
-    "fixedbert/support": 435,
-    "experiments": 3777,
+    "fixedbert/publishing": 888,
+    "fixedbert/support": 446,
+    "experiments": 3791,
     "benchmarks": 2065,
     "soak": 526,
-    "tests": 14022,
+    "tests": 14045,
 }
-INSTALLED_BUDGET = 15738  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
+INSTALLED_BUDGET = 15813  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
 
 
 def module_of(file: Path) -> str:

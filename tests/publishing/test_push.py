@@ -1,5 +1,6 @@
 """Tests that a pushed directory is complete and loads with and without fixedbert."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -151,6 +152,20 @@ def test_other_models_are_refused(online, folder):
         with pytest.raises(InputError):
             push(directory, "--license", "mit")
     assert not online.requests
+
+
+@pytest.mark.parametrize("file", ["modeling_fixed_head_bert.py", "config.json", "tokenizer_config.json"])
+def test_other_code_is_refused(online, folder, tmp_path, file):
+    """Changed code, or an `auto_map` that names other code, is not uploaded. A conversion removes both."""
+    if file.endswith(".json"):
+        content = json.loads((folder / file).read_text()) | {"auto_map": {"AutoModel": "other/repo--evil.Evil"}}
+        (folder / file).write_text(json.dumps(content))
+    else:
+        (folder / file).write_text("raise SystemExit")
+    with pytest.raises(InputError, match="differs from the installed fixedbert; .* convert .*model --output_dir NEW"):
+        push(folder, "--license", "mit", "--dry_run")
+    main(["convert", str(folder), "--output_dir", str(tmp_path / "new")])
+    push(tmp_path / "new", "--license", "mit", "--dry_run")
 
 
 def test_conversion_reads_from_the_hub(online, tmp_path, vocabulary):

@@ -97,7 +97,7 @@ def test_resumed_run_has_the_same_log(corpus, pretrained, tasks, tmp_path, monke
 
 
 def test_resumed_run_keeps_its_text_and_tokenizer(corpus, tmp_path, monkeypatch):
-    """A resumed run rejects a changed text of equal size and time, and does not train its tokenizer again."""
+    """A resumed run rejects a changed text or number of processes, and does not train its tokenizer again."""
     texts = shutil.copytree(corpus, tmp_path / "texts")
     store = tmp_path / "store"
     fixed = ("--max_steps", "12", "--save_steps", "5", "--store_dir", str(store))
@@ -118,6 +118,12 @@ def test_resumed_run_keeps_its_text_and_tokenizer(corpus, tmp_path, monkeypatch)
         run_pretraining.main(command)
     stores = {path.name for path in store.glob("store-*") if path.is_dir()}
     file.write_text(content)
+    data = tmp_path / "run.partial" / "data.json"
+    started = json.loads(data.read_text())
+    data.write_text(json.dumps(started | {"processes": 2}))
+    with pytest.raises(InputError, match="started with 2 processes, not 1; use the same number"):
+        run_pretraining.main(command)
+    data.write_text(json.dumps(started))
     run_pretraining.main(command)
     assert json.loads((tmp_path / "run" / "tokenizer.json").read_text())["model"]["vocab"] == before
     assert {path.name for path in store.glob("store-*") if path.is_dir()} == stores
