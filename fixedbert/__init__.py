@@ -13,7 +13,7 @@ from transformers import AutoConfig, AutoTokenizer, BertTokenizer
 
 from .conversion.to_bert import to_bert
 from .model import modeling_fixed_head_bert
-from .model.configuration_fixed_head_bert import HEADS, FixedHeadBertConfig
+from .model.configuration_fixed_head_bert import HEADS, VERSION, FixedHeadBertConfig
 from .model.modeling_fixed_head_bert import *  # noqa: F403
 from .presets import PRESETS, preset_config
 from .support.errors import InputError
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from .shrinking.shrink import shrink as shrink
     from .training.output import Trained as Trained
 
-__version__ = "0.1.0"
+__version__ = VERSION
 
 # Functions and result classes, and their modules, which are imported on first use because importing takes seconds.
 LAZY = {
@@ -57,7 +57,7 @@ LAZY = {
 }
 
 # Excludes LAZY, so that `from fixedbert import *` is fast and does not shadow the standard library's `inspect`.
-__all__ = ["PRESETS", "FixedHeadBertConfig", "InputError", "preset_config", "register", "to_bert"]
+__all__ = ["PRESETS", "FixedHeadBertConfig", "InputError", "preset_config", "to_bert"]
 __all__ += modeling_fixed_head_bert.__all__
 
 if not TYPE_CHECKING:
@@ -69,7 +69,7 @@ if not TYPE_CHECKING:
 
 
 def __dir__() -> list[str]:
-    return sorted([*__all__, *LAZY, "__version__"])
+    return sorted([*__all__, *LAZY, "__version__", "register"])
 
 
 def register():

@@ -1,5 +1,6 @@
 """Tests of the wheel, the package version, and the supported versions of Python, torch and transformers."""
 
+import os
 import re
 import shutil
 import subprocess
@@ -33,7 +34,8 @@ def test_import_beside_a_folder_of_the_same_name(tmp_path):
     """`import fixedbert` finds the installed package in a directory that contains a checkout named fixedbert."""
     (tmp_path / "fixedbert").mkdir()
     code = "import importlib.util; print(importlib.util.find_spec('fixedbert').origin)"
-    found = subprocess.check_output([sys.executable, "-c", code], cwd=tmp_path, text=True)
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    found = subprocess.check_output([sys.executable, "-c", code], cwd=tmp_path, env=environment, text=True)
     assert Path(found.strip()).name == "__init__.py"
 
 

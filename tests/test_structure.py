@@ -39,23 +39,23 @@ LAYER_OF = {name: number for number, names in enumerate(LAYERS) for name in name
 BUDGETS = {
     "fixedbert_cli.py": 259,
     "fixedbert": 467,  # files directly in the package, without subpackages
-    "fixedbert/model": 1427,
-    "fixedbert/conversion": 1163,
+    "fixedbert/model": 1428,
+    "fixedbert/conversion": 1165,
     "fixedbert/data": 2129,
     "fixedbert/fine_tuning": 2889,
     "fixedbert/pretraining": 845,
-    "fixedbert/training": 1389,
+    "fixedbert/training": 1391,
     "fixedbert/shrinking": 2291,
-    "fixedbert/comparison": 952,
+    "fixedbert/comparison": 945,
     "fixedbert/inspection": 668,
-    "fixedbert/publishing": 888,
+    "fixedbert/publishing": 893,
     "fixedbert/support": 446,
-    "experiments": 3791,
+    "experiments": 3792,
     "benchmarks": 2065,
     "soak": 526,
-    "tests": 14045,
+    "tests": 14057,
 }
-INSTALLED_BUDGET = 15813  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
+INSTALLED_BUDGET = 15816  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
 
 
 def module_of(file: Path) -> str:

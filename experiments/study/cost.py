@@ -33,7 +33,6 @@ def study_cost_text(study: Study, share: str = "1/1") -> str:
         f"{len(planned)} runs{extended}: {len({run.key for run in firsts})} different shapes, "
         f"{len(study.learning_rates)} learning rates and {len(study.seeds)} seeds; "
         f"{sum(run.tokens for run in planned):,} pretraining tokens, {flops:.2g} FLOPs in layers",
-        "The progress bar estimates the remaining time as soon as the first run ends.",
     ])  # fmt: skip
 
 

@@ -33,7 +33,7 @@ LINES = {  # what lines mean, by the name of the results of a synthetic task
     "null": "black: guessing",
     "goal": "black dashes: goal",
 }
-TICK_DISTANCE = 1.15  # minimum ratio of labeled values on the horizontal axis
+TICK_DISTANCE = 0.06  # minimum distance of labels on the horizontal axis, as a fraction of its length
 STEP = 1.03  # factor between the horizontal positions of two series, so that equal values do not hide each other
 ROW = 0.19  # height of a legend entry in inches
 
@@ -112,9 +112,11 @@ def plot_metric(panel: Axes, report: Report, metric: str, field: str):
     if field == COUNTED:
         scale_counts(panel)
     else:
-        ticks: list[float] = []
-        for value in sorted({shape[field] for shape in report.shapes if shape[field] is not None}):
-            ticks += [value] if not ticks or value > TICK_DISTANCE * ticks[-1] else []
+        values = sorted({shape[field] for shape in report.shapes if shape[field] is not None}, reverse=True)
+        distance = (values[0] / values[-1]) ** TICK_DISTANCE
+        ticks = values[:1]
+        for value in values:
+            ticks += [value] if value * distance < ticks[-1] else []
         panel.set_xscale("log", base=2)
         panel.set_xticks(ticks, [f"{value:g}" for value in ticks])
     panel.set(xlabel=AXES[field], ylabel=fill(METRICS[metric].label, 30))

@@ -264,8 +264,8 @@ class Study:
         is_found = values[point] is not None and others.count(values[point]) == 1
         self.check(
             is_found,
-            f"series {name}: {to} has no shape with {self.axis} {values[point]}; add it there, remove it here, or "
-            "refer to a series with only one shape",
+            f"series {name}: {to} must have exactly one shape with {self.axis} {values[point]}; add it there, remove "
+            "it here, or refer to a series with only one shape",
         )
         return others.index(values[point])
 

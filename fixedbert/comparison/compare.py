@@ -4,7 +4,6 @@ on the CPU with the same number of threads, in random order for each batch.
 """
 
 import csv
-import os
 import random
 from collections import Counter
 from dataclasses import asdict, replace
@@ -27,7 +26,7 @@ from ..support.files import new_directory, reading, to_json
 from .candidates import Candidate, build_candidates, check_same_task, load_model
 from .report import CHANGED, NEARLY_SAME, RANDOM, SINGLE, SINGLE_ROWS, SORTED, ComparedModel, Comparison, advice
 from .rows import Answers, Cells, QuestionRows, TextRows, WordRows
-from .runtimes import GRAPHS, QUESTIONS, RUNTIMES, WORDS
+from .runtimes import QUESTIONS, RUNTIMES, WORDS
 
 # If there are several models, the speeds on this many batches and the predictions for this many rows determine the
 # runtime of each. With fewer than 200 rows, a single different prediction would be more than 0.5%.
@@ -102,12 +101,6 @@ def compare(  # noqa: PLR0913  the options of the command
     with TemporaryDirectory() as directory:
         candidates, notes = choose_runtimes(loaded, runtime, batch_size, Path(directory))
         run(candidates, len(rows.data), batch_size)
-    threads = torch.get_num_threads()
-    if threads != os.cpu_count() and any(model.runtime in GRAPHS for model in candidates):
-        notes.append(
-            f"threads: {threads}; to use as many in your code, set intra_op_num_threads (onnxruntime) or "
-            "INFERENCE_NUM_THREADS (OpenVINO)"
-        )
     is_single = len(models) == 1 and loaded[0][0] is not None  # not only exported graphs
     answers = [rows.answers(model, candidates) for model in candidates]
     compared = [measurements(*pair, candidates[0], answers[0]) for pair in zip(candidates, answers, strict=True)]

@@ -76,7 +76,7 @@ class Comparison:
 
     def __str__(self) -> str:
         first, *others = self.models
-        metrics, flips = list(first.scores)[:2], ["lost", "gained"] if first.lost is not None else []
+        metrics, flips = list(first.scores), ["lost", "gained"] if first.lost is not None else []
         flips += ["truncated"] if any(model.truncated for model in self.models) else []
         lines = [["", "rows/s", "speedup", "sorted", "single", "MB", *metrics, *flips, "predictions"]]
         is_single = len({model.name for model in self.models}) == 1

@@ -51,8 +51,8 @@ def read_config(source: str | Path, model_type: str | None = None, **options) ->
     Reads a model's configuration from a directory or the Hub.
 
     Ignores the attention implementation in config.json, because it can name a kernel on the Hub that transformers
-    would download and run. Also ignores the code that the config.json of a FixedHeadBert names, because the new model
-    directory would name it, too.
+    would download and run. Also ignores code that config.json names, because new model directories would name it,
+    too, unless `trust_remote_code` is set and the model is not a FixedHeadBert.
 
     Args:
         model_type: Model type to use if config.json has none, as in checkpoints from 2019.
@@ -77,6 +77,8 @@ def read_config(source: str | Path, model_type: str | None = None, **options) ->
     config._attn_implementation = None
     if isinstance(config, FixedHeadBertConfig):
         config.auto_map = dict(AUTO_MAP)
+    elif not options.get("trust_remote_code"):
+        vars(config).pop("auto_map", None)
     return config
 
 

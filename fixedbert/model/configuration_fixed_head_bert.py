@@ -144,11 +144,12 @@ class FixedHeadBertConfig(transformers.BertConfig):
                 f"model_type is {self.model_type!r}: convert the model with fixedbert.convert, or omit model_type and "
                 "pass attention_head_size to create a new model."
             )
-        self.fixedbert_version = max(str(kwargs.pop("fixedbert_version", VERSION)), VERSION, key=Version)
-        if self.fixedbert_version != VERSION:
-            logger.warning(
-                f"This model was saved by fixedbert {self.fixedbert_version}, but {VERSION} is installed: update "
-                "fixedbert, or the outputs can be wrong."
+        saved_by, self.fixedbert_version = str(kwargs.pop("fixedbert_version", VERSION)), VERSION
+        if Version(saved_by) > Version(VERSION):
+            self.fixedbert_version = saved_by
+            logger.warning_once(
+                f"This model was saved by fixedbert {saved_by}, but this is {VERSION}: update fixedbert, or the "
+                "outputs can be wrong."
             )
         self.auto_map = AUTO_MAP | (getattr(self, "auto_map", None) or {})
         # A loaded configuration may contain keys from other libraries, so only likely typos are reported.

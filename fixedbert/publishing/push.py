@@ -1,24 +1,26 @@
 """Uploads a model directory to the Hugging Face Hub, with code for loading the model without fixedbert."""
 
+import shutil
 from pathlib import Path
 
 from huggingface_hub import HfApi, ModelCard
 from huggingface_hub.errors import HFValidationError, HTTPError
 from huggingface_hub.utils import filter_repo_objects, validate_repo_id
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from ..conversion.auxiliary_files import CARD, SENTENCE_FILES
 from ..conversion.checkpoints import load_bert, model_directory
 from ..data.tokenizers import TOKENIZER_FILES, load_tokenizer
 from ..model import modeling_fixed_head_bert
-from ..model.configuration_fixed_head_bert import AUTO_MAP
+from ..model.configuration_fixed_head_bert import AUTO_MAP, VERSION
 from ..model.modeling_fixed_head_bert import FixedHeadBertPreTrainedModel
-from ..support.errors import InputError
+from ..support.errors import InputError, shorten
 from ..support.files import error_reason, read_json_object
 from .model_card import checkpoint_card
 
 UPLOADED = "config.json generation_config.json model*.safetensors model*.safetensors.index.json".split()
-UPLOADED += ["*_fixed_head_bert.py", *TOKENIZER_FILES, *SENTENCE_FILES, CARD]
+CODE = sorted(Path(modeling_fixed_head_bert.__file__).parent.glob("*_fixed_head_bert.py"))
+UPLOADED += [*(file.name for file in CODE), *TOKENIZER_FILES, *SENTENCE_FILES, CARD]
 UPLOADED += "LICENSE* *.png *_results.json summary.json command.json trainer_state.json".split()
 IGNORED = ["checkpoint-*"]
 # Weight files from earlier commits, which might otherwise be loaded instead of the new ones.
@@ -39,7 +41,7 @@ def push(
     Uploads a FixedHeadBert with its tokenizer, code, model card and results to the Hub in one commit.
 
     Creates the repository if it does not exist, and deletes weights from earlier uploads. If the directory contains no
-    model card, adds one. If `license` is set, writes it to the card.
+    model card, adds one. If `license` is set, writes it to the card. Updates the model's code in the directory.
 
     Args:
         folder: Directory of the model, or a model in memory.
@@ -57,16 +59,19 @@ def push(
         InputError: If the model or tokenizer cannot be loaded, the license is missing, or the repository is public
             although `private` is set. Also if the Hub cannot be reached or refuses the upload.
     """
+    check_repo_id(repo_id)
     with model_directory(folder, tokenizer) as name:
         directory, api = Path(name), HfApi(token=token)
-        check_repo_id(repo_id)
         card = check_directory(directory, repo_id, license)
         if dry_run:
-            names = [file.relative_to(directory).as_posix() for file in directory.rglob("*") if file.is_file()]
-            files = filter_repo_objects(sorted({CARD, *names}), allow_patterns=UPLOADED, ignore_patterns=IGNORED)
+            names = {file.relative_to(directory).as_posix() for file in directory.rglob("*") if file.is_file()}
+            names |= {CARD, *(file.name for file in CODE)}
+            files = filter_repo_objects(sorted(names), allow_patterns=UPLOADED, ignore_patterns=IGNORED)
             return "\n".join([f"Files to upload to {repo_id}:", *files])
         if license:
             card.save(directory / CARD)
+        for file in CODE:  # the copy in the directory can be older
+            shutil.copy(file, directory)
         try:
             repo_id = api.create_repo(repo_id, private=private, exist_ok=True).repo_id
             if private and not api.model_info(repo_id).private:
@@ -88,20 +93,20 @@ def check_repo_id(repo_id: str):
     try:
         validate_repo_id(repo_id)
     except HFValidationError as error:
-        raise InputError(f"{error_reason(error)}.", "repo_id") from error
+        message = f"{repo_id}: must be user/name, with letters, digits, '-', '_' and '.' only."
+        raise InputError(message, "repo_id") from error
 
 
-def check_code(directory: Path):
-    """Raises InputError if the model's code is not that of the installed package, or a file names other code."""
-    files = Path(modeling_fixed_head_bert.__file__).parent.glob("*_fixed_head_bert.py")
-    copies = [(file, directory / file.name) for file in files]
-    is_current = all(copy.is_file() and copy.read_bytes() == file.read_bytes() for file, copy in copies)
-    named = [read_json_object(directory / name).get("auto_map") for name in ("config.json", "tokenizer_config.json")]
-    if not is_current or named != [AUTO_MAP, None]:
-        raise InputError(
-            f"{directory}: the model's code, or `auto_map` in config.json or tokenizer_config.json, differs from the "
-            f"installed fixedbert; create an updated copy with fixedbert convert {directory} --output_dir NEW."
-        )
+def check_code(directory: Path, config: PreTrainedConfig):
+    """Raises InputError if a newer fixedbert saved the model, or if a file names code other than fixedbert's."""
+    if config.fixedbert_version != VERSION:
+        raise InputError(f"{directory}: saved by fixedbert {config.fixedbert_version}; update fixedbert first.")
+    for file in (directory / "config.json", directory / "tokenizer_config.json"):
+        named = read_json_object(file).get("auto_map") or {} if file.exists() else {}
+        if file.name == "config.json":
+            named = {name: code for name, code in named.items() if AUTO_MAP.get(name) != code}
+        if named:
+            raise InputError(f"{file}: auto_map names code that is not fixedbert's; remove {shorten([*named])}.")
 
 
 def check_directory(directory: Path, repo_id: str, license: str | None) -> ModelCard:
@@ -112,7 +117,7 @@ def check_directory(directory: Path, repo_id: str, license: str | None) -> Model
     if not isinstance(model, FixedHeadBertPreTrainedModel):
         raise InputError(f"{directory}: contains a {type(model).__name__}, not a FixedHeadBert; use `hf upload`.")
     load_tokenizer(str(directory), trust_remote_code=False)
-    check_code(directory)
+    check_code(directory, model.config)
     if (directory / CARD).exists():
         card = ModelCard.load(directory / CARD)
     else:

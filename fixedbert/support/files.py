@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 from filelock import SoftFileLock, Timeout
-from huggingface_hub.errors import StrictDataclassError
+from huggingface_hub.errors import HFValidationError, StrictDataclassError
 
 from .errors import InputError
 
@@ -52,8 +52,8 @@ def reading(path: object, remedy: str = "", problem: str = "cannot be read") -> 
         if not Path(str(path)).exists():
             if "couldn't connect" in str(error):
                 problem, remedy = "no such directory, and the Hub cannot be reached", ""
-            elif "Repo id must" in str(error):
-                problem, remedy = "no such directory, and not a Hub id", ""
+            elif isinstance(error, HFValidationError) or isinstance(error.__cause__, HFValidationError):
+                raise InputError(f"{path}: no such directory, and not a Hub id.") from error
         remedy = "" if isinstance(error, FileNotFoundError) else remedy and f"; {remedy}"
         raise InputError(f"{path}: {problem} ({error_reason(error)}){remedy}.") from error
 
@@ -122,11 +122,11 @@ class YamlLoader(yaml.SafeLoader):
     """PyYAML's safe loader, except that it rejects duplicate keys, and parses 5e-5 as a number and None as null."""
 
     def compose_mapping_node(self, anchor):
-        node = super().compose_mapping_node(anchor)
-        names = [key.value for key, _ in node.value]
+        node, seen = super().compose_mapping_node(anchor), set()
         for key, _ in node.value:
-            if names.count(key.value) > 1:
+            if (key.tag, str(key.value)) in seen:
                 raise ValueError(f"line {key.start_mark.line + 1}: duplicate key {key.value!r}")
+            seen.add((key.tag, str(key.value)))
         return node
 
 

@@ -238,7 +238,7 @@ def make_arguments(given: dict[str, Any], *types: type) -> tuple:
     except InputError:
         raise
     except PackageNotFoundError as error:
-        raise InputError("requires DeepSpeed; run pip install deepspeed.", "deepspeed") from error
+        raise InputError(f"{error}; install it with pip.") from error
     except Exception as error:  # TrainingArguments raises many types of errors
         raise InputError(f"invalid arguments: {error_reason(error)}") from error
 

@@ -56,7 +56,7 @@ def already_complete(output_dir: str | Path | None, given: dict[str, Any]) -> bo
     file = final / COMMAND_FILE
     is_local = not given.get("push_to_hub")  # otherwise, the upload may have failed
     if is_local and file.is_file():
-        if changed := changed_arguments(file, given):
+        if changed := [name for name in changed_arguments(file, given) if name != "output_dir"]:
             message = f"{final}: contains a complete run with different arguments ({', '.join(changed)}; see "
             message += f"{COMMAND_FILE}); choose a different `output_dir`."
             if (final / "config.json").exists():  # not a sweep
@@ -145,10 +145,18 @@ def output_directory(training_args: CommonArguments, given: dict[str, Any]) -> I
 
 
 def check_same_command(partial: Path, given: dict[str, Any]):
-    """Raises InputError if `given` and the unfinished run in `partial` differ in arguments that affect training."""
+    """
+    Raises InputError if `given` and the unfinished run or sweep in `partial` differ in arguments that affect training,
+    or if the number of processes has changed.
+    """
+    here = PartialState().num_processes
+    for file in partial.glob(f"**/{DATA_FILE}"):  # one per run of a sweep
+        if (processes := read_json_object(file).get("processes", here)) != here:
+            raise InputError(
+                f"{partial}: the number of processes has changed from {processes} to {here}; use as many as before, "
+                f"or remove {partial}."
+            )
     names = changed_arguments(partial / COMMAND_FILE, given)
-    if {*names} & {"num_train_epochs", "max_steps"}:
-        PartialState().print(f"{partial}: the learning-rate schedule changes with the length of the run")
     if changed := [name for name in names if not name.startswith(UNCHECKED_PREFIXES)]:
         raise InputError(
             f"{partial}: the unfinished run has different arguments ({', '.join(changed)}; see {COMMAND_FILE}); "
@@ -161,20 +169,14 @@ def check_same_data(output_dir: Path, fingerprint: str):
     Writes the data fingerprint and the number of processes to data.json when a run starts.
 
     Raises:
-        InputError: If one of them differs in a resumed run.
+        InputError: If the fingerprint of a resumed run differs.
     """
     state, file = PartialState(), output_dir / DATA_FILE
     if state.is_main_process and not file.exists():
         content = {"fingerprint": fingerprint, "processes": state.num_processes}
         write_atomically(file, json.dumps(content) + "\n")
     state.wait_for_everyone()
-    started = read_json_object(file)
-    if (processes := started.get("processes", state.num_processes)) != state.num_processes:
-        raise InputError(
-            f"{output_dir}: the unfinished run was started with {processes} processes, not {state.num_processes}; use "
-            f"the same number, or remove {output_dir}."
-        )
-    if started.get("fingerprint") != fingerprint:
+    if read_json_object(file).get("fingerprint") != fingerprint:
         raise InputError(
             f"{output_dir}: the data or the teacher has changed since the unfinished run started; restore the "
             f"original version, or remove {output_dir}."

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers import ROOT
 from helpers.fake_hub import FakeHub
 from helpers.tiny_models import UNEQUAL, inputs_of, model_of
 from helpers.tiny_tasks import glue, write_model
@@ -154,18 +155,28 @@ def test_other_models_are_refused(online, folder):
     assert not online.requests
 
 
-@pytest.mark.parametrize("file", ["modeling_fixed_head_bert.py", "config.json", "tokenizer_config.json"])
-def test_other_code_is_refused(online, folder, tmp_path, file):
-    """Changed code, or an `auto_map` that names other code, is not uploaded. A conversion removes both."""
-    if file.endswith(".json"):
-        content = json.loads((folder / file).read_text()) | {"auto_map": {"AutoModel": "other/repo--evil.Evil"}}
-        (folder / file).write_text(json.dumps(content))
-    else:
-        (folder / file).write_text("raise SystemExit")
-    with pytest.raises(InputError, match="differs from the installed fixedbert; .* convert .*model --output_dir NEW"):
+@pytest.mark.parametrize("file", ["config.json", "tokenizer_config.json"])
+def test_files_that_name_other_code_are_refused(online, folder, tmp_path, file):
+    """Loading an uploaded model must not run code from elsewhere. A converted model names only fixedbert's code."""
+    content = json.loads((folder / file).read_text()) | {"auto_map": {"AutoModel": "other/repo--evil.Evil"}}
+    (folder / file).write_text(json.dumps(content))
+    with pytest.raises(InputError, match=f"{file}: auto_map names code .* remove 'AutoModel'"):
         push(folder, "--license", "mit", "--dry_run")
     main(["convert", str(folder), "--output_dir", str(tmp_path / "new")])
     push(tmp_path / "new", "--license", "mit", "--dry_run")
+
+
+def test_uploaded_code_is_current(online, folder):
+    """A model of an older fixedbert is uploaded with the current code, and one of a newer version is refused."""
+    (folder / "modeling_fixed_head_bert.py").write_text("raise SystemExit")
+    (folder / "attention_fixed_head_bert.py").unlink()
+    push(folder, "--license", "mit")
+    uploaded = online.repositories["user/model"]
+    assert all(uploaded[name] == (ROOT / "fixedbert/model" / name).read_bytes() for name in CODE)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"fixedbert_version": "99"}))
+    with pytest.raises(InputError, match="saved by fixedbert 99; update fixedbert first"):
+        push(folder, "--license", "mit")
 
 
 def test_conversion_reads_from_the_hub(online, tmp_path, vocabulary):

@@ -176,7 +176,7 @@ def test_shares():
                     "b": {"num_attention_heads": [2, 3], "attention_head_size": 6},
                 }
             },
-            "series a: b has no shape with num_attention_heads 4; add it there",
+            "series a: b must have exactly one shape with num_attention_heads 4; add it there",
         ),
         (
             {

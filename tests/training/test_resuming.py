@@ -121,7 +121,7 @@ def test_resumed_run_keeps_its_text_and_tokenizer(corpus, tmp_path, monkeypatch)
     data = tmp_path / "run.partial" / "data.json"
     started = json.loads(data.read_text())
     data.write_text(json.dumps(started | {"processes": 2}))
-    with pytest.raises(InputError, match="started with 2 processes, not 1; use the same number"):
+    with pytest.raises(InputError, match="the number of processes has changed from 2 to 1; use as many"):
         run_pretraining.main(command)
     data.write_text(json.dumps(started))
     run_pretraining.main(command)
