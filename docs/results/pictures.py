@@ -22,6 +22,8 @@ HERE = Path(__file__).parent
 RECORDS = HERE.parent / "records"
 TASKS = HERE.parents[1] / "experiments" / "head_size" / "records"
 STUDIES = {
+    "heads": (RECORDS / "heads.jsonl", "report"),
+    "head_size": (RECORDS / "head-size.jsonl", "report"),
     "mhe": (RECORDS / "mhe.jsonl", "report"),
     "width": (RECORDS / "width.jsonl", "report"),
     "curves": (RECORDS / "head-size-hour.jsonl", "curves"),
