@@ -61,7 +61,7 @@ def test_directories_without_a_tokenizer(tmp_path, vocabulary):
     FixedHeadBertConfig().save_pretrained(tmp_path / "model")
     with pytest.raises(InputError, match="model: contains no tokenizer"):
         load_tokenizer(str(tmp_path / "model"))
-    with pytest.raises(InputError, match="nothing: could not load a tokenizer"):
+    with pytest.raises(InputError, match="nothing: no such directory, and not a Hub id"):
         load_tokenizer(str(tmp_path / "nothing"))
     with pytest.raises(InputError, match="set `tokenizer_name`"):
         load_tokenizer(None)
