@@ -44,7 +44,7 @@ BUDGETS = {
     "fixedbert/data": 2129,
     "fixedbert/fine_tuning": 2889,
     "fixedbert/pretraining": 845,
-    "fixedbert/training": 1391,
+    "fixedbert/training": 1392,
     "fixedbert/shrinking": 2291,
     "fixedbert/comparison": 945,
     "fixedbert/inspection": 668,
@@ -55,7 +55,7 @@ BUDGETS = {
     "soak": 526,
     "tests": 14057,
 }
-INSTALLED_BUDGET = 15816  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
+INSTALLED_BUDGET = 15817  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
 
 
 def module_of(file: Path) -> str:

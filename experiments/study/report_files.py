@@ -33,7 +33,7 @@ LINES = {  # what lines mean, by the name of the results of a synthetic task
     "null": "black: guessing",
     "goal": "black dashes: goal",
 }
-TICK_DISTANCE = 0.06  # minimum distance of labels on the horizontal axis, as a fraction of its length
+TICK_DISTANCE = 0.03  # minimum distance of labels on the horizontal axis, as a fraction of its length
 STEP = 1.03  # factor between the horizontal positions of two series, so that equal values do not hide each other
 ROW = 0.19  # height of a legend entry in inches
 

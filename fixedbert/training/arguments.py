@@ -238,7 +238,8 @@ def make_arguments(given: dict[str, Any], *types: type) -> tuple:
     except InputError:
         raise
     except PackageNotFoundError as error:
-        raise InputError(f"{error}; install it with pip.") from error
+        package = (str(error).split("'") + [""])[1] or error.name  # a quoted requirement
+        raise InputError(f"{package} is not installed; install it with pip.") from error
     except Exception as error:  # TrainingArguments raises many types of errors
         raise InputError(f"invalid arguments: {error_reason(error)}") from error
 
