@@ -48,14 +48,14 @@ BUDGETS = {
     "fixedbert/shrinking": 2291,
     "fixedbert/comparison": 945,
     "fixedbert/inspection": 668,
-    "fixedbert/publishing": 893,
+    "fixedbert/publishing": 892,
     "fixedbert/support": 446,
     "experiments": 3792,
     "benchmarks": 2065,
     "soak": 526,
     "tests": 14057,
 }
-INSTALLED_BUDGET = 15817  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
+INSTALLED_BUDGET = 15816  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
 
 
 def module_of(file: Path) -> str:
@@ -172,6 +172,6 @@ def test_matplotlib_is_optional():
 
 @pytest.mark.parametrize("part", ["configuration", "attention", "unpadding", "modeling"])
 def test_model_files_need_only_transformers(part):
-    """The model code, which is saved with checkpoints, imports only itself, torch and transformers."""
+    """The copied model code imports only itself, torch, transformers and packages that transformers requires."""
     others = {name.split(".")[0] for name in imports(FILES[f"model.{part}_fixed_head_bert"])} - {"fixedbert"}
     assert others - set(sys.stdlib_module_names) <= {"huggingface_hub", "packaging", "torch", "transformers"}

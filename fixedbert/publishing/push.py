@@ -101,12 +101,11 @@ def check_code(directory: Path, config: PreTrainedConfig):
     """Raises InputError if a newer fixedbert saved the model, or if a file names code other than fixedbert's."""
     if config.fixedbert_version != VERSION:
         raise InputError(f"{directory}: saved by fixedbert {config.fixedbert_version}; update fixedbert first.")
-    for file in (directory / "config.json", directory / "tokenizer_config.json"):
+    for name, own in {"config.json": AUTO_MAP, "tokenizer_config.json": {}}.items():
+        file = directory / name
         named = read_json_object(file).get("auto_map") or {} if file.exists() else {}
-        if file.name == "config.json":
-            named = {name: code for name, code in named.items() if AUTO_MAP.get(name) != code}
-        if named:
-            raise InputError(f"{file}: auto_map names code that is not fixedbert's; remove {shorten([*named])}.")
+        if foreign := [auto_class for auto_class, code in named.items() if own.get(auto_class) != code]:
+            raise InputError(f"{file}: auto_map names code that is not fixedbert's; remove {shorten(foreign)}.")
 
 
 def check_directory(directory: Path, repo_id: str, license: str | None) -> ModelCard:
