@@ -153,12 +153,23 @@ def test_sigterm_stops_all_processes_at_the_same_step(corpus, pretrained, tmp_pa
     assert json.loads((tmp_path / "run" / "trainer_state.json").read_text())["global_step"] == step + 3
 
 
-STUBS = {  # commands that simulate a cluster with two nodes on this machine
-    "srun": """shift; for id in 0 1; do SLURM_NODEID=$id "$@" & done
-jobs -p > srun.pid; wait %1; status=$?; wait %2 && exit $status""",
+STUBS = {  # commands that simulate a cluster with SLURM_NNODES nodes on this machine
+    "srun": """shift; for id in $(seq "$SLURM_NNODES"); do SLURM_NODEID=$((id - 1)) "$@" & done
+jobs -p > srun.pid; status=0; for node in $(jobs -p); do wait $node || status=$?; done; exit $status""",
     "scontrol": 'if [ $1 = show ]; then echo localhost; else echo "$@" >> scontrol.txt; fi',
     "accelerate": f'shift; exec {sys.executable} -m accelerate.commands.launch "$@"',
 }
+FAIL = """
+import os, pathlib, sys, time
+from fixedbert.support.errors import exit_on_input_error
+
+ready = pathlib.Path("ready")
+if os.environ["RANK"] == "1":
+    exit_on_input_error(lambda: (ready.touch(), time.sleep(60)))
+while not ready.exists():
+    time.sleep(0.02)
+sys.exit(1)
+"""
 
 
 @pytest.mark.slow
@@ -183,17 +194,20 @@ def test_slurm_job_is_requeued(corpus, pretrained, tmp_path):
     job = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.DEVNULL)
     while job.poll() is None and not list(tmp_path.glob("run.partial/checkpoint-5/trainer_state.json")):
         time.sleep(0.02)
-    for node in (tmp_path / "srun.pid").read_text().split():
-        os.kill(int(node), signal.SIGTERM)
-    assert job.wait(timeout=120) != 0
-    assert (tmp_path / "scontrol.txt").read_text() == "requeue 7\n" and not (tmp_path / "run").exists()
+    # Signals reach the nodes at different times. Here, the second process ends before its node receives the signal.
+    os.kill(int((tmp_path / "srun.pid").read_text().split()[0]), signal.SIGTERM)
+    log, requeued = tmp_path / "slurm-7-0.log", tmp_path / "scontrol.txt"
+    assert job.wait(timeout=120) != 0 and "exitcode: 143" in log.read_text()
+    assert requeued.exists(), log.read_text()
+    assert requeued.read_text() == "requeue 7\n" and not (tmp_path / "run").exists()
     step = int(complete_checkpoints(tmp_path / "run.partial")[-1].name.removeprefix("checkpoint-"))
     resumed = [*command, "--max_steps", str(step + 3)]
     subprocess.run(resumed, cwd=tmp_path, env=environment | {"SLURM_RESTART_COUNT": "1"}, check=True, timeout=300)
     assert "resuming from step" in (tmp_path / "slurm-7-1.log").read_text()
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["processes"] == 2
-    assert (tmp_path / "scontrol.txt").read_text() == "requeue 7\n"
     # If one process fails, torch stops the others with SIGTERM.
-    (tmp_path / "bin/accelerate").write_text("#!/bin/bash\necho stopped by SIGTERM; echo ChildFailedError; exit 1\n")
-    failed = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True)
-    assert failed.returncode == 1 and (tmp_path / "scontrol.txt").read_text() == "requeue 7\n"
+    (tmp_path / "fail.py").write_text(FAIL)
+    command, environment["SLURM_NNODES"] = ["bash", "fixedbert/recipes/slurm.sh", "fail.py"], "1"
+    failed = subprocess.run(command, cwd=tmp_path, env=environment | {"SLURM_GPUS_ON_NODE": "2"}, timeout=120)
+    assert failed.returncode == 1 and "stopped by SIGTERM" in log.read_text()
+    assert requeued.read_text() == "requeue 7\n"
