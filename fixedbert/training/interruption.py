@@ -51,8 +51,8 @@ def train(trainer: CommonTrainer, checkpoint: str | None):
     finally:
         while stop.previous_handlers:
             signal.signal(*stop.previous_handlers.popitem())
-    if stop.requested_anywhere(trainer.args):
-        raise KeyboardInterrupt if stop.requested == signal.SIGINT else Stopped(stop.requested)
+    if number := stop.requested_anywhere(trainer.args):
+        raise KeyboardInterrupt if number == signal.SIGINT else Stopped(number)
 
 
 class StopOnSignal(TrainerCallback):
@@ -64,7 +64,7 @@ class StopOnSignal(TrainerCallback):
     """
 
     def __init__(self):
-        self.requested = 0  # the signal number, or 0 if no signal has been received
+        self.requested = 0  # the number of the signal that this process has received, or 0
         self.stopped = False
         self.previous_handlers = {}
 
@@ -93,10 +93,10 @@ class StopOnSignal(TrainerCallback):
             if not control.should_save:
                 control.should_log = control.should_evaluate = False
 
-    def requested_anywhere(self, args) -> bool:
-        """Returns True on all processes if at least one process has received a signal."""
-        if args.world_size > 1:
-            votes = torch.tensor(self.requested, device=args.device)
-            torch.distributed.all_reduce(votes, torch.distributed.ReduceOp.MAX)
-            self.requested = int(votes)
-        return self.requested > 0
+    def requested_anywhere(self, args) -> int:
+        """Returns, on all processes, the number of a signal that at least one process has received, or 0."""
+        if args.world_size == 1:
+            return self.requested
+        votes = torch.tensor(self.requested, device=args.device)
+        torch.distributed.all_reduce(votes, torch.distributed.ReduceOp.MAX)
+        return int(votes)  # not stored in self.requested, because a signal can arrive during the vote

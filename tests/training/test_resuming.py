@@ -7,8 +7,10 @@ import signal
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
+import torch
 import transformers
 from helpers import ROOT, fork_server
 from helpers.outputs import StopAfter, record, same_weights
@@ -18,7 +20,7 @@ from packaging.version import Version
 import run_glue
 import run_pretraining
 from fixedbert.support.errors import InputError
-from fixedbert.training.interruption import train
+from fixedbert.training.interruption import StopOnSignal, train
 from fixedbert.training.output import complete_checkpoints
 
 OLD_TRAINER = pytest.mark.skipif(
@@ -151,6 +153,18 @@ def test_sigterm_stops_all_processes_at_the_same_step(corpus, pretrained, tmp_pa
     command += ["--max_steps", str(step + 3)]
     fork_server.Pair(ROOT / "run_pretraining.py", command, tmp_path / "resumed").finished()
     assert json.loads((tmp_path / "run" / "trainer_state.json").read_text())["global_step"] == step + 3
+
+
+def test_sigterm_during_the_vote_is_not_lost(monkeypatch):
+    """A signal that arrives while the processes ask each other for signals stops training after the next step."""
+    monkeypatch.setattr(torch.distributed, "all_reduce", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+    args, stop = SimpleNamespace(world_size=2, device="cpu"), StopOnSignal()
+    stop.on_train_begin(args, None, None)
+    try:
+        assert [stop.requested_anywhere(args) for _ in range(2)] == [0, signal.SIGTERM]
+    finally:
+        for number, handler in stop.previous_handlers.items():
+            signal.signal(number, handler)
 
 
 STUBS = {  # commands that simulate a cluster with SLURM_NNODES nodes on this machine
