@@ -101,7 +101,7 @@ def compare(  # noqa: PLR0913  the options of the command
     with TemporaryDirectory() as directory:
         candidates, notes = choose_runtimes(loaded, runtime, batch_size, Path(directory))
         run(candidates, len(rows.data), batch_size)
-    is_single = len(models) == 1 and loaded[0][0] is not None  # not only exported graphs
+    has_weights = loaded[0][0] is not None  # not only exported graphs
     answers = [rows.answers(model, candidates) for model in candidates]
     compared = [measurements(*pair, candidates[0], answers[0]) for pair in zip(candidates, answers, strict=True)]
     result = Comparison(
@@ -114,7 +114,7 @@ def compare(  # noqa: PLR0913  the options of the command
         models=compared,
         item=rows.item,
         notes=notes,
-        advice=advice(compared, candidates[0], str(validation_file), length) if is_single else "",
+        advice=advice(compared, candidates[0], str(validation_file), length) if has_weights else "",
         folder=str(output_dir or ""),
     )
     if output_dir is None:

@@ -219,6 +219,10 @@ def test_checkpoint_from_2019(tmp_path):
     (folder / "vocab.txt").write_text("\n".join(vocabulary) + "\n")
     with pytest.raises(InputError, match="config.json has no model_type; add one"):
         load_bert(folder)
+    (folder / "config.json").rename(tmp_path / "config.json")
+    with pytest.raises(InputError, match="old: contains no config.json; pass the directory or Hub id"):
+        load_bert(folder, "BertModel")
+    (tmp_path / "config.json").rename(folder / "config.json")
     arguments = ["--architecture", "BertModel", "--cased", "--intermediate_size", "37", "40", "53"]
     main(["convert", str(folder), "--output_dir", str(tmp_path / "fixed"), *arguments])
     assert load_tokenizer(str(tmp_path / "fixed")).tokenize("c C O") == ["c", "C", "O"]
