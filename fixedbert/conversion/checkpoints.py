@@ -59,8 +59,8 @@ def read_config(source: str | Path, model_type: str | None = None, **options) ->
         options: Keyword arguments for `from_pretrained`.
 
     Raises:
-        InputError: If config.json is missing, if neither config.json nor the arguments contain a model type, or if
-            transformers 5 does not support the model's relative positions or head size.
+        InputError: If config.json or the model type is missing, or if transformers 5 does not support the model's
+            relative positions or head size.
     """
     fields, _ = PreTrainedConfig.get_config_dict(source, **options)
     if not fields:

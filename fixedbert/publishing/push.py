@@ -94,7 +94,7 @@ def check_repo_id(repo_id: str):
         validate_repo_id(repo_id)
     except HFValidationError as error:
         message = f"{repo_id}: must be user/name, with letters, digits, '-', '_' and '.' only."
-        raise InputError(message, "repo_id") from error
+        raise InputError(message) from error
 
 
 def check_code(directory: Path, config: PreTrainedConfig):
