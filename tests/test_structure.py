@@ -40,22 +40,22 @@ BUDGETS = {
     "fixedbert_cli.py": 259,
     "fixedbert": 467,  # files directly in the package, without subpackages
     "fixedbert/model": 1428,
-    "fixedbert/conversion": 1165,
+    "fixedbert/conversion": 1167,
     "fixedbert/data": 2129,
     "fixedbert/fine_tuning": 2889,
     "fixedbert/pretraining": 845,
     "fixedbert/training": 1392,
     "fixedbert/shrinking": 2291,
-    "fixedbert/comparison": 945,
+    "fixedbert/comparison": 947,
     "fixedbert/inspection": 668,
     "fixedbert/publishing": 892,
     "fixedbert/support": 446,
     "experiments": 3792,
     "benchmarks": 2065,
     "soak": 526,
-    "tests": 14057,
+    "tests": 14085,
 }
-INSTALLED_BUDGET = 15816  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
+INSTALLED_BUDGET = 15820  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
 
 
 def module_of(file: Path) -> str:

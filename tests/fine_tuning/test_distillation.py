@@ -2,7 +2,6 @@
 
 import copy
 import math
-import os
 import shutil
 import signal
 from pathlib import Path
@@ -132,7 +131,7 @@ def test_interrupted_run_resumes(model, teacher, download, tmp_path, monkeypatch
     def stopping(self, *args, **kwargs):
         calls.append(1)
         if len(calls) == 8:  # of 12 steps in 2 epochs
-            os.kill(os.getpid(), signal.SIGTERM)
+            signal.raise_signal(signal.SIGTERM)
         return original(self, *args, **kwargs)
 
     monkeypatch.setattr(FineTuningTrainer, "training_step", stopping)

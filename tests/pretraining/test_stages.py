@@ -1,7 +1,6 @@
 """Tests of pretraining in stages: growth between stages, the learning-rate schedule, and resumption."""
 
 import json
-import os
 import signal
 from pathlib import Path
 
@@ -64,7 +63,7 @@ class StopAt(TrainerCallback):
         if Path(args.output_dir).name == f"{self.name}.partial" and state.global_step == self.step - 1:
             if not self.by_signal:
                 raise KeyboardInterrupt
-            os.kill(os.getpid(), signal.SIGTERM)
+            signal.raise_signal(signal.SIGTERM)
 
 
 def test_stages_and_resumption(recipe, tmp_path, monkeypatch):

@@ -132,7 +132,7 @@ def test_sigterm_at_any_time(model, download, tmp_path, monkeypatch, capsys, mom
 
     def signalled(*args, **kwargs):
         if len(calls) == steps:
-            os.kill(os.getpid(), signal.SIGTERM)
+            signal.raise_signal(signal.SIGTERM)
         return original(*args, **kwargs)
 
     with monkeypatch.context() as patch:
@@ -157,7 +157,7 @@ def test_interrupted_run_saves_a_checkpoint(model, download, tmp_path, monkeypat
     def interrupted(self, *args, **kwargs):
         calls.append(1)
         for _ in range({2: 1, 3: 2}.get(len(calls), 0)):
-            os.kill(os.getpid(), signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
         return original(self, *args, **kwargs)
 
     monkeypatch.setattr(FineTuningTrainer, "training_step", interrupted)

@@ -158,7 +158,7 @@ def test_sigterm_stops_all_processes_at_the_same_step(corpus, pretrained, tmp_pa
 @pytest.mark.usefixtures("same_signals")
 def test_sigterm_during_the_vote_is_not_lost(monkeypatch):
     """A signal that arrives while the processes ask each other for signals stops training after the next step."""
-    monkeypatch.setattr(torch.distributed, "all_reduce", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+    monkeypatch.setattr(torch.distributed, "all_reduce", lambda *_: signal.raise_signal(signal.SIGTERM))
     args, stop = SimpleNamespace(world_size=2, device="cpu"), StopOnSignal()
     stop.on_train_begin(args, None, None)
     assert [stop.requested_anywhere(args) for _ in range(2)] == [0, signal.SIGTERM]
