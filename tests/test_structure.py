@@ -46,16 +46,16 @@ BUDGETS = {
     "fixedbert/pretraining": 845,
     "fixedbert/training": 1392,
     "fixedbert/shrinking": 2291,
-    "fixedbert/comparison": 947,
+    "fixedbert/comparison": 949,
     "fixedbert/inspection": 668,
-    "fixedbert/publishing": 892,
+    "fixedbert/publishing": 899,
     "fixedbert/support": 446,
     "experiments": 3792,
     "benchmarks": 2065,
     "soak": 526,
-    "tests": 14085,
+    "tests": 14090,
 }
-INSTALLED_BUDGET = 15820  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
+INSTALLED_BUDGET = 15829  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
 
 
 def module_of(file: Path) -> str:

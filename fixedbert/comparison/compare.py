@@ -101,9 +101,13 @@ def compare(  # noqa: PLR0913  the options of the command
     with TemporaryDirectory() as directory:
         candidates, notes = choose_runtimes(loaded, runtime, batch_size, Path(directory))
         run(candidates, len(rows.data), batch_size)
-    has_weights = loaded[0][0] is not None  # not only exported graphs
     answers = [rows.answers(model, candidates) for model in candidates]
     compared = [measurements(*pair, candidates[0], answers[0]) for pair in zip(candidates, answers, strict=True)]
+    advised = "To print the command and code for a runtime, compare the model alone."
+    if all(model is None for model, _ in loaded):  # only exported graphs
+        advised = ""
+    elif len(models) == 1:
+        advised = advice(compared, candidates[0], str(validation_file), length)
     result = Comparison(
         file=str(validation_file),
         rows=len(rows.data),
@@ -114,7 +118,7 @@ def compare(  # noqa: PLR0913  the options of the command
         models=compared,
         item=rows.item,
         notes=notes,
-        advice=advice(compared, candidates[0], str(validation_file), length) if has_weights else "",
+        advice=advised,
         folder=str(output_dir or ""),
     )
     if output_dir is None:

@@ -71,7 +71,7 @@ class Comparison:
     models: list[ComparedModel]
     item: str  # the unit that has a prediction: "row", "word" or "question"
     notes: list[str]  # messages about runtimes that were skipped
-    advice: str  # how to run a single model, or how to get this advice for one of several models
+    advice: str  # the fastest ways to run a single model, or how to get this advice for one of several models
     folder: str  # output directory, or ""
 
     def __str__(self) -> str:
@@ -115,8 +115,6 @@ def aligned(lines: list[list[str]]) -> list[str]:
 
 def advice(models: list[ComparedModel], first: Candidate, file: str, longest: int) -> str:
     """Returns the fastest runtimes with the same and nearly the same predictions, and Python code that runs them."""
-    if len({model.name for model in models}) > 1:
-        return "To print the command and code for a runtime, compare the model alone."
     if len(first.features) < MIN_ROWS:
         return f"There are too few rows for advice; provide at least {MIN_ROWS}."
     lines, winners = [], []

@@ -59,12 +59,12 @@ def read_config(source: str | Path, model_type: str | None = None, **options) ->
         options: Keyword arguments for `from_pretrained`.
 
     Raises:
-        InputError: If config.json or the model type is missing, or if transformers 5 does not support the model's
-            relative positions or head size.
+        InputError: If config.json is missing, if neither it nor the arguments contain a model type, or if transformers
+            5 does not support the model's relative positions or head size.
     """
     fields, _ = PreTrainedConfig.get_config_dict(source, **options)
     if not fields:
-        raise InputError(f"{source}: contains no config.json; pass the directory or Hub id of a transformers model.")
+        raise InputError(f"{source}: config.json is missing or empty; pass a directory or Hub id of a model.")
     if "model_type" in fields:
         config = AutoConfig.from_pretrained(source, **{"trust_remote_code": False} | options)
     elif model_type:

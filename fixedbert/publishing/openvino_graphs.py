@@ -1,6 +1,7 @@
 """Converts ONNX graphs to OpenVINO, quantizes them to int8, and runs them."""
 
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -10,6 +11,14 @@ from ..support.errors import InputError, require_package
 
 OPENVINO, OPENVINO_INT8 = "openvino/openvino_model.xml", "openvino/openvino_model_qint8_quantized.xml"
 CALIBRATION_ROWS, MIN_CALIBRATION_ROWS = 200, 32  # maximum and minimum number of rows for int8 calibration
+
+
+@cache
+def openvino_core():
+    """Returns the process's only Core. Each replaces the signal stack, so that Ctrl-C can crash after deleting two."""
+    import openvino
+
+    return openvino.Core()
 
 
 def convert_to_openvino(onnx_file: Path, file: Path):
@@ -30,7 +39,7 @@ def quantize_openvino(source: Path, file: Path, batches: Iterable[dict[str, Tens
     import nncf
     import openvino
 
-    graph = openvino.Core().read_model(source)
+    graph = openvino_core().read_model(source)
     names = [node.get_any_name() for node in graph.inputs]
     rows = [{name: batch[name].numpy() for name in names} for batch in batches]
     if len(rows) < MIN_CALIBRATION_ROWS:
@@ -50,11 +59,9 @@ class OpenVinoModel:
 
     def __init__(self, file: Path, precision: str | None = None):
         require_package("openvino", "openvino")
-        import openvino
-
         options = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_NUM_THREADS": torch.get_num_threads()}
         options |= {} if precision is None else {"INFERENCE_PRECISION_HINT": precision}
-        self.model = openvino.compile_model(file, "CPU", options)
+        self.model = openvino_core().compile_model(file, "CPU", options)
         self.inputs = [node.get_any_name() for node in self.model.inputs]
         self.outputs = [node.get_any_name() for node in self.model.outputs]
 

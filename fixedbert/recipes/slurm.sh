@@ -16,9 +16,9 @@ launch="exec accelerate launch --config_file '$config' --num_machines $SLURM_NNO
 srun --cpus-per-task="${SLURM_CPUS_PER_TASK:-1}" bash -c "$launch" launch "$@" \
     ${SLURM_RESTART_COUNT:+--take_over_output_dir} 2>&1 | tee "$log"
 status=${PIPESTATUS[0]}
-# If one process fails, torch stops the others with SIGTERM. It reports the exit code of each process that ended by itself,
-# which is 143 for processes that were stopped. If there are others, the run has failed, and the job is not requeued.
-if grep -q "stopped by SIGTERM" "$log" && ! grep -oE "exitcode *: *-?[0-9]+" "$log" | grep -vq " 143$"; then
+# If one process fails, torch stops the others with SIGTERM and reports the exit codes of all: 143 or -15 for processes that
+# were stopped, other codes for processes that failed. If a process has failed, the job is not requeued.
+if grep -q "stopped by SIGTERM" "$log" && ! grep -oE "exitcode *: *-?[0-9]+" "$log" | grep -vqE " (143|-15)$"; then
     scontrol requeue "$SLURM_JOB_ID"
 fi
 exit "$status"

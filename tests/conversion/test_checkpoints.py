@@ -220,7 +220,7 @@ def test_checkpoint_from_2019(tmp_path):
     with pytest.raises(InputError, match="config.json has no model_type; add one"):
         load_bert(folder)
     (folder / "config.json").rename(tmp_path / "config.json")
-    with pytest.raises(InputError, match="old: contains no config.json; pass the directory or Hub id"):
+    with pytest.raises(InputError, match="old: config.json is missing or empty; pass a directory"):
         load_bert(folder, "BertModel")
     (tmp_path / "config.json").rename(folder / "config.json")
     arguments = ["--architecture", "BertModel", "--cased", "--intermediate_size", "37", "40", "53"]

@@ -129,7 +129,9 @@ def test_license_of_the_card(online, folder):
 
 
 def test_dry_run(online, folder, capsys):
-    """--dry_run lists the files, requires a license, changes no file, and does not connect to the Hub."""
+    """--dry_run lists the files, requires a valid name and license, changes no file, and works without the Hub."""
+    with pytest.raises(InputError, match="^a b: must be user/name"):
+        main(["push", str(folder), "a b", "--dry_run"])
     with pytest.raises(InputError, match="`license` is required"):
         push(folder, "--dry_run")
     push(folder, "--license", "mit", "--dry_run")

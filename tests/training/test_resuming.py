@@ -170,16 +170,13 @@ jobs -p > srun.pid; status=0; for node in $(jobs -p); do wait $node || status=$?
     "scontrol": 'if [ $1 = show ]; then echo localhost; else echo "$@" >> scontrol.txt; fi',
     "accelerate": f'shift; exec {sys.executable} -m accelerate.commands.launch "$@"',
 }
-FAIL = """
-import os, pathlib, sys, time
-from fixedbert.support.errors import exit_on_input_error
+PAIR = """
+import os, sys, time
 
-ready = pathlib.Path("ready")
 if os.environ["RANK"] == "1":
-    exit_on_input_error(lambda: (ready.touch(), time.sleep(60)))
-while not ready.exists():
-    time.sleep(0.02)
-sys.exit(1)
+    time.sleep(60)
+print("stopped by SIGTERM")
+sys.exit(int(sys.argv[1]))
 """
 
 
@@ -216,9 +213,11 @@ def test_slurm_job_is_requeued(corpus, pretrained, tmp_path):
     subprocess.run(resumed, cwd=tmp_path, env=environment | {"SLURM_RESTART_COUNT": "1"}, check=True, timeout=300)
     assert "resuming from step" in (tmp_path / "slurm-7-1.log").read_text()
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["processes"] == 2
-    # If one process fails, torch stops the others with SIGTERM.
-    (tmp_path / "fail.py").write_text(FAIL)
-    command, environment["SLURM_NNODES"] = ["bash", "fixedbert/recipes/slurm.sh", "fail.py"], "1"
-    failed = subprocess.run(command, cwd=tmp_path, env=environment | {"SLURM_GPUS_ON_NODE": "2"}, timeout=120)
-    assert failed.returncode == 1 and "stopped by SIGTERM" in log.read_text()
-    assert requeued.read_text() == "requeue 7\n"
+    # Torch stops the other processes of a node with SIGTERM, no matter whether the first was stopped or failed.
+    (tmp_path / "pair.py").write_text(PAIR)
+    environment |= {"SLURM_NNODES": "1", "SLURM_GPUS_ON_NODE": "2"}
+    for code, lines in (143, 2), (1, 2):
+        command = ["bash", "fixedbert/recipes/slurm.sh", "pair.py", str(code)]
+        assert subprocess.run(command, cwd=tmp_path, env=environment, timeout=120).returncode == 1
+        assert all(f"exitcode  : {each} " in log.read_text() for each in (code, -15))
+        assert requeued.read_text() == "requeue 7\n" * lines
