@@ -44,7 +44,7 @@ BUDGETS = {
     "fixedbert/data": 2129,
     "fixedbert/fine_tuning": 2889,
     "fixedbert/pretraining": 845,
-    "fixedbert/training": 1392,
+    "fixedbert/training": 1401,
     "fixedbert/shrinking": 2291,
     "fixedbert/comparison": 949,
     "fixedbert/inspection": 668,
@@ -53,9 +53,9 @@ BUDGETS = {
     "experiments": 3792,
     "benchmarks": 2065,
     "soak": 526,
-    "tests": 14090,
+    "tests": 14091,
 }
-INSTALLED_BUDGET = 15829  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
+INSTALLED_BUDGET = 15838  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
 
 
 def module_of(file: Path) -> str:

@@ -1,5 +1,6 @@
 """Training that saves a checkpoint and stops when it receives a signal. The same command resumes the run."""
 
+import logging
 import signal
 import threading
 from pathlib import Path
@@ -40,6 +41,7 @@ def train(trainer: CommonTrainer, checkpoint: str | None):
             print(f"resuming from step {step:,} ({checkpoint})")
     stop = StopOnSignal()
     trainer.add_callback(stop)
+    logging.getLogger("transformers.trainer_utils").addFilter(is_not_about_intervals)
     try:
         result = trainer.train(checkpoint)
         if not stop.stopped:
@@ -49,10 +51,16 @@ def train(trainer: CommonTrainer, checkpoint: str | None):
             record_metrics(trainer, "train", result.metrics | {"train_samples": samples})
             trainer.save_state()  # last, because trainer_state.json marks the training as complete
     finally:
+        logging.getLogger("transformers.trainer_utils").removeFilter(is_not_about_intervals)
         while stop.previous_handlers:
             signal.signal(*stop.previous_handlers.popitem())
     if number := stop.requested_anywhere(trainer.args):
         raise KeyboardInterrupt if number == signal.SIGINT else Stopped(number)
+
+
+def is_not_about_intervals(record: logging.LogRecord) -> bool:
+    """Hides Trainer's warning that the intervals of a resumed run have changed, which users may do."""
+    return "(from trainer_state.json)" not in record.getMessage()
 
 
 class StopOnSignal(TrainerCallback):

@@ -254,6 +254,7 @@ class Resumption(TrainerCallback):
         self.trainer.loading.close()
         self.trainer.reset_losses()
         self.trainer.is_resumed = state.global_step > 0
+        state.compute_steps(args, state.max_steps)  # a checkpoint contains the intervals of the interrupted run
         if args.logging_steps < 1:  # a fraction of all steps
             state.logging_steps = min(state.logging_steps, LONGEST_INTERVAL)
         self.is_done = state.global_step >= state.max_steps

@@ -30,7 +30,7 @@ OLD_TRAINER = pytest.mark.skipif(
 
 
 def test_killed_run_resumes_to_the_same_weights(corpus, pretrained, tmp_path):
-    """After a run is killed in a later epoch, the same command resumes it, and its weights are bit-identical."""
+    """A killed run resumes to bit-identical weights, even with other intervals for saving and logging, which apply."""
     fixed = ("--max_steps", "50", "--save_steps", "5", "--tokenizer_name", str(pretrained))
     run_pretraining.main(pretraining(corpus, tmp_path / "complete", *fixed))
     command = pretraining(corpus, tmp_path / "interrupted", *fixed)
@@ -48,12 +48,13 @@ def test_killed_run_resumes_to_the_same_weights(corpus, pretrained, tmp_path):
     with pytest.raises(InputError, match="unfinished run has different arguments"):
         run_pretraining.main(pretraining(corpus, tmp_path / "interrupted", *fixed, "--learning_rate", "0.5"))
     assert checkpoint.exists()
-    done = fork_server.run(
-        ROOT / "run_pretraining.py", [*command, "--dataloader_num_workers", "1"], tmp_path, tmp_path
-    )
+    command += ["--dataloader_num_workers", "1", "--save_steps", "7", "--logging_steps", "9"]
+    done = fork_server.run(ROOT / "run_pretraining.py", command, tmp_path, tmp_path)
+    assert "(from trainer_state.json)" not in done.stderr
     assert done.returncode == 0 and f"resuming from step {state['global_step']} ({checkpoint})" in done.stdout
     assert same_weights(tmp_path / "complete", tmp_path / "interrupted")
-    assert not partial.exists()
+    assert not partial.exists() and (tmp_path / "interrupted" / "checkpoint-49").exists()
+    assert record(tmp_path / "interrupted")[-3]["step"] == 45
 
 
 def stop(trainer, checkpoint):
