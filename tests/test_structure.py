@@ -46,16 +46,16 @@ BUDGETS = {
     "fixedbert/pretraining": 845,
     "fixedbert/training": 1401,
     "fixedbert/shrinking": 2291,
-    "fixedbert/comparison": 949,
+    "fixedbert/comparison": 953,
     "fixedbert/inspection": 668,
     "fixedbert/publishing": 899,
     "fixedbert/support": 446,
     "experiments": 3792,
     "benchmarks": 2065,
     "soak": 526,
-    "tests": 14091,
+    "tests": 14094,
 }
-INSTALLED_BUDGET = 15838  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
+INSTALLED_BUDGET = 15842  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
 
 
 def module_of(file: Path) -> str:

@@ -22,7 +22,7 @@ from ..shrinking.calibration import row_length
 from ..shrinking.latency import machine_name, warn_if_busy
 from ..shrinking.predictions import Fidelity, LoadedModel, fidelity
 from ..support.errors import InputError
-from ..support.files import new_directory, reading, to_json
+from ..support.files import check_output_free, new_directory, reading, to_json
 from .candidates import Candidate, build_candidates, check_same_task, load_model
 from .report import CHANGED, NEARLY_SAME, RANDOM, SINGLE, SINGLE_ROWS, SORTED, ComparedModel, Comparison, advice
 from .rows import Answers, Cells, QuestionRows, TextRows, WordRows
@@ -84,6 +84,8 @@ def compare(  # noqa: PLR0913  the options of the command
         raise InputError(f"{unknown[0]!r}: must be one of {', '.join(RUNTIMES)}.", "runtime")
     with reading(validation_file):  # before the models are loaded
         Path(validation_file).stat()
+    if output_dir is not None:
+        check_output_free(Path(output_dir))
     warn_if_busy()
     loaded = [load_model(str(source), cache_dir=cache_dir, token=token) for source in models]
     candidates = [candidate for _, own in loaded for candidate in own]

@@ -70,7 +70,7 @@ class Comparison:
     machine: str  # description of the machine on which the speed was measured
     models: list[ComparedModel]
     item: str  # the unit that has a prediction: "row", "word" or "question"
-    notes: list[str]  # messages about runtimes that were skipped
+    notes: list[str]  # messages about runtimes, such as why they were skipped
     advice: str  # the fastest ways to run a single model, or how to get this advice for one of several models
     folder: str  # output directory, or ""
 
