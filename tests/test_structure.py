@@ -44,18 +44,18 @@ BUDGETS = {
     "fixedbert/data": 2129,
     "fixedbert/fine_tuning": 2889,
     "fixedbert/pretraining": 845,
-    "fixedbert/training": 1401,
+    "fixedbert/training": 1402,
     "fixedbert/shrinking": 2291,
-    "fixedbert/comparison": 953,
+    "fixedbert/comparison": 956,
     "fixedbert/inspection": 668,
-    "fixedbert/publishing": 899,
+    "fixedbert/publishing": 903,
     "fixedbert/support": 446,
     "experiments": 3792,
     "benchmarks": 2065,
     "soak": 526,
-    "tests": 14094,
+    "tests": 14104,
 }
-INSTALLED_BUDGET = 15842  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
+INSTALLED_BUDGET = 15850  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
 
 
 def module_of(file: Path) -> str:

@@ -155,7 +155,7 @@ def build_candidates(
     reference: Candidate, loaded: LoadedModel, names: list[str], is_required: bool, directory: Path
 ) -> tuple[list[Candidate], list[str]]:
     """
-    Returns a candidate for each runtime that this machine and the model support, and notes about runtimes.
+    Returns a candidate for each runtime that this machine and the model support, and notes about skipped runtimes.
 
     Args:
         reference: The model in padded float32 PyTorch, with its features.
@@ -180,8 +180,6 @@ def build_candidates(
             continue
         try:
             built.append(reference if name == REFERENCE else build(reference, loaded, name, directory))
-            if name == "openvino-int8":
-                notes.append(f"{name}: calibrated on some of these rows, so predictions for new rows can change more")
         except Exception as error:  # runtimes reject graphs with exceptions of any type
             if is_required and isinstance(error, InputError):
                 raise

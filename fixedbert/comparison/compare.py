@@ -18,6 +18,7 @@ from tqdm.auto import tqdm
 
 from ..fine_tuning.glue import split_names
 from ..fine_tuning.texts import Columns
+from ..publishing.openvino_graphs import CALIBRATION_ROWS
 from ..shrinking.calibration import row_length
 from ..shrinking.latency import machine_name, warn_if_busy
 from ..shrinking.predictions import Fidelity, LoadedModel, fidelity
@@ -138,7 +139,7 @@ def choose_runtimes(
     models: list[tuple[LoadedModel | None, list[Candidate]]], names: list[str] | None, batch_size: int, directory: Path
 ) -> tuple[list[Candidate], list[str]]:
     """
-    Returns the candidates to compare, and notes about skipped runtimes.
+    Returns the candidates to compare, and notes about runtimes.
 
     - A single model runs in all runtimes, and each of several models in the fastest that preserves its predictions.
     - A directory with only exported graphs contributes all of them.
@@ -157,6 +158,10 @@ def choose_runtimes(
                 raise InputError(f"{reference.name}: no runtime works: {'; '.join(skipped)}.", "runtime")
             if len(models) > 1:
                 candidates = [fastest(candidates, reference, batch_size, notes)]
+            if "openvino-int8" not in stored and "openvino-int8" in [candidate.runtime for candidate in candidates]:
+                count = min(CALIBRATION_ROWS, len(reference.features))
+                note = f"openvino-int8: calibrated on {count} of these rows, so it may agree less on new rows"
+                notes += [note] * (note not in notes)
         chosen += candidates
     return [first, *(candidate for candidate in chosen if candidate is not first)], notes
 

@@ -15,7 +15,11 @@ CALIBRATION_ROWS, MIN_CALIBRATION_ROWS = 200, 32  # maximum and minimum number o
 
 @cache
 def openvino_core():
-    """Returns the process's only Core. Each replaces the signal stack, so that Ctrl-C can crash after deleting two."""
+    """
+    Returns a Core that is never deleted.
+
+    Each Core replaces the stack of signal handlers. If two are deleted in the order of their creation, Ctrl-C crashes.
+    """
     import openvino
 
     return openvino.Core()

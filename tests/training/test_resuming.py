@@ -13,7 +13,7 @@ import pytest
 import torch
 import transformers
 from helpers import ROOT, fork_server
-from helpers.outputs import StopAfter, record, same_weights
+from helpers.outputs import StopAfter, log_of, record, same_weights
 from helpers.script_arguments import glue_of, pretraining
 from packaging.version import Version
 
@@ -49,12 +49,15 @@ def test_killed_run_resumes_to_the_same_weights(corpus, pretrained, tmp_path):
         run_pretraining.main(pretraining(corpus, tmp_path / "interrupted", *fixed, "--learning_rate", "0.5"))
     assert checkpoint.exists()
     command += ["--dataloader_num_workers", "1", "--save_steps", "7", "--logging_steps", "9"]
+    command += ["--eval_strategy", "steps", "--eval_steps", "8"]
     done = fork_server.run(ROOT / "run_pretraining.py", command, tmp_path, tmp_path)
     assert "(from trainer_state.json)" not in done.stderr
     assert done.returncode == 0 and f"resuming from step {state['global_step']} ({checkpoint})" in done.stdout
     assert same_weights(tmp_path / "complete", tmp_path / "interrupted")
     assert not partial.exists() and (tmp_path / "interrupted" / "checkpoint-49").exists()
-    assert record(tmp_path / "interrupted")[-3]["step"] == 45
+    entries = log_of(tmp_path / "interrupted")
+    assert [entry["step"] for entry in entries if "loss" in entry][-1] == 45
+    assert [entry["step"] for entry in entries if "eval_loss" in entry][-2:] == [48, 50]
 
 
 def stop(trainer, checkpoint):
