@@ -106,10 +106,11 @@ def compare(  # noqa: PLR0913  the options of the command
         run(candidates, len(rows.data), batch_size)
     answers = [rows.answers(model, candidates) for model in candidates]
     compared = [measurements(*pair, candidates[0], answers[0]) for pair in zip(candidates, answers, strict=True)]
-    advised = "To print the command and code for a runtime, compare the model alone."
     if all(model is None for model, _ in loaded):  # only exported graphs
         advised = ""
-    elif len(models) == 1:
+    elif len(models) > 1:
+        advised = "To print the command and code for a runtime, compare the model alone."
+    else:
         advised = advice(compared, candidates[0], str(validation_file), length)
     result = Comparison(
         file=str(validation_file),
@@ -145,23 +146,22 @@ def choose_runtimes(
     - A directory with only exported graphs contributes all of them.
     - The first candidate is the first model in padded float32 PyTorch, or its first graph if it has only graphs.
     """
-    first, chosen, notes = models[0][1][0], [], []
+    first, chosen, notes = models[0][1][0], list[Candidate](), list[str]()
     for index, (loaded, candidates) in enumerate(models):
         if loaded is not None:
             reference, *graphs = candidates
             stored = {graph.runtime for graph in graphs}
             wanted = [name for name in names or RUNTIMES if name not in stored]
-            built, skipped = build_candidates(reference, loaded, wanted, names is not None, directory / str(index))
-            notes += [note for note in skipped if note not in notes]
+            built, remarks = build_candidates(reference, loaded, wanted, names is not None, directory / str(index))
             candidates = [*built, *graphs]
             if not candidates:
-                raise InputError(f"{reference.name}: no runtime works: {'; '.join(skipped)}.", "runtime")
+                raise InputError(f"{reference.name}: no runtime works: {'; '.join(remarks)}.", "runtime")
             if len(models) > 1:
                 candidates = [fastest(candidates, reference, batch_size, notes)]
             if "openvino-int8" not in stored and "openvino-int8" in [candidate.runtime for candidate in candidates]:
                 count = min(CALIBRATION_ROWS, len(reference.features))
-                note = f"openvino-int8: calibrated on {count} of these rows, so it may agree less on new rows"
-                notes += [note] * (note not in notes)
+                remarks.append(f"openvino-int8: calibrated on {count} of these rows, so it may agree less on new rows")
+            notes += [note for note in remarks if note not in notes]
         chosen += candidates
     return [first, *(candidate for candidate in chosen if candidate is not first)], notes
 

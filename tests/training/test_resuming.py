@@ -30,7 +30,7 @@ OLD_TRAINER = pytest.mark.skipif(
 
 
 def test_killed_run_resumes_to_the_same_weights(corpus, pretrained, tmp_path):
-    """A killed run resumes to bit-identical weights, even with other intervals for saving and logging, which apply."""
+    """A killed run resumes to bit-identical weights, even with other intervals to save, log and evaluate."""
     fixed = ("--max_steps", "50", "--save_steps", "5", "--tokenizer_name", str(pretrained))
     run_pretraining.main(pretraining(corpus, tmp_path / "complete", *fixed))
     command = pretraining(corpus, tmp_path / "interrupted", *fixed)
