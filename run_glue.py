@@ -12,11 +12,11 @@ docs/fine_tuning.md describes the arguments and the differences from transformer
 
 import fixedbert_cli
 
-if __name__ == "__main__":
-    fixedbert_cli.limit_openmp_spinning()
 
-from fixedbert.fine_tuning.glue import main
-from fixedbert.support.errors import exit_on_input_error
+def main(argv: list[str]):
+    """Fine-tunes a model with command-line flags and prints the results."""
+    fixedbert_cli.main(["glue", *argv])
+
 
 if __name__ == "__main__":
-    exit_on_input_error(main)
+    fixedbert_cli.entry_point("glue")

@@ -10,11 +10,11 @@ See docs/pretraining.md for corpus formats, training on many devices, and costs.
 
 import fixedbert_cli
 
-if __name__ == "__main__":
-    fixedbert_cli.limit_openmp_spinning()
 
-from fixedbert.pretraining.pretrain import main
-from fixedbert.support.errors import exit_on_input_error
+def main(argv: list[str]):
+    """Pretrains a model with command-line flags and prints the results."""
+    fixedbert_cli.main(["pretrain", *argv])
+
 
 if __name__ == "__main__":
-    exit_on_input_error(main)
+    fixedbert_cli.entry_point("pretrain")

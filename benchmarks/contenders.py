@@ -18,19 +18,19 @@ from transformers import (
     set_seed,
 )
 
+import fixedbert_cli
 from benchmarks.paired import data_directory
 from benchmarks.sides import MAX_STEPS, Batch, Side, Stages, TimedTraining
 from fixedbert.counts import training_flops
 from fixedbert.data.collator import PretrainingCollator
 from fixedbert.data.examples import Examples
+from fixedbert.options import ModelOptions, make_arguments, read_arguments, with_recipe
 from fixedbert.pretraining.arguments import ARGUMENTS, PretrainingArguments, PretrainingDataArguments
 from fixedbert.pretraining.examples import make_examples
-from fixedbert.pretraining.pretrain import MODELS
-from fixedbert.pretraining.pretrain import main as run_pretraining
+from fixedbert.pretraining.pretrain import MODELS, pretrain
 from fixedbert.pretraining.stages import Stage, plan_stages
 from fixedbert.support.errors import InputError
 from fixedbert.support.files import read_yaml
-from fixedbert.training.arguments import ModelArguments, make_arguments, read_arguments, with_recipe
 from fixedbert.training.loading import load_model
 from fixedbert.training.speed import has_bf16, keep_freed_memory
 
@@ -222,9 +222,7 @@ def make_recipe(recipe: str, entries: list[str], tokenizer: PreTrainedTokenizerB
     return Recipe([*command, *to_flags(run)], ends, equal), sizes
 
 
-def check_comparable(
-    recipe: str, model: ModelArguments, data: PretrainingDataArguments, training: PretrainingArguments
-):
+def check_comparable(recipe: str, model: ModelOptions, data: PretrainingDataArguments, training: PretrainingArguments):
     """Raises InputError if a recipe sets corpora or initial weights, predicts no masked tokens or is compiled."""
     if model.model_name_or_path or data.dataset_name or data.validation_file:
         raise InputError(f"{recipe}: all sides use the same corpora and random weights; remove its dataset and model.")
@@ -274,7 +272,7 @@ def train_stock(pipe: Connection, stock: Stock, directory: Path, seed: int, seco
     if stock.equal.keeps_memory:
         keep_freed_memory(torch.device("cpu" if stock.use_cpu else "cuda"))
     tokenizer, examples, _ = bert_examples(seed)
-    model = load_model(AutoModelForPreTraining, ModelArguments(), stock.config(tokenizer), tokenizer)
+    model = load_model(AutoModelForPreTraining, ModelOptions(), stock.config(tokenizer), tokenizer)
     trainer = Trainer(
         model=model,
         args=stock.arguments(directory, seed),
@@ -288,7 +286,7 @@ def train_stock(pipe: Connection, stock: Stock, directory: Path, seed: int, seco
 
 
 def train_recipe(pipe: Connection, command: list[str], seconds: float, stages: Stages, held_out: list[Batch]):
-    run_pretraining(command, callbacks=[TimedTraining(pipe, held_out, seconds, stages)])
+    pretrain(**fixedbert_cli.read("pretrain", command), callbacks=[TimedTraining(pipe, held_out, seconds, stages)])
 
 
 def make_side(

@@ -1,12 +1,17 @@
-"""Tests of the `fixedbert` command."""
+"""Tests of the `fixedbert` command and its options."""
 
 import subprocess
 import sys
+from dataclasses import fields
+from inspect import signature
 
 import pytest
 from helpers import ROOT, fork_server
+from transformers import TrainingArguments
 
-from fixedbert_cli import COMMANDS, TASKS, main
+import fixedbert
+from fixedbert.options import COMMANDS, describe_range, groups, markdown, trainer_names
+from fixedbert_cli import main, parse
 
 IMPORTED = """
 import sys
@@ -20,41 +25,72 @@ except SystemExit as end:
 
 @pytest.mark.parametrize(
     "argv, code",
-    [([], 0), (["--version"], 0), (["shrnk"], 2), *(([name, "--help"], 0) for name in (*COMMANDS, "study", "theory"))],
+    [([], 0), (["--version"], 0), (["shrnk"], 2), (["glue", "--seeds", "-1"], 2)]
+    + [([name, "--help"], 0) for name in COMMANDS],
     ids=lambda x: " ".join(x) if isinstance(x, list) else str(x),
 )
 def test_help_needs_no_imports(argv, code):
-    """Help, version and errors about arguments appear without importing torch, transformers or fixedbert."""
+    """Help, version and errors about options appear without importing torch, transformers or fixedbert."""
     done = subprocess.run([sys.executable, "-c", IMPORTED, *argv], cwd=ROOT, capture_output=True, text=True)
     assert done.stdout.endswith(f"{code} set()\n"), done.stderr
 
 
 @pytest.mark.parametrize(
-    "argv",
+    "argv, message",
     [
-        "convert bert",
-        "convert bert wide --output_dir out",
-        "convert bert --output_dir out --attention_head 3",
-        "shrink model --output_dir out --speedup 2 --params 5e6",
-        "study heads --scale",
+        ("convert bert", "--output_dir must be set"),
+        ("convert bert wide --output_dir out", "unrecognized arguments: wide"),
+        ("convert bert --output_dir out --attention_head 3", "unrecognized arguments: --attention_head"),
+        ("shrink model --output_dir out --speedup 2 --params 5e6 --task_name rte", "specify one target"),
+        ("compare model --validation_file a.csv --batch_size 0", "--batch_size is 0, but must be at least 1"),
+        ("inspect model --output_dir out --validation_file a --max_eval_samples x", "'x', but must be an integer"),
+        ("squad --n_best_size 2.5", "--n_best_size is '2.5', but must be an integer"),
+        ("glue --pool median", "--pool is 'median', but must be mean or max"),
+        ("pretrain --config-nam=tiny", "unrecognized arguments: --config_nam"),
     ],
 )
-def test_invalid_arguments(argv, capsys):
-    """Missing, unknown, abbreviated and contradictory arguments are reported before the command runs."""
+def test_invalid_options(argv, message, capsys):
+    """Missing, unknown, abbreviated, contradictory and impossible options are reported in one line, before the run."""
     with pytest.raises(SystemExit, match="2"):
         main(argv.split())
-    assert "error: " in capsys.readouterr().err
+    printed = capsys.readouterr().err
+    assert printed.startswith("error: ") and message in printed and printed.count("\n") == 1
 
 
-def test_tasks_are_commands(tmp_path, tmp_path_factory):
-    """`python -m fixedbert glue` works like run_glue.py, and reports mistakes in the user's input in a single line."""
+def test_flags_become_keyword_arguments():
+    """Options reach the function as keyword arguments; switches need no value, and --train-file is --train_file."""
+    command = "shrink bert --output_dir out --speedup 2 3 --train-file a.txt b.txt --unpad_inputs=false"
+    given = {"model": "bert", "output_dir": "out", "speedup": ["2", "3"], "train_file": ["a.txt", "b.txt"]}
+    assert parse(command.split()).args == ("shrink", given | {"unpad_inputs": "false"})
+    command = "glue recipe.yaml --do_train --bf16 --seeds 1 2 --report_to a b --learning_rate 1e-4"
+    given = {"recipe": "recipe.yaml", "do_train": True, "bf16": True, "seeds": [1, 2], "report_to": ["a", "b"]}
+    assert parse(command.split()).args == ("glue", given | {"learning_rate": "1e-4"})
 
-    def run(*argv: str) -> subprocess.CompletedProcess:
-        return fork_server.run(ROOT / "fixedbert/__main__.py", [*argv], tmp_path, tmp_path_factory.mktemp("output"))
 
-    for name in TASKS:
-        done = run(name, "--help")
-        assert done.returncode == 0 and done.stdout.startswith(f"usage: fixedbert {name} [-h]"), done.stderr
-    done = run("squad", "--output_dir", "out")
+def test_names_of_trainer_arguments():
+    """The command line knows the arguments of TrainingArguments without importing it."""
+    assert {*trainer_names()} >= {member.name for member in fields(TrainingArguments) if member.init}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_one_description_of_each_option(name):
+    """Each option of a command has one group, and the manual's table and the function's signature list all of them."""
+    command = COMMANDS[name]
+    names = [each.name for _, members in groups(command) for each in members]
+    assert len(names) == len({*names}) and all(f"`--{name}`" in markdown(command) or name for name in names)
+    parameters = signature(getattr(fixedbert, command.function)).parameters
+    assert {*names} <= parameters.keys() or command.trains
+
+
+def test_describe_range():
+    """Intervals appear in messages in words."""
+    assert describe_range("(0, 1]") == "greater than 0 and at most 1"
+    assert describe_range("[1, inf)") == "at least 1"
+
+
+def test_training_commands_are_scripts(tmp_path, tmp_path_factory):
+    """`python -m fixedbert squad` works like run_squad.py, and reports mistakes in one line."""
+    output = tmp_path_factory.mktemp("output")
+    done = fork_server.run(ROOT / "fixedbert/__main__.py", ["squad", "--output_dir", "out"], tmp_path, output)
     assert done.returncode == 1 and done.stderr.startswith("error: nothing to do; set --do_train")
     assert len(done.stderr.splitlines()) == 1

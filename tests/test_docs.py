@@ -25,13 +25,13 @@ from fixedbert.data.glue import TASKS as GLUE_TASKS
 from fixedbert.data.glue import GlueTask
 from fixedbert.data.sample import documents
 from fixedbert.fine_tuning.glue import TextClassification
-from fixedbert.fine_tuning.glue import main as run_glue
 from fixedbert.fine_tuning.glue_metrics import METRICS
 from fixedbert.fine_tuning.squad import QuestionAnswering
 from fixedbert.presets import PRESETS
 from fixedbert.pretraining.arguments import ARGUMENTS
 from fixedbert.publishing.export import export
 from fixedbert.training.arguments import read_arguments
+from run_glue import main as run_glue
 
 ROOT = Path(__file__).parents[1]
 PAGES = [

@@ -23,12 +23,12 @@ from fixedbert.fine_tuning.fine_tune import FineTuningTask
 from fixedbert.fine_tuning.glue import TextClassification
 from fixedbert.fine_tuning.squad import QuestionAnswering
 from fixedbert.model.configuration_fixed_head_bert import FixedHeadBertConfig
+from fixedbert.options import Objective, convert_all, input_errors
 from fixedbert.presets import SHAPE_FIELDS, preset_config
-from fixedbert.pretraining.arguments import ARGUMENTS, Objective
+from fixedbert.pretraining.arguments import ARGUMENTS
 from fixedbert.support.checksums import stable_hash
 from fixedbert.support.errors import InputError, error_context
 from fixedbert.support.files import read_yaml
-from fixedbert.training.arguments import check_types
 
 from .records import AXES, Record
 
@@ -147,7 +147,8 @@ class Study:
             self.check_one_of("fine_tuning", task, FINE_TUNED)
             with error_context(f"study {self.name}, fine_tuning: {task}"):
                 given = {name: value for name, value in arguments.items() if name != "train_batch_size"}
-                check_types(given, *FINE_TUNED[task].arguments)
+                with input_errors():
+                    convert_all(given, FINE_TUNED[task].arguments)
             self.check("max_seq_length" in arguments, f"fine_tuning: {task}: max_seq_length is missing")
         for name in self.series:
             self.check_series(name)
@@ -189,8 +190,8 @@ class Study:
             for name in stage:
                 self.check_one_of(place, name, (*STAGE, *settings))
         else:
-            with error_context(f"study {self.name}, {place}"):
-                check_types(stage, *ARGUMENTS)
+            with error_context(f"study {self.name}, {place}"), input_errors():
+                convert_all(stage, ARGUMENTS)
 
     def objective_of(self, series: str) -> str:
         return self.series[series].get("objective", self.objective)

@@ -15,12 +15,13 @@ from ..fine_tuning.glue import check_text_columns
 from ..fine_tuning.glue_metrics import GlueEvaluation
 from ..fine_tuning.label_columns import encode_labels
 from ..fine_tuning.labels import MULTI, REGRESSION, align_labels, default_names, problem_type_of
-from ..fine_tuning.squad_answers import AnswerArguments, SquadEvaluation
+from ..fine_tuning.squad_answers import SquadEvaluation
 from ..fine_tuning.squad_metrics import best_score, exact_match, squad_scores, squad_v2_scores
 from ..fine_tuning.squad_questions import load_squad, questions_in, questions_that_fit
 from ..fine_tuning.squad_windows import squad_windows
 from ..fine_tuning.target_scaling import unscale
 from ..fine_tuning.texts import Columns, RowSource, load_files
+from ..options import AnswerOptions
 from ..shrinking import words
 from ..shrinking.calibration import DOC_STRIDE, lines_of, texts_of
 from ..support.errors import InputError
@@ -226,7 +227,7 @@ class QuestionRows(Rows):
 
     def answers(self, model, models):
         outputs, windows = model.outputs, [window for row in model.features for window in row]
-        arguments = AnswerArguments(version_2_with_negative=self.version_2)
+        arguments = AnswerOptions(version_2_with_negative=self.version_2)
         evaluation = SquadEvaluation(self.data, datasets.Dataset.from_list(windows), arguments)
         evaluation.predict(*(output.values.numpy() for output in outputs))
         texts, references = evaluation.predictions, evaluation.answers

@@ -9,18 +9,12 @@ from typing import Any
 
 from tqdm.auto import tqdm
 
+from ..options import BOUNDARIES
 from ..support.errors import InputError
 from ..support.files import reading
 from . import sample
 from .file_formats import READERS, REDOWNLOAD, DataFile, check_columns, file_format, load_from_hub, text_problem
 
-DOCUMENT_BOUNDARIES = {
-    "row": "the end of a row (jsonl, csv, parquet, Hub) or of a text file",
-    "line": "the end of a line in a text file",
-    "blank_line": "a blank line or an empty row",
-    "sentence_lines": "a blank line (each line is a sentence, as in BERT's own files)",
-    "column": "a new value in the document column",
-}
 MAX_DOCUMENT_SIZE = 2**28  # characters; a larger document indicates that the wrong boundary was chosen
 
 Row = tuple[str, object]  # the text and the value in the document column
@@ -40,16 +34,14 @@ class Corpus:
     on_hub: bool = False
     config_name: str | None = None  # configuration of the Hub dataset
     text_column: str = "text"  # ignored for .txt files
-    document_boundary: str = "row"  # a key of DOCUMENT_BOUNDARIES
+    document_boundary: str = "row"  # a key of BOUNDARIES
     document_column: str | None = None  # required for the boundary "column"
     hub_options: dict[str, Any] = field(default_factory=dict, hash=False)  # `cache_dir` and `token` for load_dataset
 
     def __post_init__(self):
         boundary = self.document_boundary
-        if boundary not in DOCUMENT_BOUNDARIES:
-            raise InputError(
-                f"must be one of {', '.join(DOCUMENT_BOUNDARIES)}, not {boundary!r}.", "document_boundary"
-            )
+        if boundary not in BOUNDARIES:
+            raise InputError(f"must be one of {', '.join(BOUNDARIES)}, not {boundary!r}.", "document_boundary")
         if (boundary == "column") != (self.document_column is not None):
             raise InputError(
                 f"{self.source}: `document_boundary` column requires `document_column_name`, and vice versa."
@@ -66,7 +58,7 @@ class Corpus:
 
     def description(self) -> str:
         """Returns a one-line description of the source and its document boundary."""
-        boundary = DOCUMENT_BOUNDARIES[self.document_boundary]
+        boundary = BOUNDARIES[self.document_boundary]
         column = f" {self.document_column!r}" if self.document_column else ""
         config = f" ({self.config_name})" if self.config_name else ""
         return f"{self.source}{config}: a document ends at {boundary}{column}"
@@ -183,7 +175,7 @@ def split_into_documents(rows: Iterable[Row], boundary: str, source: str) -> Ite
     """
     Joins the rows of a file or dataset into documents and yields them.
 
-    `boundary` is a key of DOCUMENT_BOUNDARIES, or "file" to join all rows. Raises InputError, with the name of the
+    `boundary` is a key of BOUNDARIES, or "file" to join all rows. Raises InputError, with the name of the
     `source`, if a document exceeds MAX_DOCUMENT_SIZE.
     """
     texts: list[str] = []

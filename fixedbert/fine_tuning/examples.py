@@ -3,12 +3,15 @@
 import random
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import datasets
 import numpy as np
 from accelerate import PartialState
 from datasets.fingerprint import Hasher
 
+from ..data.file_formats import load_from_hub
+from ..options import FineTuningDataOptions
 from ..support.errors import InputError
 from .labels import MAX_CHARACTERS, shorten
 
@@ -90,3 +93,36 @@ def warn_of_overlap(name: str, train: datasets.Dataset | None, rows: datasets.Da
             f"{name}: {same:,} of {len(rows):,} rows also occur in the training data, which makes the metrics too "
             "optimistic; remove them from one of the two splits"
         )
+
+
+def map_options(data_args: FineTuningDataOptions) -> dict[str, Any]:
+    """Returns `num_proc` and `overwrite_cache` for `make_features`."""
+    return {"num_proc": data_args.preprocessing_num_workers, "overwrite_cache": data_args.overwrite_cache}
+
+
+def max_samples(data_args: FineTuningDataOptions, kind: str) -> int | None:
+    """Returns the maximum number of "train", "validation" or "test" examples, or None to use all of them."""
+    names = {"train": "max_train_samples", "validation": "max_eval_samples", "test": "max_predict_samples"}
+    return getattr(data_args, names[kind])
+
+
+def data_sources(
+    data_args: FineTuningDataOptions, splits: Mapping[str, str], **hub_options
+) -> dict[str, tuple[str, datasets.Dataset | None]]:
+    """
+    Returns the source of each split: the path to a file and None, or a name and the rows of a dataset on the Hub.
+
+    `splits` maps "train", "validation" and "test" to the names of these splits on the Hub. Raises InputError if a
+    split is missing.
+    """
+    name = data_args.dataset_name
+    if not name:
+        files = {kind: getattr(data_args, f"{kind}_file") for kind in splits}
+        if absent := [f"`{kind}_file`" for kind, file in files.items() if file is None]:
+            options = " or ".join(f"`{name}`" for name in data_args.alternatives)
+            raise InputError(f"no data specified; set {options}, or set {' and '.join(absent)}.")
+        return {kind: (file, None) for kind, file in files.items()}
+    hub = load_from_hub(name, data_args.dataset_config_name, **hub_options)
+    if absent := [split for split in splits.values() if split not in hub]:
+        raise InputError(f"{name} has no split {absent[0]!r}; available splits: {', '.join(hub)}.")
+    return {kind: (f"{name}, {split}", hub[split]) for kind, split in splits.items()}

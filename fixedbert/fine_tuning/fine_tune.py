@@ -10,21 +10,21 @@ from transformers import EvalPrediction, PreTrainedConfig, PreTrainedTokenizerBa
 from transformers.models.auto.auto_factory import _BaseAutoModelClass
 
 from ..data.tokenizers import load_tokenizer
+from ..options import FineTuningDataOptions, ModelOptions
 from ..support.checksums import stable_hash
 from ..support.errors import InputError
-from ..training.arguments import ModelArguments
 from ..training.interruption import train
-from ..training.loading import check_length, load_config, load_model, reinitialize_head
+from ..training.loading import check_length, load_config, load_model, reinitialize_head, tokenizer_source
 from ..training.output import check_same_data, output_directory, publish
 from ..training.speed import enable_unpadding, keep_freed_memory
 from .distillation import load_teacher
-from .trainer import FineTuningArguments, FineTuningDataArguments, FineTuningTrainer
+from .trainer import FineTuningArguments, FineTuningTrainer
 
 
 class FineTuningTask(ABC):
     """Base class for tasks. A task loads the data for a run, evaluates the model, and writes predictions."""
 
-    arguments: tuple[type[ModelArguments], type[FineTuningDataArguments], type[FineTuningArguments]]
+    arguments: tuple[type[ModelOptions], type[FineTuningDataOptions], type[FineTuningArguments]]
     auto_class: type[_BaseAutoModelClass]
     features: dict[str, Dataset]  # tokenized examples for each split
     evaluated: dict[str, Dataset]  # validation splits, sorted by decreasing length; training evaluates the first one
@@ -49,7 +49,7 @@ class FineTuningTask(ABC):
 def fine_tune(
     task_class: type[FineTuningTask],
     name: str | None,
-    arguments: tuple[ModelArguments, FineTuningDataArguments, FineTuningArguments],
+    arguments: tuple[ModelOptions, FineTuningDataOptions, FineTuningArguments],
     given: dict[str, Any],
 ):
     """
@@ -64,7 +64,7 @@ def fine_tune(
         with training_args.main_process_first(desc="tokenization"):
             config = load_config(model_args)
             check_length(data_args.max_seq_length, config)
-            tokenizer = load_tokenizer(model_args.tokenizer, model_args.do_lower_case, **model_args.hub_options())
+            tokenizer = load_tokenizer(tokenizer_source(model_args), **model_args.hub_options())
             task = task_class(name, config, tokenizer, arguments)
         check_metric(training_args, task.metric_names)
         teacher, name = None, training_args.teacher_model

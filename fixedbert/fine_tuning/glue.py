@@ -1,8 +1,7 @@
 """Fine-tuning, evaluation and prediction for text classification and regression, on GLUE or the user's own data."""
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import datasets
 import numpy as np
@@ -10,14 +9,14 @@ from accelerate import PartialState
 from sklearn.metrics import classification_report
 from transformers import AutoModelForSequenceClassification, PreTrainedConfig, PreTrainedTokenizerBase
 
-from ..data.glue import TASKS
 from ..data.tokenizers import check_features
+from ..options import GlueDataOptions, ModelOptions
 from ..support.errors import InputError
 from ..support.files import write_atomically
-from ..training.arguments import ModelArguments, option, read_arguments, with_recipe
+from ..training.arguments import with_recipe
 from ..training.output import Trained, record_metrics
 from ..training.plots import draw_glue
-from .examples import SAMPLE_SEED, longest_first, warn_of_overlap
+from .examples import SAMPLE_SEED, data_sources, longest_first, map_options, max_samples, warn_of_overlap
 from .fine_tune import FineTuningTask
 from .glue_metrics import GlueEvaluation
 from .label_columns import encode_labels, read_class_weights
@@ -26,70 +25,14 @@ from .prediction_files import prediction_columns, write_predictions, write_submi
 from .sweep import sweep
 from .target_scaling import choose_scaling, is_unit_scale, scale
 from .texts import ReadingOptions, RowSource, TextData, dataset_rows, load_task, read_splits, text_features
-from .trainer import FineTuningArguments, FineTuningDataArguments, FineTuningTrainer
+from .trainer import FineTuningArguments, FineTuningTrainer
 
 REPORT = "classification_report.txt"
 
 
-@dataclass
-class GlueDataArguments(FineTuningDataArguments):
-    """Arguments for the texts and their labels or scores."""
-
-    alternatives: ClassVar[tuple[str, ...]] = ("task_name", "dataset_name")
-
-    task_name: list[str] | None = option(None, f"One or more GLUE tasks ({', '.join(TASKS)}), or all.")
-    data_dir: str | None = option(None, "Directory with the original GLUE download. Default: GLUE from the Hub.")
-    text_column_names: str | None = option(None, "The text column, or two columns for pairs, separated by a comma.")
-    label_column_name: str = option(
-        "label",
-        "The column with labels, lists of labels, or scores. Several columns, separated by commas, contain 0 or 1 for "
-        "each label, or the scores for each target.",
-    )
-    id_column_name: str | None = option(None, "Test data columns to copy to predictions.csv, separated by commas.")
-    do_regression: bool | None = option(None, "Whether the labels are scores. By default, floats are scores.")
-    validation_split_percentage: int | None = option(None, "Percentage of the training data to use for validation.")
-    validation_split_name: str = option("validation", "Name of the validation split of a dataset on the Hub.")
-    class_weights: str | None = option(
-        None, "Weights of the classes in the training loss: balanced, or one number per label, such as 1,5."
-    )
-    threshold: float = option(0.5, "For several labels per text: predict each label with at least this probability.")
-    stride: int | None = option(None, "Split long texts into windows that overlap by this many tokens.")
-    pool: str = option("mean", "How to combine the logits of the windows of a text: mean or max.")
-
-    def __post_init__(self):
-        super().__post_init__()
-        percentage, texts = self.validation_split_percentage, split_names(self.text_column_names)
-        if not 0 < self.threshold < 1:
-            raise InputError(f"{self.threshold}: must be between 0 and 1.", "threshold")
-        if self.pool not in ("mean", "max"):
-            raise InputError(f"{self.pool!r}: must be mean or max.", "pool")
-        if len(texts) > 2:
-            raise InputError("accepts at most two columns.", "text_column_names")
-        for name in split_names(self.id_column_name):
-            if name in ("row", "prediction", "probability") or name.startswith(("prediction_", "probability_")):
-                raise InputError(f"{name!r}: reserved for predictions.csv; rename the column.", "id_column_name")
-        if percentage is not None and not 0 < percentage < 100:
-            raise InputError(f"{percentage}: must be between 1 and 99.", "validation_split_percentage")
-        for name in ("validation_file", "task_name"):
-            if percentage is not None and getattr(self, name):
-                raise InputError(f"cannot be combined with `{name}`.", "validation_split_percentage")
-
-    def tasks(self, predict: bool) -> list[str | None]:
-        """Returns the tasks in the order in which they run, or [None] for the user's own data."""
-        if not self.task_name:
-            return [None]
-        names = [name.lower() for name in self.task_name]
-        if names == ["all"]:
-            names = [name for name in TASKS if name != "ax" or predict]
-        for name in names:
-            if name not in TASKS:
-                raise InputError(f"unknown `task_name` {name!r}; available tasks: {', '.join(TASKS)}, all.")
-        return sorted(dict.fromkeys(names), key=lambda name: name == "ax")  # ax needs the model trained on MNLI
-
-
 def load_texts(
     task: str | None,
-    arguments: GlueDataArguments,
+    arguments: GlueDataOptions,
     kinds: tuple[str, ...],
     seed: int = SAMPLE_SEED,
     expected_columns: tuple[str, ...] = (),
@@ -100,7 +43,7 @@ def load_texts(
 
     `seed` selects the rows for `max_*_samples`. `expected_columns` are the text columns the model was trained on.
     """
-    options: dict[str, Any] = {"max_samples": {kind: arguments.max_samples(kind) for kind in kinds}, "seed": seed}
+    options: dict[str, Any] = {"max_samples": {kind: max_samples(arguments, kind) for kind in kinds}, "seed": seed}
     if task:
         return load_task(task, arguments.data_dir, kinds, arguments.skip_bad_rows, hub_options, **options)
     if arguments.validation_split_percentage and "validation" in kinds:  # its rows come from the training data
@@ -108,7 +51,7 @@ def load_texts(
     names = {kind: arguments.validation_split_name if kind == "validation" else kind for kind in kinds}
     sources = {
         kind: RowSource.from_file(Path(name)) if rows is None else RowSource(name, dataset_rows(rows))
-        for kind, (name, rows) in arguments.sources(names, **hub_options).items()
+        for kind, (name, rows) in data_sources(arguments, names, **hub_options).items()
     }
     return read_splits(
         sources,
@@ -123,11 +66,6 @@ def load_texts(
             **options,
         ),
     )
-
-
-def main(argv: list[str] | None = None, prog: str | None = None):
-    """Fine-tunes with command-line flags (by default `sys.argv`), and prints the results."""
-    PartialState().print(fine_tune_glue(**read_arguments(argv, *TextClassification.arguments, prog=prog)))
 
 
 def fine_tune_glue(recipe: str | Path | None = None, **given: Any) -> Trained:
@@ -145,13 +83,13 @@ def fine_tune_glue(recipe: str | Path | None = None, **given: Any) -> Trained:
     Returns:
         The output directory and the metrics.
     """
-    return sweep(TextClassification, **with_recipe(recipe, given))
+    return sweep(TextClassification, **with_recipe(recipe, given, *TextClassification.arguments))
 
 
 class TextClassification(FineTuningTask):
     """Text classification or regression, on a GLUE task or the user's own texts."""
 
-    arguments = (ModelArguments, GlueDataArguments, FineTuningArguments)
+    arguments = (ModelOptions, GlueDataOptions, FineTuningArguments)
     auto_class = AutoModelForSequenceClassification
 
     def __init__(self, name: str | None, config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase, arguments: Any):
@@ -198,7 +136,7 @@ class TextClassification(FineTuningTask):
             targets = None
             if "label" in rows.column_names:
                 targets = scale(encode_labels(rows["label"], label_ids, config), config)
-            features = text_features(rows, tokenizer, length, targets, stride=stride, **self.data_args.map_options())
+            features = text_features(rows, tokenizer, length, targets, stride=stride, **map_options(self.data_args))
             check_features(split, features, tokenizer)
             if truncated := sum(features["truncated"][:]):
                 PartialState().print(f"{split}: {truncated:,} of {len(rows):,} rows are truncated to {length} tokens")

@@ -1,50 +1,28 @@
 """Fine-tuning, evaluation and prediction for extractive question answering, on SQuAD or the user's own questions."""
 
-import math
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import datasets
-from accelerate import PartialState
 from transformers import AutoModelForQuestionAnswering, PreTrainedConfig, PreTrainedTokenizerBase
 
 from ..data.tokenizers import check_features
+from ..options import ModelOptions, SquadDataOptions
 from ..support.errors import InputError
 from ..support.files import to_json, write_atomically
-from ..training.arguments import ModelArguments, option, read_arguments, with_recipe
+from ..training.arguments import with_recipe
 from ..training.output import Trained, record_metrics
 from ..training.plots import draw_squad
-from .examples import longest_first, sample_rows, warn_of_overlap
+from .examples import data_sources, longest_first, map_options, max_samples, sample_rows, warn_of_overlap
 from .fine_tune import FineTuningTask
-from .label_columns import as_float
-from .squad_answers import AnswerArguments, SquadEvaluation
+from .squad_answers import SquadEvaluation
 from .squad_metrics import f1_gain_without_punctuation, squad_scores, squad_v2_scores
 from .squad_questions import load_squad, question_rows, questions_that_fit
 from .squad_windows import squad_windows
 from .sweep import sweep
-from .trainer import FineTuningArguments, FineTuningDataArguments, FineTuningTrainer
+from .trainer import FineTuningArguments, FineTuningTrainer
 
 MIN_GAIN = 0.5  # percentage points; minimum for a warning about punctuation that the metric does not ignore
-
-
-@dataclass
-class SquadDataArguments(AnswerArguments, FineTuningDataArguments):
-    """Arguments for the questions, their windows, and the selection of answers."""
-
-    max_seq_length: int = option(384, "Maximum number of tokens in a window (a question and part of its context).")
-    doc_stride: int = option(128, "Number of tokens by which the windows of a context overlap.")
-
-    def __post_init__(self):
-        super().__post_init__()
-        threshold = self.null_score_diff_threshold
-        if threshold != "best" and math.isnan(as_float(threshold)):
-            raise InputError(f"{threshold!r}: must be best or a number.", "null_score_diff_threshold")
-
-
-def main(argv: list[str] | None = None, prog: str | None = None):
-    """Fine-tunes with command-line flags (by default `sys.argv`), and prints the results."""
-    PartialState().print(fine_tune_squad(**read_arguments(argv, *QuestionAnswering.arguments, prog=prog)))
 
 
 def fine_tune_squad(recipe: str | Path | None = None, **given: Any) -> Trained:
@@ -60,13 +38,13 @@ def fine_tune_squad(recipe: str | Path | None = None, **given: Any) -> Trained:
     Returns:
         The output directory and the metrics.
     """
-    return sweep(QuestionAnswering, **with_recipe(recipe, given))
+    return sweep(QuestionAnswering, **with_recipe(recipe, given, *QuestionAnswering.arguments))
 
 
 class QuestionAnswering(FineTuningTask):
     """Extractive question answering, on SQuAD or the user's own questions."""
 
-    arguments = (ModelArguments, SquadDataArguments, FineTuningArguments)
+    arguments = (ModelOptions, SquadDataOptions, FineTuningArguments)
     auto_class = AutoModelForQuestionAnswering
 
     def __init__(self, name: str | None, config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase, arguments: Any):
@@ -77,17 +55,17 @@ class QuestionAnswering(FineTuningTask):
         examples: dict[str, datasets.Dataset] = {}
         size = data_args.max_seq_length, data_args.doc_stride
         splits = {kind: kind for kind in training_args.kinds}
-        sources = data_args.sources(splits, cache_dir=model_args.cache_dir, token=model_args.token)
+        sources = data_sources(data_args, splits, cache_dir=model_args.cache_dir, token=model_args.token)
         for kind, (source, questions) in sources.items():
             options = {"version_2_with_negative": data_args.version_2_with_negative, "answered": kind != "test"}
             options["skip_bad_rows"] = data_args.skip_bad_rows
             rows = load_squad(source, **options) if questions is None else question_rows(questions, source, **options)
             fitting = questions_that_fit(rows, source, tokenizer, *size, data_args.skip_bad_rows)
             # `max_train_samples` limits the number of questions and then the number of windows, as in run_qa.py.
-            limit, seed = data_args.max_samples(kind), training_args.sample_seed
+            limit, seed = max_samples(data_args, kind), training_args.sample_seed
             examples[kind] = sample_rows(fitting, limit, seed)
             is_train = kind == "train"
-            windows = squad_windows(examples[kind], tokenizer, *size, is_train, **data_args.map_options())
+            windows = squad_windows(examples[kind], tokenizer, *size, is_train, **map_options(data_args))
             check_features(source, windows, tokenizer)
             self.features[kind] = sample_rows(windows, limit, seed) if is_train else longest_first(windows)
             if not is_train:

@@ -1,28 +1,12 @@
 """Conversion of the logits for SQuAD windows into answers."""
 
-from dataclasses import dataclass
-
 import datasets
 import numpy as np
 from transformers import EvalPrediction
 
 from ..data.store import as_arrays
-from ..training.arguments import option
+from ..options import AnswerOptions
 from .squad_metrics import squad_scores, squad_v2_scores
-
-
-@dataclass
-class AnswerArguments:
-    """Arguments for the selection of answers."""
-
-    version_2_with_negative: bool = option(False, "Accept questions without an answer, as in SQuAD 2.0.")
-    null_score_diff_threshold: str = option(
-        "0.0",
-        "Predict no answer if the score of [CLS] exceeds the score of the best answer by more than this threshold. "
-        "best: choose the threshold that maximizes F1.",
-    )
-    n_best_size: int = option(20, "Number of starts and ends considered per window, and of answers kept per question.")
-    max_answer_length: int = option(30, "Maximum answer length in tokens.")
 
 
 class SquadEvaluation:
@@ -35,7 +19,7 @@ class SquadEvaluation:
     `null_odds` map question ids to the results of the last evaluation.
     """
 
-    def __init__(self, rows: datasets.Dataset, windows: datasets.Dataset, arguments: AnswerArguments):
+    def __init__(self, rows: datasets.Dataset, windows: datasets.Dataset, arguments: AnswerOptions):
         self.contexts = dict(zip(rows["id"], rows["context"], strict=True))
         self.answers = {row["id"]: row["answers"]["text"] for row in rows}
         table = windows.with_format("arrow")[:]
@@ -45,7 +29,7 @@ class SquadEvaluation:
         self.n_best_size, self.max_answer_length = arguments.n_best_size, arguments.max_answer_length
         self.version_2_with_negative = arguments.version_2_with_negative
         chosen = arguments.null_score_diff_threshold
-        self.fixed_threshold = None if chosen == "best" else float(chosen)  # None to choose it in each evaluation
+        self.fixed_threshold = chosen if isinstance(chosen, float) else None  # None to choose it in each evaluation
         self.threshold = 0.0  # in the last evaluation
         self.predictions: dict[str, str] = {}
         self.n_best: dict[str, list[dict]] = {}  # the best spans with their probabilities and logits

@@ -11,6 +11,8 @@ from typing import Any
 
 from accelerate import PartialState
 
+from ..data.glue import TASKS
+from ..options import FineTuningDataOptions, GlueDataOptions
 from ..support.errors import InputError
 from ..support.files import to_json, write_atomically
 from ..training.arguments import make_arguments
@@ -46,11 +48,22 @@ class PlannedRun:
         return "/".join(part for part in (self.task, point, f"seed-{self.seed}") if part)
 
 
+def tasks_of(data_args: FineTuningDataOptions, predict: bool) -> list[str | None]:
+    """Returns the GLUE tasks in the order in which they run, or [None] for other data."""
+    if not isinstance(data_args, GlueDataOptions) or not data_args.task_name:
+        return [None]
+    names = [name.lower() for name in data_args.task_name]
+    if names == ["all"]:
+        names = [name for name in TASKS if name != "ax" or predict]
+    for name in names:
+        if name not in TASKS:
+            raise InputError(f"unknown `task_name` {name!r}; available tasks: {', '.join(TASKS)}, all.")
+    return sorted(dict.fromkeys(names), key=lambda name: name == "ax")  # ax needs the model trained on MNLI
+
+
 def plan_runs(tasks: list[str | None], training_args: FineTuningArguments) -> list[PlannedRun]:
     """Returns one run for each combination of task, settings from the grid, and seed."""
     grid = training_args.grid
-    if grid is not None and grid not in GRIDS:
-        raise InputError(f"unknown `grid` {grid!r}; available grids: {', '.join(GRIDS)}.")
     if grid is not None and training_args.max_steps > 0:
         raise InputError("cannot be combined with `max_steps`, which overrides the number of epochs.", "grid")
     if training_args.teacher_model is not None and len(set(tasks) - {"ax"}) > 1:
@@ -78,7 +91,7 @@ def sweep(task_class: type[FineTuningTask], **given: Any) -> Trained:
         raise InputError("nothing to do; set `do_train`, `do_eval` or `do_predict`.")
     if already_complete(training_args.output_dir, given):
         return read_result(training_args.directory)
-    runs = plan_runs(data_args.tasks(training_args.do_predict), training_args)
+    runs = plan_runs(tasks_of(data_args, training_args.do_predict), training_args)
     if len(runs) == 1 and training_args.seeds is None:
         fine_tune(task_class, runs[0].task, arguments, given)
         return read_result(training_args.directory)

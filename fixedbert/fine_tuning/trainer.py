@@ -1,9 +1,7 @@
 """Trainer and arguments for fine-tuning, with batches of examples of similar length, exact losses and distillation."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from inspect import signature
-from typing import ClassVar
 
 import datasets
 import numpy as np
@@ -14,9 +12,9 @@ from torch.utils.data import Sampler, SequentialSampler
 from transformers import DataCollatorWithPadding, EarlyStoppingCallback, EvalPrediction
 from transformers.trainer_pt_utils import get_length_grouped_indices
 
-from ..data.file_formats import load_from_hub
+from ..options import FineTuningTrainerOptions
 from ..support.errors import InputError
-from ..training.arguments import CommonArguments, option
+from ..training.arguments import CommonArguments
 from ..training.speed import is_bf16_faster
 from ..training.trainer import CommonTrainer
 from .distillation import Teacher
@@ -26,24 +24,8 @@ from .labels import MULTI
 
 
 @dataclass
-class FineTuningArguments(CommonArguments):
+class FineTuningArguments(FineTuningTrainerOptions, CommonArguments):  # type: ignore[misc]  # bf16 can be None
     """Arguments for Trainer, sweeps and distillation. Some defaults differ from Trainer's (docs/fine_tuning.md)."""
-
-    per_device_eval_batch_size: int = option(64, "Batch size per device for evaluation. Does not affect the results.")
-    train_sampling_strategy: str = option(
-        "group_by_length", "group_by_length: batch examples of similar length; random: as in transformers' scripts."
-    )
-    bf16: bool | None = option(  # type: ignore[assignment]  # set by __post_init__
-        None, "Use bf16 mixed precision. By default, True if this hardware is faster in bf16."
-    )
-    early_stopping_patience: int | None = option(
-        None, "Stop after this many evaluations without an improvement in metric_for_best_model."
-    )
-    seeds: list[int] | None = option(None, "Train with each seed and summarize the results.")
-    grid: str | None = option(None, "bert: try batch sizes 16, 32; learning rates 5e-5, 3e-5, 2e-5; 2, 3, 4 epochs.")
-    teacher_model: str | None = option(None, "Directory or Hub id of a model to distill, fine-tuned on the task.")
-    distillation_temperature: float = option(2.0, "Temperature of the distillation loss. Not used for regression.")
-    distillation_weight: float = option(0.5, "Weight w of the distillation loss. The label loss has weight 1 - w.")
 
     def __post_init__(self):
         if self.bf16 is None:
@@ -67,63 +49,6 @@ class FineTuningArguments(CommonArguments):
         """Returns the kinds of splits that the run needs: "train", "validation" and "test"."""
         needed = {"train": self.do_train, "validation": self.do_eval, "test": self.do_predict}
         return tuple(kind for kind, is_needed in needed.items() if is_needed)
-
-
-@dataclass
-class FineTuningDataArguments:
-    """Arguments for the source of the examples, their number, and their tokenization."""
-
-    alternatives: ClassVar[tuple[str, ...]] = ("dataset_name",)  # arguments that replace the files
-    dataset_name: str | None = option(None, "Hub id of a dataset, such as rajpurkar/squad.")
-    dataset_config_name: str | None = option(None, "Configuration of the dataset.")
-    train_file: str | None = option(None, "Training data in a .csv, .tsv, .json, .jsonl or .parquet file.")
-    validation_file: str | None = option(None, "Validation data in the same format.")
-    test_file: str | None = option(None, "Test data, with or without labels.")
-    skip_bad_rows: bool = option(False, "Print and skip invalid rows.")
-    max_seq_length: int = option(128, "Truncate examples to this many tokens.")
-    pad_to_max_length: bool = option(False, "Pad to `max_seq_length` instead of the longest example in a batch.")
-    max_train_samples: int | None = option(None, "Train on a random subset of this many examples.")
-    max_eval_samples: int | None = option(None, "Evaluate on a random subset of this many examples.")
-    max_predict_samples: int | None = option(None, "Predict a random subset of this many test examples.")
-    preprocessing_num_workers: int | None = option(None, "Number of processes for tokenization.")
-    overwrite_cache: bool = option(False, "Tokenize again instead of using cached features.")
-
-    def __post_init__(self):
-        files = ("train_file", "validation_file", "test_file")
-        given = [name for name in (*self.alternatives, *files) if getattr(self, name)]
-        if len(given) > 1 and given[0] in self.alternatives:
-            raise InputError(f"cannot be combined with `{given[1]}`.", given[0])
-
-    def map_options(self) -> dict:
-        """Returns `num_proc` and `overwrite_cache` for `make_features`."""
-        return {"num_proc": self.preprocessing_num_workers, "overwrite_cache": self.overwrite_cache}
-
-    def tasks(self, predict: bool) -> list[str | None]:
-        """Returns the tasks in the order in which they run, or [None] for the user's own data."""
-        return [None]
-
-    def sources(self, splits: Mapping[str, str], **hub_options) -> dict[str, tuple[str, datasets.Dataset | None]]:
-        """
-        Returns the source of each split: the path to a file and None, or a name and the rows of a dataset on the Hub.
-
-        `splits` maps "train", "validation" and "test" to the names of these splits on the Hub. Raises InputError if
-        a split is missing.
-        """
-        if not self.dataset_name:
-            files = {kind: getattr(self, f"{kind}_file") for kind in splits}
-            if absent := [f"`{kind}_file`" for kind, file in files.items() if file is None]:
-                options = " or ".join(f"`{name}`" for name in self.alternatives)
-                raise InputError(f"no data specified; set {options}, or set {' and '.join(absent)}.")
-            return {kind: (file, None) for kind, file in files.items()}
-        hub = load_from_hub(self.dataset_name, self.dataset_config_name, **hub_options)
-        if absent := [split for split in splits.values() if split not in hub]:
-            raise InputError(f"{self.dataset_name} has no split {absent[0]!r}; available splits: {', '.join(hub)}.")
-        return {kind: (f"{self.dataset_name}, {split}", hub[split]) for kind, split in splits.items()}
-
-    def max_samples(self, kind: str) -> int | None:
-        """Returns the maximum number of "train", "validation" or "test" examples, or None to use all of them."""
-        names = {"train": "max_train_samples", "validation": "max_eval_samples", "test": "max_predict_samples"}
-        return getattr(self, names[kind])
 
 
 class ExampleSampler(Sampler):

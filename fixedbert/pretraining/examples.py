@@ -1,5 +1,6 @@
 """Builds the tokenizer, the datasets and the collator that the arguments describe."""
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,15 +18,16 @@ from ..data.segment_pairs import PairExamples, check_documents
 from ..data.store import Documents, prepare_store, prepare_tokenizer
 from ..data.tokenizers import check_same_vocabulary, check_vocab_size, load_tokenizer, tokenizer_state
 from ..model.modeling_fixed_head_bert import FixedHeadBertPreTrainedModel
+from ..options import NewModelOptions, PretrainingDataOptions
 from ..support.checksums import stable_hash
 from ..support.errors import InputError
-from ..training.arguments import ModelArguments
-from .arguments import PretrainingArguments, PretrainingDataArguments
+from ..training.loading import tokenizer_source
+from .arguments import PretrainingArguments, corpora_of
 
 
 def make_examples(
-    model_args: ModelArguments,
-    data_args: PretrainingDataArguments,
+    model_args: NewModelOptions,
+    data_args: PretrainingDataOptions,
     training_args: PretrainingArguments,
     config: PreTrainedConfig,
     checkpoint: str | None,
@@ -42,7 +44,7 @@ def make_examples(
     Raises:
         InputError: If a corpus or the tokenizer is invalid, or if the machines in a run have different ones.
     """
-    corpora = data_args.corpora(model_args)
+    corpora = corpora_of(data_args, model_args)
     tokenizer = make_tokenizer(corpora, model_args, data_args, config, checkpoint)
     (documents, document_ids), (held_out_documents, held_out_ids) = prepare_documents(corpora, tokenizer, data_args)
     kind, settings = example_settings(data_args, tokenizer)
@@ -69,8 +71,8 @@ def make_examples(
 
 def make_tokenizer(
     corpora: list[Corpus],
-    model_args: ModelArguments,
-    data_args: PretrainingDataArguments,
+    model_args: NewModelOptions,
+    data_args: PretrainingDataOptions,
     config: PreTrainedConfig,
     checkpoint: str | None,
 ) -> PreTrainedTokenizerBase:
@@ -79,10 +81,10 @@ def make_tokenizer(
 
     If there is neither, trains a new tokenizer on the corpora.
     """
-    if model_args.tokenizer:
-        tokenizer = load_tokenizer(model_args.tokenizer, model_args.do_lower_case, **model_args.hub_options())
+    if source := tokenizer_source(model_args):
+        tokenizer = load_tokenizer(source, model_args.do_lower_case, **model_args.hub_options())
         options = {"do_lower_case": model_args.do_lower_case} | model_args.hub_options()
-        check_same_vocabulary(tokenizer, model_args.tokenizer, model_args.model_name_or_path, **options)
+        check_same_vocabulary(tokenizer, source, model_args.model_name_or_path, **options)
         if model_args.model_name_or_path and not model_args.resize_embeddings:
             check_vocab_size(tokenizer, config.vocab_size, model_args.model_name_or_path)
     elif checkpoint and Path(checkpoint, "tokenizer.json").exists():
@@ -92,7 +94,6 @@ def make_tokenizer(
             corpora,
             data_args.vocab_size or config.vocab_size,
             model_args.do_lower_case is not False,
-            data_args.tokenizer_train_share,
             data_args.store_dir,
         )
     tokenizer.model_max_length = max_tokens(config)
@@ -100,7 +101,7 @@ def make_tokenizer(
 
 
 def prepare_documents(
-    corpora: list[Corpus], tokenizer: PreTrainedTokenizerBase, data_args: PretrainingDataArguments
+    corpora: list[Corpus], tokenizer: PreTrainedTokenizerBase, data_args: PretrainingDataOptions
 ) -> tuple[tuple[Documents, np.ndarray], tuple[Documents, np.ndarray]]:
     """
     Prepares the stores with the training documents and the held-out documents.
@@ -114,7 +115,7 @@ def prepare_documents(
     """
 
     def prepare(sources: list[Corpus]) -> Documents:
-        return prepare_store(sources, tokenizer, data_args.language, data_args.processes, data_args.store_dir)
+        return prepare_store(sources, tokenizer, data_args.language, processes_of(data_args), data_args.store_dir)
 
     documents = prepare(corpora)
     if data_args.objective == "mlm+nsp":
@@ -133,13 +134,13 @@ def prepare_documents(
 
 
 def example_settings(
-    data_args: PretrainingDataArguments, tokenizer: PreTrainedTokenizerBase
+    data_args: PretrainingDataOptions, tokenizer: PreTrainedTokenizerBase
 ) -> tuple[type[Examples], dict]:
     """Returns the class of the examples for the objective, and keyword arguments for its constructor."""
     settings: dict = {
         "max_seq_length": data_args.max_seq_length,
         "mlm_probability": data_args.mlm_probability,
-        "num_proc": data_args.processes,
+        "num_proc": processes_of(data_args),
     }
     if data_args.whole_word_mask:
         settings["inside_word"] = tokens_inside_words(tokenizer)
@@ -156,7 +157,7 @@ def example_settings(
 def make_collator(
     tokenizer: PreTrainedTokenizerBase,
     model: PreTrainedModel,
-    data_args: PretrainingDataArguments,
+    data_args: PretrainingDataOptions,
     training_args: PretrainingArguments,
 ) -> PretrainingCollator:
     """Returns a collator that adds token indices for a FixedHeadBert and, for `torch_compile`, pads to one shape."""
@@ -168,3 +169,8 @@ def make_collator(
         collator.row_length = data_args.max_seq_length
         collator.row_labels = target_count(data_args.max_seq_length, data_args.mlm_probability)
     return collator
+
+
+def processes_of(data_args: PretrainingDataOptions) -> int:
+    """Returns the number of processes that prepare the corpus."""
+    return data_args.preprocessing_num_workers or os.cpu_count() or 1

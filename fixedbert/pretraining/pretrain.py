@@ -15,7 +15,7 @@ from ..data.masking import tokens_inside_words
 from ..publishing.model_card import hardware_name, versions
 from ..support.errors import InputError
 from ..support.files import to_json
-from ..training.arguments import make_arguments, read_arguments, with_recipe
+from ..training.arguments import make_arguments, with_recipe
 from ..training.interruption import train
 from ..training.loading import load_config, load_model
 from ..training.output import (
@@ -39,11 +39,6 @@ from .trainer import PretrainingTrainer
 MODELS = {"mlm+nsp": AutoModelForPreTraining, "mlm": AutoModelForMaskedLM, "clm": AutoModelForCausalLM}
 
 
-def main(argv: list[str] | None = None, prog: str | None = None, callbacks: Sequence[TrainerCallback] = ()):
-    """Pretrains a model with command-line arguments (see `read_arguments`) and prints the results."""
-    PartialState().print(pretrain(callbacks=callbacks, **read_arguments(argv, *ARGUMENTS, prog=prog)))
-
-
 def pretrain(
     recipe: str | Path | None = None, *, callbacks: Sequence[TrainerCallback] = (), **arguments: Any
 ) -> Trained:
@@ -65,7 +60,7 @@ def pretrain(
         InputError: If an argument or file is invalid.
         KeyboardInterrupt: After Ctrl-C. The run first saves a checkpoint, from which the same call resumes.
     """
-    arguments = with_recipe(recipe, arguments)
+    arguments = with_recipe(recipe, arguments, *ARGUMENTS)
     *earlier, last = plan_stages(arguments)
     if already_complete(last.arguments.get("output_dir"), arguments):
         return read_result(Path(last.arguments["output_dir"]))

@@ -12,16 +12,17 @@ from transformers import PreTrainedConfig
 
 from ..conversion.families import fixed_head_config
 from ..conversion.growing import larger_config
+from ..options import ModelOptions, NewModelOptions
 from ..support.errors import InputError, error_context
 from ..support.files import output_path
-from ..training.arguments import ModelArguments, make_arguments
+from ..training.arguments import make_arguments
 from ..training.loading import check_length, load_config
-from .arguments import ARGUMENTS, NewModelArguments
+from .arguments import ARGUMENTS
 
 SIZES = ("num_attention_heads", "attention_head_size", "value_head_size", "intermediate_size")
 CHANGES = ("max_seq_length", "per_device_train_batch_size", "total_train_batch_size")
 # Arguments that describe a new model. Later stages start from the model of the previous stage.
-NEW_MODEL = {field.name for field in fields(NewModelArguments)} - {field.name for field in fields(ModelArguments)}
+NEW_MODEL = {field.name for field in fields(NewModelOptions)} - {field.name for field in fields(ModelOptions)}
 NEW_MODEL |= {"config_name", "config_overrides"}
 
 

@@ -1,5 +1,6 @@
 """Loads the configuration and the model that the arguments specify."""
 
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,35 +13,47 @@ from ..conversion.families import FAMILIES, fixed_head_config, max_tokens
 from ..conversion.weights import LOADING, load_body
 from ..data.tokenizers import check_same_vocabulary, check_vocab_size
 from ..model.configuration_fixed_head_bert import FixedHeadBertConfig
-from ..presets import preset_config
+from ..options import ModelOptions, NewModelOptions
+from ..presets import PRESETS, preset_config
 from ..support.errors import InputError
 from ..support.files import reading
-from .arguments import ModelArguments
 
 
-def load_config(arguments: ModelArguments, **changes) -> PreTrainedConfig:
+def load_config(arguments: ModelOptions, **changes) -> PreTrainedConfig:
     """
     Returns the configuration of the model or preset, after applying `changes` and then `config_overrides`.
 
     Raises:
         InputError: If the model does not exist or the configuration is invalid.
     """
-    name = arguments.config_name or arguments.model_name_or_path
+    name, can_be_new = arguments.config_name or arguments.model_name_or_path, isinstance(arguments, NewModelOptions)
     with reading(name or "the new model", problem="invalid configuration"):
         config: PreTrainedConfig
-        if arguments.preset:
-            config = preset_config(arguments.preset, **changes)
+        if preset := preset_of(arguments):
+            config = preset_config(preset, **changes)
         elif name:
             config = read_config(name, **arguments.hub_options(), **changes)
-        elif arguments.can_be_new and arguments.config_overrides:
+        elif can_be_new and arguments.config_overrides:
             config = FixedHeadBertConfig(**changes)
         else:
             raise InputError("no model specified; set `model_name_or_path`, or `config_name` to a preset.")
-        if arguments.can_be_new and arguments.config_overrides and config.model_type in FAMILIES:
+        if can_be_new and arguments.config_overrides and config.model_type in FAMILIES:
             config = fixed_head_config(config)  # a BERT configuration has no field for the head size
         if arguments.config_overrides:
             override(config, arguments.config_overrides)
         return config
+
+
+def preset_of(arguments: ModelOptions) -> str | None:
+    """Returns the preset named by `config_name`, or None if it is not a preset or is also an existing path."""
+    name = arguments.config_name
+    return name if name in PRESETS and not Path(name).exists() else None
+
+
+def tokenizer_source(arguments: ModelOptions) -> str | None:
+    """Returns the directory, Hub id or file to load the tokenizer from, or None if no option specifies one."""
+    own = None if preset_of(arguments) else arguments.config_name
+    return arguments.tokenizer_name or arguments.model_name_or_path or own
 
 
 def override(config: PreTrainedConfig, changes: dict[str, Any]):
@@ -65,7 +78,7 @@ def check_length(max_seq_length: int, config: PreTrainedConfig):
 
 def load_model(
     auto_class: type[_BaseAutoModelClass],
-    arguments: ModelArguments,
+    arguments: ModelOptions,
     config: PreTrainedConfig,
     tokenizer: PreTrainedTokenizerBase,
     train: bool = True,
@@ -89,7 +102,7 @@ def load_model(
         config.vocab_size, config.pad_token_id = len(tokenizer), tokenizer.pad_token_id
         with LOADING:  # a from_pretrained in a different thread would prevent weight tying
             return auto_class.from_config(config, attn_implementation=attention)
-    check_same_vocabulary(tokenizer, arguments.tokenizer, name, **arguments.hub_options())
+    check_same_vocabulary(tokenizer, tokenizer_source(arguments), name, **arguments.hub_options())
     if not arguments.resize_embeddings:
         check_vocab_size(tokenizer, config.vocab_size, name)
     with reading(name, problem="cannot load the weights"):

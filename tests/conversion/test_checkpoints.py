@@ -16,8 +16,8 @@ from fixedbert.conversion.checkpoints import load_bert
 from fixedbert.conversion.families import fixed_head_config, max_tokens
 from fixedbert.conversion.weights import load_body
 from fixedbert.data.tokenizers import load_tokenizer
+from fixedbert.options import ModelOptions
 from fixedbert.support.errors import InputError
-from fixedbert.training.arguments import ModelArguments
 from fixedbert.training.loading import check_length, load_config
 from fixedbert_cli import main
 
@@ -200,7 +200,7 @@ def test_width_without_an_integer_head_size(family, tmp_path):
     bert_of("Model", family).save_pretrained(tmp_path)
     configure(tmp_path, **{"Bert": {"hidden_size": 30}, "DistilBert": {"dim": 30}}[family])
     message = f"{tmp_path}: config.json has hidden_size 30, but .*bert models require .* num_attention_heads .4."
-    for load in (lambda: load_bert(tmp_path), lambda: load_config(ModelArguments(str(tmp_path)))):
+    for load in (lambda: load_bert(tmp_path), lambda: load_config(ModelOptions(model_name_or_path=str(tmp_path)))):
         with pytest.raises(InputError, match=message):
             load()
 

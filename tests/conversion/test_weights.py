@@ -21,8 +21,8 @@ from transformers import (
 
 from fixedbert.conversion.checkpoints import load_bert
 from fixedbert.inspection.inspect import load_checkpoint as load_to_inspect
+from fixedbert.options import ModelOptions
 from fixedbert.support.errors import InputError
-from fixedbert.training.arguments import ModelArguments
 from fixedbert.training.loading import load_config, load_model
 
 LAYER = "bert.encoder.layer.1."
@@ -49,7 +49,7 @@ def write_pickle(folder: Path, content: object):
 
 def to_train(folder: Path, auto_class=AutoModelForSequenceClassification, train=True, **arguments) -> PreTrainedModel:
     """Loads a model in the same way as run_glue, run_squad and run_pretraining."""
-    options = ModelArguments(model_name_or_path=str(folder), **arguments)
+    options = ModelOptions(model_name_or_path=str(folder), **arguments)
     tokenizer = BertTokenizer.from_pretrained(folder)
     return load_model(auto_class, options, load_config(options), tokenizer, train)
 

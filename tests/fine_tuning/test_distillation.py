@@ -15,8 +15,8 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer, Bert
 
 from fixedbert.fine_tuning.distillation import Teacher, load_teacher
 from fixedbert.fine_tuning.trainer import FineTuningTrainer
+from fixedbert.options import ModelOptions
 from fixedbert.support.errors import InputError
-from fixedbert.training.arguments import ModelArguments
 from fixedbert.training.speed import enable_unpadding
 
 INPUTS = ("input_ids", "token_type_ids", "attention_mask")
@@ -150,7 +150,7 @@ def test_interrupted_run_resumes(model, teacher, download, tmp_path, monkeypatch
 
 
 def load(teacher, student, tokenizer) -> Teacher:
-    arguments = ModelArguments(model_name_or_path="unused")
+    arguments = ModelOptions(model_name_or_path="unused")
     return load_teacher(teacher, AutoModelForSequenceClassification, arguments, student, tokenizer, 32)
 
 

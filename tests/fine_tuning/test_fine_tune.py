@@ -26,13 +26,13 @@ from transformers import (
 )
 
 from fixedbert.fine_tuning.glue import GlueDataArguments
-from fixedbert.fine_tuning.glue import main as run_glue
 from fixedbert.fine_tuning.squad import SquadDataArguments
-from fixedbert.fine_tuning.squad import main as run_squad
 from fixedbert.fine_tuning.texts import load_task
 from fixedbert.fine_tuning.trainer import ExampleSampler, FineTuningArguments
 from fixedbert.support.errors import InputError
 from fixedbert.training.arguments import ModelArguments
+from run_glue import main as run_glue
+from run_squad import main as run_squad
 
 
 def test_losses_equal_those_of_transformers(model, download, tmp_path):

@@ -12,11 +12,11 @@ from torch.nn.functional import cross_entropy
 from transformers import AutoModelForSequenceClassification, BertConfig, BertTokenizer
 
 from fixedbert.fine_tuning.glue import GlueDataArguments
-from fixedbert.fine_tuning.glue import main as run_glue
 from fixedbert.fine_tuning.label_columns import read_class_weights
 from fixedbert.fine_tuning.target_scaling import choose_scaling, scale, unscale
 from fixedbert.fine_tuning.trainer import ExampleSampler, FineTuningArguments, pool_windows, weighted_cross_entropy
 from fixedbert.support.errors import InputError
+from run_glue import main as run_glue
 
 
 def write_csv(file, header, rows):

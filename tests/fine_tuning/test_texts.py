@@ -11,10 +11,11 @@ import pytest
 from transformers import BertConfig, BertTokenizer
 
 from fixedbert.data.glue import TASKS
-from fixedbert.fine_tuning.glue import GlueDataArguments, load_texts
+from fixedbert.fine_tuning.glue import load_texts
 from fixedbert.fine_tuning.label_columns import encode_labels
 from fixedbert.fine_tuning.prediction_files import write_submission
 from fixedbert.fine_tuning.texts import load_files, load_task, text_features
+from fixedbert.options import GlueDataOptions
 from fixedbert.support.errors import InputError
 
 # For each task, two labeled rows and a test row in the format of the original download, and the label ids on the Hub.
@@ -157,7 +158,7 @@ def test_other_datasets_on_the_hub(monkeypatch):
     """--dataset_name loads texts and labels from the Hub."""
     rows = datasets.Dataset.from_dict({"text": ["x", "y"], "label": [1, 0]})
     monkeypatch.setattr("fixedbert.fine_tuning.trainer.load_from_hub", lambda *_, **__: {"train": rows})
-    data = load_texts(None, GlueDataArguments(dataset_name="me/mine"), ("train",))
+    data = load_texts(None, GlueDataOptions(dataset_name="me/mine"), ("train",))
     assert data.labels == ["0", "1"]
     assert columns(data.splits["train"]) == {"sentence1": ["x", "y"], "label": ["1", "0"]}
 
@@ -170,7 +171,7 @@ def test_column_names(tmp_path):
     with pytest.raises(InputError, match=f"`text_column_names` must be set for .*; {available}"):
         load_files({"train": file})
     named = {"text_column_names": "sentence_A,sentence_B", "label_column_name": "judgment"}
-    data = load_texts(None, GlueDataArguments(train_file=file, **named), ("train",))
+    data = load_texts(None, GlueDataOptions(train_file=file, **named), ("train",))
     expected = {"sentence1": ["A cat.", "One."], "sentence2": ["A dog.", "Two."], "label": ["no", "yes"]}
     assert columns(data.splits["train"]) == expected
     for option in ({"text_columns": ("other",)}, {"label_columns": ("other",)}):
@@ -183,11 +184,11 @@ def test_column_names(tmp_path):
     pairs = own_file(tmp_path, "sentence1\tsentence2\nx\ty\n", "c.tsv")
     assert load_files({"test": pairs}, expected_columns=("text",)).text_columns == ("sentence1", "sentence2")
     with pytest.raises(InputError, match="`text_column_names` accepts at most two columns"):
-        GlueDataArguments(train_file=file, text_column_names="a,b,c")
+        GlueDataOptions(train_file=file, text_column_names="a,b,c")
     with pytest.raises(InputError, match="`task_name` cannot be combined with `train_file`"):
-        GlueDataArguments(task_name=["rte"], train_file="a.csv")
+        GlueDataOptions(task_name=["rte"], train_file="a.csv")
     with pytest.raises(InputError, match="set `task_name` or `dataset_name`, or set `validation_file`"):
-        load_texts(None, GlueDataArguments(train_file="a.csv"), ("train", "validation"))
+        load_texts(None, GlueDataOptions(train_file="a.csv"), ("train", "validation"))
 
 
 def test_test_files_need_no_labels(tmp_path):
@@ -229,12 +230,12 @@ def test_validation_split_is_stratified(tmp_path):
     only = load_files({"train": file}, **options | {"max_samples": {"validation": None}}).splits
     assert [*only] == ["validation"] and only["validation"][:] == splits["validation"][:]
     assert load_files({"train": file}, seed=1, **options).splits["validation"][:] != splits["validation"][:]
-    arguments = GlueDataArguments(train_file=file, validation_split_percentage=20)
+    arguments = GlueDataOptions(train_file=file, validation_split_percentage=20)
     assert load_texts(None, arguments, ("train",)).splits["train"][:] == splits["train"][:]  # also without evaluation
     with pytest.raises(InputError, match="1: splitting 101 rows leaves one split too small"):
         load_files({"train": file}, **options | {"validation_percentage": 1})
     with pytest.raises(InputError, match="`validation_split_percentage` cannot be combined with `validation_file`"):
-        GlueDataArguments(train_file=file, validation_file=file, validation_split_percentage=10)
+        GlueDataOptions(train_file=file, validation_file=file, validation_split_percentage=10)
 
 
 @pytest.mark.parametrize(

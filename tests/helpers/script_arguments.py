@@ -1,8 +1,15 @@
 """Arguments that make the scripts train a tiny model for a few steps."""
 
 from pathlib import Path
+from typing import Any
 
-from fixedbert.training.arguments import make_arguments, read_arguments
+import fixedbert_cli
+from fixedbert.fine_tuning.glue import TextClassification
+from fixedbert.fine_tuning.squad import QuestionAnswering
+from fixedbert.pretraining.arguments import ARGUMENTS
+from fixedbert.training.arguments import make_arguments, with_recipe
+
+TYPES = {"pretrain": ARGUMENTS, "glue": TextClassification.arguments, "squad": QuestionAnswering.arguments}
 
 SHAPE = "hidden_size=32,num_attention_heads=5,attention_head_size=6,intermediate_size=37"
 QUICK = "--max_steps 3 --logging_steps 1 --per_device_train_batch_size 4 --use_cpu --disable_tqdm true".split()
@@ -28,6 +35,17 @@ def squad_of(model: Path, tasks: Path, output: Path, *more: str) -> list[str]:
     return ["--model_name_or_path", str(model), *files, *size, *run, *more]
 
 
-def parse(argv: list[str], *types: type) -> tuple:
+def run(command: str, argv: list[str]):
+    """Runs a command of the command line in this process."""
+    fixedbert_cli.main([command, *argv])
+
+
+def read(command: str, argv: list[str]) -> dict[str, Any]:
+    """Parses command-line flags, merged into the entries of a recipe, into keyword arguments."""
+    given = fixedbert_cli.read(command, argv)
+    return with_recipe(given.pop("recipe", None), given, *TYPES[command])
+
+
+def parse(command: str, argv: list[str]) -> tuple:
     """Parses command-line flags into dataclasses."""
-    return make_arguments(read_arguments(argv, *types), *types)
+    return make_arguments(read(command, argv), *TYPES[command])

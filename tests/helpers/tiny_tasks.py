@@ -9,9 +9,9 @@ from transformers import BertTokenizer
 
 import fixedbert
 from fixedbert.data.glue import TASKS
-from fixedbert.fine_tuning.glue import main as run_glue
-from fixedbert.fine_tuning.squad import main as run_squad
 from helpers.outputs import results
+from run_glue import main as run_glue
+from run_squad import main as run_squad
 
 WORDS = "the a function takes returns list string file read write what does one two three four five six".split()
 QUICK = ("--use_cpu", "--bf16", "false", "--disable_tqdm", "true", "--save_strategy", "no")

@@ -16,8 +16,8 @@ from transformers import AutoModelForSequenceClassification, DistilBertConfig, R
 
 from fixedbert import PRESETS, convert, preset_config
 from fixedbert.counts import forward_flops, parameters
-from fixedbert.pretraining.pretrain import main as run_pretraining
 from fixedbert.publishing.model_card import checkpoint_card, datasets_of, markdown_table
+from run_pretraining import main as run_pretraining
 
 
 def metadata(card: ModelCard | Path) -> dict:

@@ -9,8 +9,8 @@ from helpers.tiny_tasks import write_model
 from transformers import AutoModelForMaskedLM, AutoModelForSequenceClassification
 
 from fixedbert.data.tokenizers import load_tokenizer
+from fixedbert.options import ModelOptions
 from fixedbert.support.errors import InputError
-from fixedbert.training.arguments import ModelArguments
 from fixedbert.training.loading import load_config, load_model, reinitialize_head
 from fixedbert_cli import main
 
@@ -29,7 +29,7 @@ def test_errors_name_the_model(tmp_path, vocabulary, file, content):
     if file != "config.json":
         (tmp_path / "model.safetensors").unlink()
     (tmp_path / file).write_bytes(content)
-    arguments = ModelArguments(model_name_or_path=str(tmp_path))
+    arguments = ModelOptions(model_name_or_path=str(tmp_path))
     with pytest.raises(InputError, match=re.escape(str(tmp_path)) + (".*git lfs pull" if b"lfs" in content else "")):
         load_model(AutoModelForMaskedLM, arguments, load_config(arguments), load_tokenizer(vocabulary))
 
@@ -40,7 +40,7 @@ def test_head_without_weights(tmp_path, vocabulary):
     tokenizer = load_tokenizer(vocabulary)
 
     def load(name: str, num_labels: int, train: bool, **options):
-        arguments = ModelArguments(model_name_or_path=str(tmp_path / name), **options)
+        arguments = ModelOptions(model_name_or_path=str(tmp_path / name), **options)
         config = load_config(arguments, num_labels=num_labels)
         return load_model(AutoModelForSequenceClassification, arguments, config, tokenizer, train)
 

@@ -11,16 +11,16 @@ from pathlib import Path
 import pytest
 from helpers import ROOT, fork_server
 from helpers.outputs import results, same_weights
+from helpers.script_arguments import read
 from helpers.tiny_tasks import glue, glue_arguments
 
 from fixedbert.fine_tuning import glue as glue_task
-from fixedbert.fine_tuning.glue import TextClassification
-from fixedbert.fine_tuning.glue import main as run_glue
 from fixedbert.fine_tuning.trainer import FineTuningArguments, FineTuningTrainer
 from fixedbert.support.errors import InputError, exit_on_input_error
 from fixedbert.support.files import directory_lock
-from fixedbert.training.arguments import CommonArguments, read_arguments
+from fixedbert.training.arguments import CommonArguments
 from fixedbert.training.output import check_same_command, command_of, complete_checkpoints, output_directory
+from run_glue import main as run_glue
 
 TRAIN = ("--do_train", "--do_eval", "--max_steps", "3")
 OTHER_HOST = "7\nelsewhere\n"  # the lock of a process on a different machine
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.usefixtures("same_signals")
 
 def hold(output: str, command: list[str], entered):
     """Locks an output directory until this process is killed."""
-    given = read_arguments(command, *TextClassification.arguments)
+    given = read("glue", command)
     with output_directory(FineTuningArguments(output_dir=output, use_cpu=True), given):
         entered.set()
         time.sleep(300)

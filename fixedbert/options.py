@@ -1,0 +1,851 @@
+"""
+The options of all commands: names, types, defaults, ranges and help texts.
+
+The command line, keyword arguments, recipes, their checks and docs/options.md come from these dataclasses. This module
+imports only the standard library, because the command line reads it before it imports anything else.
+"""
+
+import ast
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import MISSING, Field, dataclass, field, fields
+from difflib import get_close_matches
+from functools import wraps
+from importlib.util import find_spec
+from inspect import Parameter, Signature, get_annotations
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, ClassVar, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
+
+COUNT, NOT_NEGATIVE, POSITIVE = "[1, inf)", "[0, inf)", "(0, inf)"
+FRACTION, PROBABILITY = "(0, 1]", "[0, 1]"
+Dtype = Literal["float32", "bfloat16", "float16"]
+Objective = Literal["mlm+nsp", "mlm", "clm"]
+
+
+def option(default: Any, help: str, interval: str = "", required: bool = False, positional: bool = False) -> Any:
+    """
+    Returns a field of a dataclass of options.
+
+    Args:
+        interval: The range of a number, or of each number in a list, such as "(0, 1]". NaN is never in the range.
+        required: Whether the user must set the option.
+        positional: Whether the command line accepts the value without a flag.
+    """
+    metadata = {"help": help, "interval": interval, "required": required, "positional": positional}
+    if isinstance(default, list):
+        return field(default_factory=lambda: [*default], metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+# --- Groups of options. The first line of a docstring is the heading in the help and in the manual. ---
+
+
+@dataclass(kw_only=True)
+class HubOptions:
+    """Hub"""
+
+    model_revision: str = option("main", "Branch, tag or commit of the model on the Hub.")
+    cache_dir: str | None = option(None, "Directory for files downloaded from the Hub.")
+    token: str | None = option(None, "Hub token. Default: the one saved by `hf auth login`.")
+
+    def hub_options(self) -> dict[str, Any]:
+        """Returns the keyword arguments for `from_pretrained`."""
+        return {"revision": self.model_revision, "cache_dir": self.cache_dir, "token": self.token}
+
+
+@dataclass(kw_only=True)
+class ModelOptions(HubOptions):
+    """Model and tokenizer"""
+
+    model_name_or_path: str | None = option(
+        None, "Directory or Hub id of a pretrained model. Default: random weights."
+    )
+    config_name: str | None = option(
+        None, "Directory or Hub id of a configuration, or a preset such as mini. Without a model: its shape."
+    )
+    config_overrides: dict | None = option(
+        None, "Changes to the configuration, such as num_attention_heads=12,attention_head_size=64."
+    )
+    tokenizer_name: str | None = option(
+        None, "Directory or Hub id of a tokenizer, or a vocab.txt file. Default: the model's tokenizer."
+    )
+    attn_implementation: str | None = option(
+        None, "Attention implementation, such as eager or sdpa. Default: eager on CPUs, sdpa on GPUs."
+    )
+    ignore_mismatched_sizes: bool = option(
+        False, "Initialize the task head randomly if the head in the checkpoint has a different shape."
+    )
+    resize_embeddings: bool = option(
+        False, "For each token that the model lacks, add an embedding close to the average embedding."
+    )
+    trust_remote_code: bool = option(False, "Run custom code from the model's repository.")
+
+    def hub_options(self) -> dict[str, Any]:
+        """Returns the keyword arguments for `from_pretrained`."""
+        return super().hub_options() | {"trust_remote_code": self.trust_remote_code}
+
+
+@dataclass(kw_only=True)
+class SizeOptions:
+    """Sizes of layers: one number for all layers, or one per layer"""
+
+    num_attention_heads: list[int] | None = option(None, "Number of attention heads.", NOT_NEGATIVE)
+    attention_head_size: list[int] | None = option(None, "Size of queries and keys in each head.", COUNT)
+    value_head_size: list[int] | None = option(
+        None, "Size of values in each head. Default: the size of queries and keys.", COUNT
+    )
+    intermediate_size: list[int] | None = option(None, "Number of feed-forward neurons.", NOT_NEGATIVE)
+
+    def sizes(self) -> dict[str, int | list[int]]:
+        """Returns the sizes that are set: a number for all layers, or a list with one number per layer."""
+        given = {member.name: getattr(self, member.name) for member in fields(SizeOptions)}
+        return {name: size[0] if len(size) == 1 else size for name, size in given.items() if size is not None}
+
+
+@dataclass(kw_only=True)
+class TaskOptions:
+    """GLUE task"""
+
+    task_name: str | None = option(None, "GLUE task: cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte or wnli.")
+    data_dir: str | None = option(None, "Directory with the original GLUE download. Default: GLUE from the Hub.")
+
+
+@dataclass(kw_only=True)
+class RowOptions:
+    """Rows"""
+
+    text_column_names: str | None = option(
+        None, "The text column, or two columns for pairs, separated by a comma. For lists of words: default tokens."
+    )
+    skip_bad_rows: bool = option(False, "Print and skip invalid rows.")
+
+
+@dataclass(kw_only=True)
+class CalibrationOptions(RowOptions, TaskOptions):
+    """Calibration data, whose labels are ignored"""
+
+    train_file: list[str] | None = option(
+        None,
+        "Instead of a GLUE task: texts or text pairs (.csv, .tsv, .jsonl, .parquet, .txt), lists of words (.jsonl), "
+        "questions (.json), or any text for a masked LM.",
+    )
+    max_train_samples: int = option(1500, "Maximum number of rows, drawn at random.", COUNT)
+    max_seq_length: int | None = option(
+        None, "Maximum number of tokens per row. Default: as in fine-tuning, at most 512.", "[3, inf)"
+    )
+    batch_size: int = option(32, "Rows per batch, also for measuring speed.", COUNT)
+    seed: int = option(0, "Seed for drawing rows and for initializing weights.", NOT_NEGATIVE)
+
+
+@dataclass(kw_only=True)
+class FineTuningDataOptions(RowOptions):
+    """Data"""
+
+    alternatives: ClassVar[tuple[str, ...]] = ("dataset_name",)  # options that replace the files
+
+    dataset_name: str | None = option(None, "Hub id of a dataset, such as rajpurkar/squad.")
+    dataset_config_name: str | None = option(None, "Configuration of the dataset.")
+    train_file: str | None = option(None, "Training data in a .csv, .tsv, .json, .jsonl or .parquet file.")
+    validation_file: str | None = option(None, "Validation data in the same format.")
+    test_file: str | None = option(None, "Test data, with or without labels.")
+    max_seq_length: int = option(128, "Truncate examples to this many tokens.", "[8, inf)")
+    pad_to_max_length: bool = option(False, "Pad to `max_seq_length` instead of the longest example in a batch.")
+    max_train_samples: int | None = option(None, "Train on a random subset of this many examples.", COUNT)
+    max_eval_samples: int | None = option(None, "Evaluate on a random subset of this many examples.", COUNT)
+    max_predict_samples: int | None = option(None, "Predict a random subset of this many test examples.", COUNT)
+    preprocessing_num_workers: int | None = option(None, "Number of processes for tokenization.", COUNT)
+    overwrite_cache: bool = option(False, "Tokenize again instead of using cached features.")
+
+    def __post_init__(self):
+        files = ("train_file", "validation_file", "test_file")
+        given = [name for name in (*self.alternatives, *files) if getattr(self, name)]
+        if len(given) > 1 and given[0] in self.alternatives:
+            raise ValueError(f"`{given[0]}` cannot be combined with `{given[1]}`.")
+
+
+@dataclass(kw_only=True)
+class GlueDataOptions(FineTuningDataOptions, TaskOptions):
+    """Texts and labels"""
+
+    alternatives: ClassVar[tuple[str, ...]] = ("task_name", "dataset_name")
+
+    task_name: list[str] | None = option(  # type: ignore[assignment]
+        None, "One or more GLUE tasks (cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte, wnli, ax), or all."
+    )
+    label_column_name: str = option(
+        "label",
+        "The column with labels, lists of labels, or scores. Several columns, separated by commas, contain 0 or 1 for "
+        "each label.",
+    )
+    id_column_name: str | None = option(None, "Test data columns to copy to predictions.csv, separated by commas.")
+    do_regression: bool | None = option(None, "Whether the labels are scores. Default: floats are scores.")
+    validation_split_percentage: int | None = option(
+        None, "Percentage of the training data to use for validation.", "(0, 100)"
+    )
+    validation_split_name: str = option("validation", "Name of the validation split of a dataset on the Hub.")
+    class_weights: str | None = option(
+        None, "Weights of the classes in the training loss: balanced, or one number per label, such as 1,5."
+    )
+    threshold: float = option(
+        0.5, "For several labels per text: predict each label with at least this probability.", "(0, 1)"
+    )
+    stride: int | None = option(None, "Split long texts into windows that overlap by this many tokens.", NOT_NEGATIVE)
+    pool: Literal["mean", "max"] = option("mean", "How to combine the logits of the windows of a text.")
+
+    def __post_init__(self):
+        super().__post_init__()
+        if len((self.text_column_names or "").split(",")) > 2:
+            raise ValueError("`text_column_names` accepts at most two columns.")
+        for name in (self.id_column_name or "").split(","):
+            if name in ("row", "prediction", "probability") or name.startswith(("prediction_", "probability_")):
+                raise ValueError(f"`id_column_name` {name!r}: reserved for predictions.csv; rename the column.")
+        for name in ("validation_file", "task_name"):
+            if self.validation_split_percentage is not None and getattr(self, name):
+                raise ValueError(f"`validation_split_percentage` cannot be combined with `{name}`.")
+
+
+@dataclass(kw_only=True)
+class AnswerOptions:
+    """Answers"""
+
+    version_2_with_negative: bool = option(False, "Accept questions without an answer, as in SQuAD 2.0.")
+    null_score_diff_threshold: float | Literal["best"] = option(
+        0.0,
+        "Predict no answer if the score of [CLS] exceeds the score of the best answer by more than this threshold. "
+        "best: choose the threshold that maximizes F1.",
+    )
+    n_best_size: int = option(20, "Number of starts and ends considered per window, and answers per question.", COUNT)
+    max_answer_length: int = option(30, "Maximum answer length in tokens.", COUNT)
+
+
+@dataclass(kw_only=True)
+class SquadDataOptions(AnswerOptions, FineTuningDataOptions):
+    """Questions"""
+
+    max_seq_length: int = option(
+        384, "Maximum number of tokens in a window: a question and part of its context.", "[8, inf)"
+    )
+    doc_stride: int = option(128, "Number of tokens by which the windows of a context overlap.", NOT_NEGATIVE)
+
+
+@dataclass(kw_only=True)
+class NewModelOptions(ModelOptions):
+    """Shape of a new model, which replaces that of `config_name`; default: BERT-base with a head size of 128"""
+
+    do_lower_case: bool | None = option(
+        None, "Convert text to lowercase, for a vocab.txt or a new vocabulary. Default: the tokenizer's, or true."
+    )
+    num_attention_heads: int | None = option(None, "Number of attention heads.", COUNT)
+    attention_head_size: list[int] | None = option(None, "Head size for all layers, or one per layer.", COUNT)
+    value_head_size: list[int] | None = option(None, "Value size. Default: the head size.", COUNT)
+    hidden_size: int | None = option(None, "Width.", COUNT)
+    num_hidden_layers: int | None = option(None, "Number of layers.", COUNT)
+    intermediate_size: list[int] | None = option(None, "Number of feed-forward neurons.", COUNT)
+
+    def __post_init__(self):
+        names = ("num_attention_heads", "attention_head_size", "value_head_size", "hidden_size", "num_hidden_layers")
+        for name in (*names, "intermediate_size"):
+            size = getattr(self, name)
+            if size is not None and self.model_name_or_path is not None:
+                raise ValueError(f"`{name}` is only for new models; use fixedbert convert for a pretrained one.")
+            if size is not None:
+                size = size[0] if isinstance(size, list) and len(size) == 1 else size
+                self.config_overrides = (self.config_overrides or {}) | {name: size}
+
+
+# Where a document ends, for each value of `document_boundary`.
+BOUNDARIES = {
+    "row": "the end of a row (jsonl, csv, parquet, Hub) or of a text file",
+    "line": "the end of a line in a text file",
+    "blank_line": "a blank line or an empty row",
+    "sentence_lines": "a blank line (each line is a sentence, as in BERT's own files)",
+    "column": "a new value in the document column",
+}
+
+
+@dataclass(kw_only=True)
+class CorpusOptions:
+    """Corpora; Hub datasets precede files, and an option with several values has one per corpus"""
+
+    dataset_name: list[str] | None = option(None, "Hub datasets, or `sample` for the text shipped with the package.")
+    dataset_config_name: list[str] = option(["none"], "Configuration of the Hub dataset, or none.")
+    train_file: list[str] | None = option(
+        None, "Files (.txt, .jsonl, .csv, .tsv, .parquet, optionally compressed), directories or glob patterns."
+    )
+    text_column_name: list[str] = option(["text"], "Name of the text column.")
+    document_boundary: list[Literal["row", "line", "blank_line", "sentence_lines", "column"]] = option(
+        ["row"], f"Where a document ends. {'; '.join(f'{name}: {text}' for name, text in BOUNDARIES.items())}."
+    )
+    document_column_name: list[str] = option(["none"], "For `document_boundary` column: name of that column, or none.")
+    validation_file: list[str] | None = option(None, "Held-out files, read with the settings of the first corpus.")
+    validation_split_percentage: float = option(
+        5.0, "Without `validation_file`: percentage of documents to hold out.", "(0, 100)"
+    )
+    language: str = option("en", "Language code for splitting text into sentences.")
+    vocab_size: int | None = option(None, "Size of a new vocabulary. Default: the configuration's.", "[7, inf)")
+    store_dir: str | None = option(None, "Directory for prepared corpora. Default: fixedbert/ in HF_HOME.")
+    preprocessing_num_workers: int | None = option(
+        None, "Number of processes that prepare the corpus. Default: the number of cores.", COUNT
+    )
+
+
+@dataclass(kw_only=True)
+class PretrainingDataOptions(CorpusOptions):
+    """Examples"""
+
+    objective: Objective = option(
+        "mlm+nsp",
+        "mlm+nsp: segment pairs with masked tokens and a next-sentence label. mlm: packed rows with masked tokens. "
+        "clm: packed rows for causal LM.",
+    )
+    max_seq_length: int = option(128, "Maximum number of tokens in an example, including special tokens.", "[8, inf)")
+    short_seq_prob: float = option(0.1, "Fraction of segment pairs shortened to a random length.", PROBABILITY)
+    separate_documents: bool = option(False, "In packed rows, restrict attention to tokens of the same document.")
+    mlm_probability: float = option(0.15, "Fraction of tokens to predict.", FRACTION)
+    whole_word_mask: bool = option(False, "Mask all tokens of a word together.")
+    max_eval_samples: int | None = option(None, "Maximum number of examples for evaluation.", COUNT)
+
+    def __post_init__(self):
+        if self.separate_documents and self.objective == "mlm+nsp":
+            raise ValueError("`separate_documents` requires `objective` mlm or clm.")
+        if self.whole_word_mask and self.objective == "clm":
+            raise ValueError("`whole_word_mask` requires `objective` mlm+nsp or mlm.")
+
+
+@dataclass(kw_only=True)
+class TrainerOptions:
+    """Training"""
+
+    logging_steps: float = option(
+        0.02, "Steps between log entries. Below 1: a fraction of all steps, but at most 500 steps.", POSITIVE
+    )
+    max_nonfinite_steps: int = option(
+        1, "Stop after this many consecutive steps with a non-finite loss or gradient norm.", COUNT
+    )
+    take_over_output_dir: bool = option(
+        False, "Remove a lock on the output directory that a run on a different machine left behind."
+    )
+
+
+@dataclass(kw_only=True)
+class FineTuningTrainerOptions(TrainerOptions):
+    """Fine-tuning"""
+
+    per_device_eval_batch_size: int = option(
+        64, "Batch size per device for evaluation. Does not affect the results.", COUNT
+    )
+    train_sampling_strategy: str = option(
+        "group_by_length", "group_by_length: batch examples of similar length; random: as in transformers' scripts."
+    )
+    bf16: bool | None = option(None, "Use bf16 mixed precision. Default: whether this hardware is faster in bf16.")
+    early_stopping_patience: int | None = option(
+        None, "Stop after this many evaluations without an improvement in `metric_for_best_model`.", COUNT
+    )
+    seeds: list[int] | None = option(None, "Train with each seed and summarize the results.", NOT_NEGATIVE)
+    grid: Literal["bert"] | None = option(
+        None, "bert: try batch sizes 16, 32; learning rates 5e-5, 3e-5, 2e-5; 2, 3, 4 epochs."
+    )
+
+
+@dataclass(kw_only=True)
+class PretrainingTrainerOptions(TrainerOptions):
+    """Pretraining"""
+
+    learning_rate: float = option(1e-4, "Highest learning rate.", POSITIVE)
+    weight_decay: float = option(0.01, "Weight decay of AdamW.", NOT_NEGATIVE)
+    report_to: str | list[str] | None = option(
+        None, "Integrations that receive the logs. Default: tensorboard, if it is installed."
+    )
+    total_train_batch_size: int | None = option(
+        None,
+        "Examples per step across all devices. Sets gradient accumulation so that a device processes at most "
+        "`per_device_train_batch_size` examples at once.",
+        COUNT,
+    )
+    stages: list[dict] | None = option(
+        None,
+        "Only in recipes: a list with one mapping per stage. `steps` is the number of steps. All other entries change "
+        "model sizes, `max_seq_length`, `per_device_train_batch_size` or `total_train_batch_size` from this stage on.",
+    )
+
+
+# Ranges of Trainer's own arguments, which TrainingArguments does not check.
+TRAINER_RANGES = {
+    "seed": NOT_NEGATIVE,
+    "data_seed": NOT_NEGATIVE,
+    "learning_rate": POSITIVE,
+    "weight_decay": NOT_NEGATIVE,
+    "adam_beta1": "[0, 1)",
+    "adam_beta2": "[0, 1)",
+    "adam_epsilon": POSITIVE,
+    "max_grad_norm": NOT_NEGATIVE,
+    "num_train_epochs": POSITIVE,
+    "warmup_steps": NOT_NEGATIVE,
+    "label_smoothing_factor": "[0, 1)",
+    "per_device_train_batch_size": COUNT,
+    "per_device_eval_batch_size": COUNT,
+    "gradient_accumulation_steps": COUNT,
+    "dataloader_num_workers": NOT_NEGATIVE,
+    "save_steps": POSITIVE,
+    "save_total_limit": COUNT,
+    "eval_steps": POSITIVE,
+}
+
+
+@dataclass(kw_only=True)
+class ConvertOptions(SizeOptions, HubOptions):
+    """Conversion"""
+
+    leading: ClassVar[tuple[str, ...]] = ("model", "output_dir")
+
+    model: str = option(
+        None, "Directory or Hub id of a BERT, RoBERTa, DistilBERT, ELECTRA or FixedHeadBert model.",
+        required=True, positional=True,
+    )  # fmt: skip
+    output_dir: str = option(None, "New directory for the result.", required=True)
+    architecture: str | None = option(
+        None, "Class to load, such as BertForMaskedLM; drops weights that it does not have."
+    )
+    bert: bool = option(False, "Convert a FixedHeadBert back to a transformers BERT.")
+    unpad_inputs: bool = option(False, "Skip padding tokens, which is faster.")
+    dtype: Dtype | None = option(None, "Dtype of the weights. Default: unchanged.")
+    seed: int = option(0, "Seed for initializing new weights.", NOT_NEGATIVE)
+
+
+@dataclass(kw_only=True)
+class ShrinkOptions(SizeOptions, CalibrationOptions, HubOptions):
+    """Model and target: a speed, a size, or sizes of layers"""
+
+    leading: ClassVar[tuple[str, ...]] = ("model", "output_dir")
+
+    model: str = option(
+        None, "Directory or Hub id of any model that `fixedbert convert` supports.", required=True, positional=True
+    )
+    output_dir: str = option(None, "New directory for the result.", required=True)
+    speedup: list[float] | None = option(
+        None, "Speedups on this machine, such as 1.5 2 3. Several: a directory for each, such as 1.5x.", POSITIVE
+    )
+    params: float | None = option(None, "Number of parameters, such as 15e6.", POSITIVE)
+    flops: float | None = option(None, "FLOPs of a forward pass for a row of average length.", POSITIVE)
+    unpad_inputs: bool | None = option(
+        None, "Skip padding tokens. Default: with `speedup`, whether it is faster; otherwise true."
+    )
+    dtype: Dtype | None = option(
+        None, "Dtype of the weights. Default: with `speedup`, the fastest; otherwise unchanged."
+    )
+    distil_steps: int | None = option(
+        None, "Number of distillation steps with the original model as the teacher, such as 600.", COUNT
+    )
+    learning_rate: float | None = option(None, "Learning rate for distillation. Default: 5e-5.", POSITIVE)
+
+    def __post_init__(self):
+        targets = [name for name in ("speedup", "params", "flops") if getattr(self, name) is not None]
+        targets += ["layer sizes"] if self.sizes() else []
+        if len(targets) != 1:
+            raise ValueError("specify one target: `speedup`, `params`, `flops`, or layer sizes.")
+        if (self.task_name is None) == (self.train_file is None):
+            raise ValueError("specify either `task_name` or `train_file` for the calibration rows.")
+        if self.learning_rate is not None and self.distil_steps is None:
+            raise ValueError("`learning_rate` requires `distil_steps`.")
+        if self.distil_steps is not None and len(self.speedup or [1]) > 1:
+            raise ValueError("`distil_steps` requires a single target.")
+
+
+@dataclass(kw_only=True)
+class CompareOptions(RowOptions, TaskOptions, HubOptions):
+    """Models, rows and runtimes"""
+
+    leading: ClassVar[tuple[str, ...]] = ("models", "validation_file")
+
+    models: list[str] = option(
+        None,
+        "Directories or Hub ids. A single model runs in all runtimes, and each of several models in its fastest.",
+        required=True,
+        positional=True,
+    )
+    validation_file: str | None = option(
+        None, "Texts, words or questions (.csv, .tsv, .jsonl, .json, .parquet, .txt), instead of a GLUE task."
+    )
+    label_column_name: str | None = option(
+        None, "Label column, or columns separated by commas. Default: label, if it exists."
+    )
+    id_column_name: str | None = option(None, "Columns that identify rows in changed.csv, separated by commas.")
+    max_eval_samples: int = option(1000, "Maximum number of rows, drawn at random.", COUNT)
+    max_seq_length: int | None = option(
+        None, "Maximum number of tokens per row. Default: as in fine-tuning, at most 512.", "[3, inf)"
+    )
+    batch_size: int = option(32, "Rows per batch, also for measuring speed.", COUNT)
+    runtime: list[str] | None = option(
+        None, "Ways to run the models, such as torch-unpadded-bf16. Default: all that work."
+    )
+    output_dir: str | None = option(
+        None, "New directory for the measurements and the rows with different predictions."
+    )
+
+    def __post_init__(self):
+        if (self.task_name is None) == (self.validation_file is None):
+            raise ValueError("specify either `task_name` or `validation_file`.")
+
+
+@dataclass(kw_only=True)
+class ExportOptions(CalibrationOptions, HubOptions):
+    """Model and runtime"""
+
+    leading: ClassVar[tuple[str, ...]] = ("model", "output_dir")
+
+    model: str = option(
+        None, "Directory or Hub id of a FixedHeadBert, BERT or RoBERTa-like model.", required=True, positional=True
+    )
+    output_dir: str = option(None, "New directory for the result.", required=True)
+    runtime: Literal["onnx", "openvino"] = option("onnx", "Format of the graph.")
+    int8: bool = option(False, "Also write an int8 graph. With `runtime` openvino, it needs calibration data.")
+    max_train_samples: int = option(300, "Maximum number of calibration rows, drawn at random.", COUNT)
+
+
+@dataclass(kw_only=True)
+class PushOptions:
+    """Upload"""
+
+    leading: ClassVar[tuple[str, ...]] = ("folder", "repo_id")
+
+    folder: str = option(None, "Model directory.", required=True, positional=True)
+    repo_id: str = option(
+        None, "user/name or organization/name; created if it does not exist.", required=True, positional=True
+    )
+    private: bool | None = option(None, "Create a private repository.")
+    commit_message: str | None = option(None, "Commit message.")
+    token: str | None = option(None, "Hub token. Default: the one saved by `hf auth login`.")
+    dry_run: bool = option(False, "Check the model and list its files, without uploading them.")
+
+
+@dataclass(kw_only=True)
+class InspectOptions(HubOptions):
+    """Model and text"""
+
+    leading: ClassVar[tuple[str, ...]] = ("model", "output_dir", "validation_file")
+
+    model: str = option(None, "Directory or Hub id of a BERT-like encoder.", required=True, positional=True)
+    output_dir: str = option(None, "New directory for the result.", required=True)
+    validation_file: str = option(
+        None, "Text file (.txt, .jsonl, .csv, .parquet), directory or glob pattern.", required=True
+    )
+    max_seq_length: int = option(128, "Tokens per sequence.", "[3, inf)")
+    max_eval_samples: int = option(1000, "Maximum number of sequences.", COUNT)
+    importance_samples: int = option(8, "Number of sequences for measuring importance.", COUNT)
+    batch_size: int = option(16, "Sequences per batch.", COUNT)
+    compare: str | None = option(None, "Directory or Hub id of a second encoder to compare with the first.")
+
+
+@dataclass(kw_only=True)
+class PlanOptions:
+    """Budget"""
+
+    leading: ClassVar[tuple[str, ...]] = ()
+
+    max_seq_length: int = option(128, "Tokens per training row.", COUNT)
+    params: str | float | None = option(None, "Maximum number of parameters of the pretraining model, such as 110M.")
+    flops: str | float | None = option(None, "Maximum training FLOPs per token, such as 700M.")
+    attention_head_size: int | None = option(None, "List only shapes with this head size.", COUNT)
+
+
+class Command(NamedTuple):
+    """A command: the function of the package that it calls, its description and its options."""
+
+    function: str
+    help: str
+    options: tuple[type, ...]
+    trains: bool = False  # whether it also accepts a recipe and the arguments of transformers' TrainingArguments
+
+
+COMMANDS = {
+    "pretrain": Command(
+        "pretrain",
+        "pretrain on a corpus: masked LM with or without NSP, or causal LM",
+        (PretrainingDataOptions, NewModelOptions, PretrainingTrainerOptions),
+        trains=True,
+    ),
+    "glue": Command(
+        "fine_tune_glue",
+        "fine-tune on GLUE or on your own texts or text pairs",
+        (GlueDataOptions, ModelOptions, FineTuningTrainerOptions),
+        trains=True,
+    ),
+    "squad": Command(
+        "fine_tune_squad",
+        "fine-tune on SQuAD or on your own questions and answers",
+        (SquadDataOptions, ModelOptions, FineTuningTrainerOptions),
+        trains=True,
+    ),
+    "convert": Command("convert", "give a BERT more or larger heads without changing its outputs", (ConvertOptions,)),
+    "shrink": Command("shrink", "make a model faster or smaller with nearly the same predictions", (ShrinkOptions,)),
+    "compare": Command(
+        "compare", "compare the speed, accuracy and predictions of models on your own rows", (CompareOptions,)
+    ),
+    "export": Command(
+        "export", "export a model to ONNX and compare the outputs with the original's", (ExportOptions,)
+    ),
+    "push": Command("push", "upload a model to the Hub with its code and model card", (PushOptions,)),
+    "inspect": Command(
+        "inspect", "show what each attention head does and how much of its size it uses", (InspectOptions,)
+    ),
+    "plan": Command("plan", "list model shapes within a budget, with exact parameter and FLOP counts", (PlanOptions,)),
+}
+
+
+# --- Values: the same conversion and checks for flags, recipes and keyword arguments. ---
+
+
+@contextmanager
+def input_errors() -> Iterator[None]:
+    """Context manager that turns a ValueError into an InputError."""
+    from .support.errors import InputError  # not above, because the command line imports this module on its own
+
+    try:
+        yield
+    except InputError:
+        raise
+    except ValueError as error:
+        raise InputError(str(error)) from error
+
+
+def make(given: Mapping[str, Any], *types: type) -> tuple:
+    """Like `build`, but raises InputError instead of ValueError."""
+    with input_errors():
+        return build(given, *types)
+
+
+def build(given: Mapping[str, Any], *types: type) -> tuple:
+    """
+    Creates an instance of each dataclass in `types` from the values in `given`. None selects a field's default.
+
+    Raises:
+        ValueError: If an option does not exist, or if a value has the wrong type or is out of range.
+    """
+    values = convert_all(given, types)
+    own = [{member.name for member in fields(cls) if member.init} & values.keys() for cls in types]
+    return tuple(cls(**{name: values[name] for name in names}) for cls, names in zip(types, own, strict=True))
+
+
+def convert_all(given: Mapping[str, Any], types: tuple[type, ...]) -> dict[str, Any]:
+    """Returns the values that are not None, converted to the types of their fields. Raises ValueError."""
+    hints = {name: hint for cls in types for name, hint in get_type_hints(cls).items()}
+    members = {member.name: member for cls in types for member in fields(cls) if member.init}
+    required = [name for name, member in members.items() if member.metadata.get("required")]
+    if absent := [f"`{name}`" for name in required if given.get(name) is None]:
+        raise ValueError(f"{' and '.join(absent)} must be set.")
+    values = {}
+    for name, value in given.items():
+        if name not in members:
+            similar = ", ".join(get_close_matches(name, members, cutoff=0))
+            raise ValueError(f"`{name}`: no such option; similar names: {similar}.")
+        if value is not None:
+            values[name] = convert(name, value, hints[name])
+            check_range(name, values[name], members[name].metadata.get("interval") or TRAINER_RANGES.get(name, ""))
+    return values
+
+
+def convert(name: str, value: Any, hint: Any) -> Any:
+    """Converts a value from a flag, a recipe or a keyword argument to the type of an option. Raises ValueError."""
+    for kind in kinds_of(hint):
+        try:
+            return converted(value, kind)
+        except (AttributeError, KeyError, TypeError, ValueError):
+            continue
+    raise ValueError(f"`{name}` is {value!r}, but must be {describe(hint)}.")
+
+
+def kinds_of(hint: Any) -> list[Any]:
+    """Returns the types in a union, with None last, so that "none" stays text where text is accepted."""
+    kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    return sorted(kinds, key=lambda kind: kind is NoneType)
+
+
+def converted(value: Any, kind: Any) -> Any:
+    """Converts a value to one type, which is not a union. Raises TypeError, ValueError or KeyError if it cannot."""
+    origin, arguments = get_origin(kind) or kind, get_args(kind)
+    if origin is Literal:
+        return {str(choice): choice for choice in arguments}[str(value)]
+    if origin is list:
+        items = value if isinstance(value, list | tuple) else [value]
+        return [convert("", item, arguments[0]) for item in items]
+    if origin is dict:
+        return {key: plain(item) for key, item in (mapping(value) if isinstance(value, str) else dict(value)).items()}
+    if origin is bool:
+        return value if isinstance(value, bool) else SWITCHES[value.lower()]
+    if origin in (int, float):
+        return number(value, origin)
+    if origin is str:
+        return os.fspath(value)
+    if origin is NoneType:
+        return EMPTY[value.lower()]
+    return value  # a type of Trainer's, which checks it itself
+
+
+EMPTY = {"none": None, "null": None}
+SWITCHES = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+
+
+def number(value: Any, kind: type) -> int | float:
+    """Converts a number or its text to an int or a finite float. Raises TypeError or ValueError."""
+    accepted = (str, int) if kind is int else (str, int, float)
+    if isinstance(value, bool) or not isinstance(value, accepted):
+        raise TypeError(value)
+    result = kind(value)
+    if not math.isfinite(result):
+        raise ValueError(value)
+    return result
+
+
+def mapping(text: str) -> dict:
+    """Parses a JSON object, or `name=value,...` with YAML values. Raises ValueError."""
+    import yaml  # here because the help does not need it
+
+    is_json = text.lstrip().startswith("{")
+    if not is_json and "=" not in text:
+        raise ValueError(text)
+    try:
+        return yaml.safe_load(text if is_json else "{" + text.replace("=", ": ") + "}")
+    except yaml.YAMLError as error:
+        raise ValueError(text) from error
+
+
+def plain(value: Any) -> Any:
+    """Converts text to a number or None where YAML's rules, unlike Python's, read text: 5e-5 and None."""
+    if value == "None":
+        return None
+    try:
+        return number(value, float) if isinstance(value, str) else value
+    except ValueError:
+        return value
+
+
+def check_range(name: str, value: Any, interval: str):
+    """Raises ValueError if a number, or a number in a list, is outside an interval such as "(0, 1]"."""
+    if not interval:
+        return
+    low, high = (float(bound) for bound in interval[1:-1].split(","))
+    for item in value if isinstance(value, list) else [value]:
+        above = item >= low if interval[0] == "[" else item > low
+        below = item <= high if interval[-1] == "]" else item < high
+        if not (above and below):
+            raise ValueError(f"`{name}` is {item}, but must be {describe_range(interval)}.")
+
+
+def describe_range(interval: str) -> str:
+    """Returns an interval in words: "(0, 1]" is greater than 0 and at most 1."""
+    low, high = interval[1:-1].split(", ")
+    words = [f"{'at least' if interval[0] == '[' else 'greater than'} {low}"]
+    if high != "inf":
+        words.append(f"{'at most' if interval[-1] == ']' else 'less than'} {high}")
+    return " and ".join(words)
+
+
+def describe(hint: Any) -> str:
+    """Returns a description of a type for messages and the manual, such as "one or more integers"."""
+    names = {int: "an integer", float: "a number", bool: "true or false", str: "text", dict: "name=value,..."}
+    words: list[str] = []
+    for kind in kinds_of(hint):
+        if get_origin(kind) is Literal:
+            words += map(str, get_args(kind))
+        elif get_origin(kind) is list:
+            words.append(f"a list ({describe(get_args(kind)[0])})")
+        elif kind is not NoneType:
+            words.append(names.get(get_origin(kind) or kind, getattr(kind, "__name__", str(kind))))
+    return ", ".join(words[:-1]) + (" or " if words[:-1] else "") + words[-1]
+
+
+# --- Descriptions: the groups of a command for its help and the manual, and its signature. ---
+
+
+class Described(NamedTuple):
+    """An option as the help and the manual show it."""
+
+    name: str
+    hint: Any
+    help: str
+    default: str  # empty if the help states it
+    positional: bool
+    required: bool
+
+
+def groups(command: Command) -> Iterator[tuple[str, list[Described]]]:
+    """Yields the heading and the options of each group of a command."""
+    seen: set[str] = set()
+    for cls in command.options:
+        hints = get_type_hints(cls)
+        members = {member.name: member for member in fields(cls)}
+        for group in cls.__mro__:
+            names = [name for name in get_annotations(group) if name in members and name not in seen]
+            seen.update(names)
+            if names:
+                yield (group.__doc__ or "").strip(), [described(members[name], hints[name]) for name in names]
+
+
+def described(member: Field, hint: Any) -> Described:
+    metadata = member.metadata
+    default = member.default if member.default_factory is MISSING else member.default_factory()
+    text = metadata["help"]
+    if "inf" not in metadata["interval"] and metadata["interval"]:
+        text += f" Range: {describe_range(metadata['interval'])}."
+    is_shown = not ("Default:" in text or default is None or default is False)
+    shown = " ".join(map(str, default if isinstance(default, list) else [default])) if is_shown else ""
+    return Described(member.name, hint, text, shown, metadata["positional"], metadata["required"])
+
+
+def trainer_names() -> list[str]:
+    """Returns the names of transformers' TrainingArguments from its source, because importing it takes seconds."""
+    package = find_spec("transformers")
+    assert package is not None and package.origin is not None
+    tree = ast.parse(Path(package.origin).with_name("training_args.py").read_text("utf-8"))
+    (body,) = (node.body for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "TrainingArguments")
+    return [x.target.id for x in body if isinstance(x, ast.AnnAssign) and isinstance(x.target, ast.Name)]
+
+
+def signature(command: Command) -> Signature:
+    """Returns the signature of a command's function: its leading arguments by position, all others by name."""
+    hints = {name: hint for cls in command.options for name, hint in get_type_hints(cls).items()}
+    members = {member.name: member for cls in command.options for member in fields(cls)}
+    leading = getattr(command.options[0], "leading", ())
+    parameters = []
+    for name in (*leading, *(name for name in members if name not in leading)):
+        kind = Parameter.POSITIONAL_OR_KEYWORD if name in leading else Parameter.KEYWORD_ONLY
+        member = members[name]
+        default = Parameter.empty if member.metadata["required"] else member.default
+        parameters.append(Parameter(name, kind, default=default, annotation=hints[name]))
+    return Signature(parameters)
+
+
+def takes_options(name: str) -> Callable[[Callable[[Any], Any]], Callable[..., Any]]:
+    """
+    Decorator for the function of the command `name`, which takes one dataclass of options.
+
+    The decorated function takes the options as arguments, in the order of `leading`, or by name.
+    """
+    command = COMMANDS[name]
+    (options,) = command.options
+
+    def decorate(function: Callable[[Any], Any]) -> Callable[..., Any]:
+        @wraps(function)
+        def call(*values: Any, **given: Any) -> Any:
+            return function(*make(signature(command).bind(*values, **given).arguments, options))
+
+        call.__signature__ = signature(command)  # type: ignore[attr-defined]  # for help() and inspect.signature
+        return call
+
+    return decorate
+
+
+def markdown(command: Command) -> str:
+    """Returns the tables of a command's options for the manual."""
+    lines = []
+    for heading, members in groups(command):
+        lines += [f"**{heading}**", "", "| option | value | default | |", "|---|---|---|---|"]
+        for each in members:
+            name = f"`{each.name}`" if each.positional else f"`--{each.name}`"
+            value = describe(each.hint).replace("|", "\\|")
+            lines.append(f"| {name} | {value} | {'required' if each.required else each.default} | {each.help} |")
+        lines.append("")
+    return "\n".join(lines)
