@@ -1,1 +1,1 @@
-"""Fine-tuning on GLUE, SQuAD or the user's own data, with sweeps over seeds and hyperparameters, and distillation."""
+"""Fine-tuning on GLUE, SQuAD or the user's own data, with sweeps over seeds and hyperparameters."""

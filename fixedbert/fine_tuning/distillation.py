@@ -1,35 +1,22 @@
-"""Knowledge distillation: trains a student to match the predictions of a teacher, with or without labels."""
+"""Knowledge distillation: trains a shrunk model to match the predictions of the original, without labels."""
 
-import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import kl_div, log_softmax, logsigmoid
-from transformers import (
-    AutoModelForSequenceClassification,
-    PreTrainedConfig,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-    TrainerCallback,
-)
-from transformers.models.auto.auto_factory import _BaseAutoModelClass
+from transformers import PreTrainedModel, TrainerCallback
 from transformers.utils import ModelOutput
 
-from ..data.tokenizers import load_tokenizer, tokenizer_state
-from ..support.errors import InputError
-from ..training.arguments import CommonArguments, ModelArguments
-from ..training.loading import check_length, load_config, load_model
-from ..training.speed import enable_unpadding, is_bf16_faster
+from ..training.arguments import CommonArguments
+from ..training.speed import is_bf16_faster
 from ..training.trainer import CommonTrainer
-from .labels import MULTI, REGRESSION, SINGLE, default_names, match_names, problem_type_of
-from .target_scaling import scale, unscale
 
 Batch = dict[str, Tensor]
-TEMPERATURE = 2.0  # for distillation without labels
+TEMPERATURE = 2.0
 
 
 @dataclass(frozen=True)
@@ -74,93 +61,6 @@ def distillation_loss(teacher: list[Predictions], student: list[Predictions], te
         temperature**2 * p.kl_divergence(q, temperature) / len(p.values) for p, q in zip(teacher, student, strict=True)
     ]
     return torch.stack(losses).mean()
-
-
-@dataclass
-class Teacher:
-    """A fine-tuned model whose logits are the targets for training a student."""
-
-    model: PreTrainedModel
-    input_names: tuple[str, ...]  # of the inputs to pass to the model
-    labels: list[int] | None  # index of the teacher's output for each output of the student; None for spans
-    student: PreTrainedConfig
-
-    def loss(self, inputs: Batch, outputs: ModelOutput, temperature: float) -> Tensor:
-        """
-        Returns the distillation loss for the inputs and outputs of a student.
-
-        For regression, the loss is the mean squared error. With several labels per text, it is averaged over labels.
-        """
-        with torch.no_grad():
-            targets = self.model(**{name: inputs[name] for name in self.input_names})
-        if self.labels is None:
-            teacher, student = (span_predictions(x, inputs["attention_mask"]) for x in (targets, outputs))
-            return distillation_loss(teacher, student, temperature)
-        kind = {SINGLE: "classes", MULTI: "labels", REGRESSION: "numbers"}[problem_type_of(self.student)]
-        logits = scale(unscale(targets["logits"], self.model.config)[:, self.labels], self.student)
-        loss = distillation_loss([Predictions(logits, kind)], [Predictions(outputs["logits"], kind)], temperature)
-        return loss * {"classes": 1, "labels": 1 / len(self.labels), "numbers": 2 / len(self.labels)}[kind]
-
-    def fingerprint(self) -> str:
-        """Returns a SHA-256 digest of the weights and the label ids."""
-        digest = hashlib.sha256(repr(self.labels).encode())
-        for weight in self.model.parameters():
-            digest.update(weight.detach().cpu().flatten().view(torch.uint8).numpy().data)
-        return digest.hexdigest()
-
-
-def load_teacher(
-    name: str,
-    auto_class: type[_BaseAutoModelClass],
-    model_args: ModelArguments,
-    student: PreTrainedConfig,
-    tokenizer: PreTrainedTokenizerBase,
-    max_seq_length: int,
-) -> Teacher:
-    """
-    Loads the teacher from the directory or Hub id `name`. The other arguments belong to the student.
-
-    Raises InputError if the teacher has no head for the task, or if its labels or tokenizer differ from the student's.
-    """
-    arguments = replace(
-        model_args,
-        model_name_or_path=name,
-        config_name=None,
-        config_overrides=None,
-        model_revision="main",
-        ignore_mismatched_sizes=True,  # makes load_model report mismatched weights as missing
-    )
-    try:
-        config = load_config(arguments)
-        check_length(max_seq_length, config)
-        own = load_tokenizer(name, model_args.do_lower_case, **arguments.hub_options())
-        if tokenizer_state(own) != tokenizer_state(tokenizer):
-            raise InputError(f"{name}: its tokenizer differs from the student's; use a model with the same tokenizer.")
-        model = load_model(auto_class, arguments, config, tokenizer, train=False)
-        labels = match_labels(name, config, student) if auto_class is AutoModelForSequenceClassification else None
-    except InputError as error:
-        raise InputError(f"`teacher_model`: {error}") from error
-    enable_unpadding(model)
-    return Teacher(model.eval(), tuple(own.model_input_names), labels, student)
-
-
-def match_labels(name: str, teacher: PreTrainedConfig, student: PreTrainedConfig) -> list[int]:
-    """
-    Returns the index of the teacher's output for each output of the student, matched by name.
-
-    Raises InputError if the label names differ.
-    """
-    theirs, ours = default_names(teacher), default_names(student)
-    if problem_type_of(teacher) == problem_type_of(student):
-        if problem_type_of(student) == REGRESSION and len(theirs) == len(ours) == 1:
-            return [0]
-        matched = match_names(ours, theirs)
-        if matched is not None and sorted(matched) == [*range(len(theirs))]:
-            return matched
-    raise InputError(
-        f"{name}: its labels ({', '.join(theirs)}) differ from the labels in the data ({', '.join(ours)}); use a "
-        "model fine-tuned on this task, or correct id2label in its config.json."
-    )
 
 
 def distillation_arguments(output_dir: str | Path, steps: int, learning_rate: float, seed: int) -> CommonArguments:

@@ -17,7 +17,6 @@ from ..training.interruption import train
 from ..training.loading import check_length, load_config, load_model, reinitialize_head, tokenizer_source
 from ..training.output import check_same_data, output_directory, publish
 from ..training.speed import enable_unpadding, keep_freed_memory
-from .distillation import load_teacher
 from .trainer import FineTuningArguments, FineTuningTrainer
 
 
@@ -67,12 +66,8 @@ def fine_tune(
             tokenizer = load_tokenizer(tokenizer_source(model_args), **model_args.hub_options())
             task = task_class(name, config, tokenizer, arguments)
         check_metric(training_args, task.metric_names)
-        teacher, name = None, training_args.teacher_model
-        if training_args.do_train and name is not None:
-            teacher = load_teacher(name, task.auto_class, model_args, config, tokenizer, data_args.max_seq_length)
         fingerprints = {split: rows._fingerprint for split, rows in task.features.items()}
-        fingerprint = stable_hash(fingerprints, teacher.fingerprint() if teacher else None)
-        check_same_data(training_args.directory, fingerprint)
+        check_same_data(training_args.directory, stable_hash(fingerprints))
         if task.new_head:
             model_args = replace(model_args, ignore_mismatched_sizes=True)
         model = load_model(task.auto_class, model_args, config, tokenizer, training_args.do_train)
@@ -86,7 +81,6 @@ def fine_tune(
             processing_class=tokenizer,
             compute_metrics=task.compute_metrics,
             pad_to=data_args.max_seq_length if data_args.pad_to_max_length else None,
-            teacher=teacher,
             **task.trainer_options,
         )
         if training_args.do_train:

@@ -66,8 +66,6 @@ def plan_runs(tasks: list[str | None], training_args: FineTuningArguments) -> li
     grid = training_args.grid
     if grid is not None and training_args.max_steps > 0:
         raise InputError("cannot be combined with `max_steps`, which overrides the number of epochs.", "grid")
-    if training_args.teacher_model is not None and len(set(tasks) - {"ax"}) > 1:
-        raise InputError("can only be used with a single `task_name`.", "teacher_model")
     for task in tasks:
         if (metrics := METRICS.get(task or "")) and len(tasks) > 1:
             check_metric(training_args, ["loss", *metrics])

@@ -1,4 +1,4 @@
-"""Trainer and arguments for fine-tuning, with batches of examples of similar length, exact losses and distillation."""
+"""Trainer and arguments for fine-tuning, with batches of examples of similar length and exact losses."""
 
 from dataclasses import dataclass
 from inspect import signature
@@ -17,7 +17,6 @@ from ..support.errors import InputError
 from ..training.arguments import CommonArguments
 from ..training.speed import is_bf16_faster
 from ..training.trainer import CommonTrainer
-from .distillation import Teacher
 from .examples import SAMPLE_SEED
 from .glue_metrics import lower_is_better
 from .labels import MULTI
@@ -25,7 +24,7 @@ from .labels import MULTI
 
 @dataclass
 class FineTuningArguments(FineTuningTrainerOptions, CommonArguments):  # type: ignore[misc]  # bf16 can be None
-    """Arguments for Trainer, sweeps and distillation. Some defaults differ from Trainer's (docs/fine_tuning.md)."""
+    """Arguments for Trainer and sweeps. Some defaults differ from Trainer's (docs/fine_tuning.md)."""
 
     def __post_init__(self):
         if self.bf16 is None:
@@ -98,8 +97,7 @@ class FineTuningTrainer(CommonTrainer):
 
     Args:
         pad_to: Number of tokens to which examples are padded. Default: length of the longest example in the batch.
-        teacher: Changes the training loss to (1 - w) * label loss + w * distillation loss (w: `distillation_weight`).
-        class_weights: Maps each class to its weight in the label loss. Not used in evaluation.
+        class_weights: Maps each class to its weight in the training loss. Not used in evaluation.
         pool: How to combine the logits of the windows of an example: "mean" or "max".
     """
 
@@ -109,7 +107,6 @@ class FineTuningTrainer(CommonTrainer):
         self,
         *args,
         pad_to: int | None = None,
-        teacher: Teacher | None = None,
         class_weights: dict[str, float] | None = None,
         pool: str = "mean",
         **kwargs,
@@ -120,15 +117,12 @@ class FineTuningTrainer(CommonTrainer):
         super().__init__(*args, data_collator=collator, **kwargs)
         # compute_loss scales the averages over batches itself, so the model must not use the number of rows in a step.
         self.model_accepts_loss_kwargs = False
-        self.teacher, self.class_weights, self.pool = teacher, class_weights, pool
+        self.class_weights, self.pool = class_weights, pool
         self.notes = [f"Evaluated in {self.dtype_name}"] if self.args.do_eval else []
         if class_weights is not None:
             weights = ", ".join(f"{name} {weight:.4g}" for name, weight in class_weights.items())
             self.notes.append(f"Class weights in the training loss: {weights}")
         self.columns = {*signature(self.model.forward).parameters, "label"}  # used in batches
-        if teacher is not None:
-            module: torch.nn.Module = teacher.model
-            module.to(self.args.device)
         if training_args.early_stopping_patience is not None:
             self.add_callback(EarlyStoppingCallback(training_args.early_stopping_patience))
 
@@ -178,9 +172,6 @@ class FineTuningTrainer(CommonTrainer):
         loss, outputs = super().compute_loss(model, inputs, True)
         if self.class_weights is not None and model.training:
             loss = weighted_cross_entropy(outputs["logits"], inputs["labels"], [*self.class_weights.values()])
-        if self.teacher is not None and model.training:
-            weight, temperature = self.args.distillation_weight, self.args.distillation_temperature
-            loss = (1 - weight) * loss + weight * self.teacher.loss(inputs, outputs, temperature)
         if num_items_in_batch is not None:  # Trainer averages over batches, but the last one can be smaller
             loss = loss * (rows * self.current_gradient_accumulation_steps / num_items_in_batch)
         return (loss, outputs) if return_outputs else loss

@@ -178,8 +178,8 @@ def check_same_data(output_dir: Path, fingerprint: str):
     state.wait_for_everyone()
     if read_json_object(file).get("fingerprint") != fingerprint:
         raise InputError(
-            f"{output_dir}: the data or the teacher has changed since the unfinished run started; restore the "
-            f"original version, or remove {output_dir}."
+            f"{output_dir}: the data has changed since the unfinished run started; restore the original "
+            f"version, or remove {output_dir}."
         )
 
 

@@ -160,14 +160,10 @@ def test_a_model_without_a_head_is_not_evaluated(model, download, questions, tmp
 
 
 @pytest.mark.parametrize("task", ["rte", "stsb", "squad"])
-@pytest.mark.parametrize("taught", [False, True])
-def test_accumulated_steps_are_large_steps(model, download, questions, tmp_path, task, taught):
+def test_accumulated_steps_are_large_steps(model, download, questions, tmp_path, task):
     """Four accumulated batches of 2 rows give the same step as one batch of 8, even if the last step is smaller."""
     script, data = (squad, questions) if task == "squad" else (partial(glue, task=task), download)
     run = ["--do_train", "--num_train_epochs", "1", "--max_train_samples", "11", "--learning_rate", "1e-2"]
-    if taught:
-        script(model, data, tmp_path / "teacher", "--do_train", "--max_steps", "1")
-        run += ["--teacher_model", str(tmp_path / "teacher")]
     weights = []
     for size, steps in (("8", "1"), ("2", "4")):  # 8 rows, then 3
         batch = ("--per_device_train_batch_size", size, "--gradient_accumulation_steps", steps)
@@ -291,7 +287,7 @@ def test_runs_resume_on_the_same_data_only(model, questions, tmp_path, monkeypat
     file.write_text(change(original))
     assert file.read_text() != original
     os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
-    with pytest.raises(InputError, match="run.partial: the data or the teacher has changed"):
+    with pytest.raises(InputError, match="run.partial: the data has changed"):
         run()
     file.write_text(original)
     run()
@@ -300,10 +296,9 @@ def test_runs_resume_on_the_same_data_only(model, questions, tmp_path, monkeypat
 
 @pytest.mark.slow
 def test_two_processes_are_one(model, download, tmp_path):
-    """A run with a teacher has the same weights, metrics and predictions in two processes as in one."""
-    glue(model, download, tmp_path / "teacher", "--do_train", "--max_steps", "2")
+    """A run has the same weights, metrics and predictions in two processes as in one."""
     run = ("--do_train", "--do_eval", "--do_predict", "--num_train_epochs", "2", "--learning_rate", "1e-3")
-    run += ("--max_train_samples", "18", "--teacher_model", str(tmp_path / "teacher"), "--per_device_train_batch_size")
+    run += ("--max_train_samples", "18", "--per_device_train_batch_size")
     two = glue_arguments(model, download, tmp_path / "two", *run, "3")
     pair = fork_server.Pair(ROOT / "run_glue.py", two, tmp_path / "printed")
     run_glue(glue_arguments(model, download, tmp_path / "one", *run, "6"))

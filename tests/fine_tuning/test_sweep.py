@@ -110,12 +110,11 @@ def test_grid_results(model, download, questions, tmp_path, capsys, monkeypatch)
 
 
 def test_invalid_commands(model, download, tmp_path):
-    """Unknown tasks, commands that would do nothing, and one teacher or checkpoint for several tasks are refused."""
-    train, teacher = ("--do_train", "--max_steps", "1"), ("--teacher_model", model)
+    """Unknown tasks, commands that would do nothing, and one checkpoint for several tasks are refused."""
+    train = ("--do_train", "--max_steps", "1")
     for task, flags, message in (
         ("rte", (), "nothing to do; set `do_train`, `do_eval` or `do_predict`"),
         ("mnly", train, "unknown `task_name` 'mnly'; available tasks: cola"),
-        ("rte wnli", (*train, *teacher), "`teacher_model` can only be used with a single `task_name`"),
         ("mrpc stsb", (*train, "--metric_for_best_model", "f1"), "'f1': unknown metric; available metrics: loss, p"),
         ("rte wnli", (*train, "--resume_from_checkpoint", "x"), "`resume_from_checkpoint` can only be used with"),
     ):
