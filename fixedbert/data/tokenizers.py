@@ -20,7 +20,6 @@ from ..support.files import reading
 if TYPE_CHECKING:
     import datasets
 
-MAX_WORD_LENGTH = 100  # characters; WordPiece maps longer words to [UNK]
 MAX_UNREACHABLE = 0.05  # maximum fraction of unreachable tokens in a vocabulary; BERT's has less than 0.001
 # With BERT's vocabulary, at most 0.02% of the tokens in English text are unknown. If the text is not lowercased, 10%
 # are unknown in novels and 17% in news. In Thai text or DNA sequences, nearly all tokens are unknown.
@@ -188,14 +187,12 @@ def train_tokenizer(texts: Callable[[], Iterator[str]], vocab_size: int, do_lowe
     """
     Trains a BERT WordPiece tokenizer with at most `vocab_size` tokens.
 
-    `texts` returns a new iterator over the texts on each call. Raises InputError if the texts contain no words of at
-    most MAX_WORD_LENGTH characters.
+    `texts` returns a new iterator over the texts on each call. Raises InputError if the texts contain no words.
     """
     untrained = BertTokenizer(do_lower_case=do_lower_case)
-    drop_long_words = long_word_filter(untrained)
 
     def train(**options: Any) -> BertTokenizer:
-        non_blank = (drop_long_words(text) for text in texts() if text and not text.isspace())
+        non_blank = (text for text in texts() if text and not text.isspace())
         first = next(non_blank, "")  # training never ends if the iterator is empty
         return untrained.train_new_from_iterator(chain([first], non_blank), vocab_size, show_progress=False, **options)
 
@@ -205,19 +202,5 @@ def train_tokenizer(texts: Callable[[], Iterator[str]], vocab_size: int, do_lowe
         room = vocab_size - len(untrained)
         tokenizer = train(limit_alphabet=max(room // 2, room - continuing))
     if len(tokenizer) == len(untrained):
-        raise InputError(
-            f"the corpus contains no words of at most {MAX_WORD_LENGTH} characters; add text or set `tokenizer_name`."
-        )
+        raise InputError("the corpus contains no words; add text or set `tokenizer_name`.")
     return tokenizer
-
-
-def long_word_filter(tokenizer: PreTrainedTokenizerBase) -> Callable[[str], str]:
-    """Returns a function that removes words longer than MAX_WORD_LENGTH, because training on them takes hours."""
-    backend = tokenizer.backend_tokenizer
-    long = re.compile(rf"\S{{{MAX_WORD_LENGTH + 1},}}")
-
-    def short_words(match: re.Match) -> str:
-        words = backend.pre_tokenizer.pre_tokenize_str(backend.normalizer.normalize_str(match[0]))
-        return " ".join(word for word, _ in words if len(word) <= MAX_WORD_LENGTH)
-
-    return lambda text: long.sub(short_words, text)

@@ -69,10 +69,8 @@ class PretrainingDataArguments:
     text_column_name: list[str] = corpus_option("text", "Name of the text column.")
     document_boundary: list[str] = corpus_option("row", f"Where a document ends. {BOUNDARIES}.")
     document_column_name: list[str] = corpus_option(None, "For --document_boundary column: name of that column.")
-    corpus_weights: list[float] | None = list_option("Number of times that an epoch uses each corpus, such as 1 2.5.")
     language: str = option("en", f"Language for sentence splitting: {', '.join(LANGUAGES)}.")
     vocab_size: int | None = option(None, "Size of a new vocabulary. Default: the configuration's.")
-    tokenizer_train_share: float = option(1.0, "Fraction of documents for training a new tokenizer.")
     store_dir: str | None = option(None, "Directory for prepared corpora. Default: fixedbert/ in HF_HOME.")
     max_seq_length: int = option(128, "Maximum number of tokens in an example, including special tokens.")
     short_seq_prob: float = option(0.1, "Fraction of segment pairs shortened to a random length.")
@@ -90,15 +88,12 @@ class PretrainingDataArguments:
             raise InputError("requires `objective` mlm or clm.", "separate_documents")
         if self.whole_word_mask and self.objective == "clm":
             raise InputError("requires `objective` mlm+nsp or mlm.", "whole_word_mask")
-        for name in ("mlm_probability", "tokenizer_train_share"):
-            if not 0 < getattr(self, name) <= 1:
-                raise InputError("must be greater than 0 and at most 1.", name)
+        if not 0 < self.mlm_probability <= 1:
+            raise InputError("must be greater than 0 and at most 1.", "mlm_probability")
         if not 0 <= self.short_seq_prob <= 1:
             raise InputError("must be between 0 and 1.", "short_seq_prob")
         if not 0 < self.validation_split_percentage < 100:
             raise InputError("must be greater than 0 and less than 100.", "validation_split_percentage")
-        if self.corpus_weights and (min(self.corpus_weights) < 0 or not any(self.corpus_weights)):
-            raise InputError("must contain at least one positive number and no negative numbers.", "corpus_weights")
 
     @property
     def processes(self) -> int:
@@ -111,8 +106,6 @@ class PretrainingDataArguments:
         sources += [(file, False) for file in self.train_file or []]
         if not sources:
             raise InputError("no corpus: set `train_file`, or set `dataset_name` to a Hub dataset or 'sample'.")
-        if self.corpus_weights:
-            self.corpus_weights = self.per_corpus("corpus_weights", len(sources))
         names = ("dataset_config_name", "text_column_name", "document_boundary", "document_column_name")
         columns = [self.per_corpus(name, len(sources)) for name in names]
         hub_options = {"cache_dir": model_args.cache_dir, "token": model_args.token}

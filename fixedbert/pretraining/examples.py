@@ -46,8 +46,7 @@ def make_examples(
     tokenizer = make_tokenizer(corpora, model_args, data_args, config, checkpoint)
     (documents, document_ids), (held_out_documents, held_out_ids) = prepare_documents(corpora, tokenizer, data_args)
     kind, settings = example_settings(data_args, tokenizer)
-    weights = data_args.corpus_weights
-    examples = kind(documents, document_ids, tokenizer, seed=training_args.seed, weights=weights, **settings)
+    examples = kind(documents, document_ids, tokenizer, seed=training_args.seed, **settings)
     held_out = kind(held_out_documents, held_out_ids, tokenizer, seed=0, **settings)
     if training_args.world_size > 1:  # without a shared `store_dir`, each machine prepares its own
         states = gather_object([(tokenizer_state(tokenizer), documents.description["counts"], len(examples))])
@@ -60,7 +59,6 @@ def make_examples(
         **documents.description,
         "store": str(documents.directory),
         "fingerprint": stable_hash(documents.directory.name, held_out_documents.directory.name),
-        "weights": weights,
         "training": {"documents": len(document_ids), "examples": len(examples)},
         "held_out": {"documents": len(held_out_ids), "examples": len(held_out)},
     }
@@ -92,7 +90,6 @@ def make_tokenizer(
             corpora,
             data_args.vocab_size or config.vocab_size,
             model_args.do_lower_case is not False,
-            data_args.tokenizer_train_share,
             data_args.store_dir,
         )
     tokenizer.model_max_length = max_tokens(config)

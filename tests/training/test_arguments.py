@@ -171,13 +171,15 @@ def test_values_have_the_type_of_their_field(tmp_path):
     """Integers are accepted as floats, single items as lists, and paths as strings. Other types are rejected."""
     given = {
         "learning_rate": 1,
-        "corpus_weights": (1, 2.5),
+        "mlm_probability": 1,
+        "validation_file": ("a", "b"),
         "max_steps": None,
         "train_file": tmp_path,
         "use_cpu": True,
     }
     data, training = make_arguments(given, PretrainingDataArguments, PretrainingArguments)
-    assert (data.train_file, data.corpus_weights) == ([str(tmp_path)], [1, 2.5])
+    assert (data.train_file, data.validation_file) == ([str(tmp_path)], ["a", "b"])
+    assert type(data.mlm_probability) is float
     assert (training.learning_rate, training.max_steps) == (1, -1)
     for name, value in (
         ("learning_rate", "fast"), ("max_steps", 2.0), ("max_steps", True), ("seed", "1"), ("train_file", ["a", 5]),
