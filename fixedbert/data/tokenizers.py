@@ -1,17 +1,14 @@
 """Loads, checks, trains and applies tokenizers."""
 
-import copy
 import json
 import re
 from collections.abc import Callable, Iterator
-from functools import lru_cache
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from tokenizers import Tokenizer
-from transformers import AutoTokenizer, BatchEncoding, BertTokenizer, PreTrainedTokenizerBase
+from transformers import AutoTokenizer, BertTokenizer, PreTrainedTokenizerBase
 
 from ..support.checksums import stable_hash
 from ..support.errors import InputError
@@ -129,41 +126,9 @@ def check_same_vocabulary(tokenizer: PreTrainedTokenizerBase, name: str | None, 
         raise InputError(f"{name}: the vocabulary differs from that of {model}; omit `tokenizer_name`.")
 
 
-def encode(tokenizer: PreTrainedTokenizerBase, *texts: str | list[str], **options) -> BatchEncoding:
-    """
-    Tokenizes texts or text pairs. Reserved tokens in a text, such as "[SEP]", are tokenized as ordinary text (see
-    `reserved_tokens`). All other special and added tokens remain single tokens. `options` are passed to the tokenizer.
-    """
-    return tokenizer_for_texts(tokenizer, len(tokenizer))(*texts, split_special_tokens=True, **options)
-
-
-def reserved_tokens(tokenizer: PreTrainedTokenizerBase) -> set[str]:
-    """Returns the special tokens with a role in BERT's inputs: [CLS], [SEP], [PAD], [MASK] and [UNK]."""
-    tokens = (getattr(tokenizer, f"{role}_token") for role in ("cls", "sep", "pad", "mask", "unk"))
-    return {token for token in tokens if token is not None}
-
-
-@lru_cache(maxsize=4)
-def tokenizer_for_texts(tokenizer: PreTrainedTokenizerBase, size: int) -> PreTrainedTokenizerBase:
-    """
-    Returns a copy of the tokenizer in which only the reserved tokens are special, because `split_special_tokens`
-    splits all special tokens. Returns the tokenizer itself if all its special tokens are reserved. `size` is the
-    tokenizer's length, which is used only as part of the cache key.
-    """
-    reserved, state = reserved_tokens(tokenizer), json.loads(tokenizer.backend_tokenizer.to_str())
-    others = [token for token in state["added_tokens"] if token["special"] and token["content"] not in reserved]
-    if not others:
-        return tokenizer
-    for token in others:
-        token["special"] = False
-    copied = copy.copy(tokenizer)
-    copied._tokenizer = Tokenizer.from_str(json.dumps(state))
-    return copied
-
-
 def tokenizer_state(tokenizer: PreTrainedTokenizerBase) -> str:
-    """Returns a hash of everything that determines how `encode` splits text into tokens."""
-    state = json.loads(tokenizer_for_texts(tokenizer, len(tokenizer)).backend_tokenizer.to_str())
+    """Returns a hash of everything that determines how a tokenizer splits text into tokens."""
+    state = json.loads(tokenizer.backend_tokenizer.to_str())
     parts = ("normalizer", "pre_tokenizer", "model", "added_tokens")
     return stable_hash([state[part] for part in parts], tokenizer.sep_token)
 
