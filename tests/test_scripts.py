@@ -105,17 +105,16 @@ def test_other_objectives(corpus, tmp_path, task, flag):
 
 
 def test_several_corpora(corpus, tmp_path):
-    """Each corpus can have its own document boundary and weight. The number of weights must match."""
+    """Each corpus can have its own document boundary. The number of settings must match."""
     (tmp_path / "lines.jsonl").write_text("".join(f'{{"body": "Line {n} here."}}\n' for n in range(30)))
     files = ("--train_file", corpus, str(tmp_path / "lines.jsonl"))
     options = ("--text_column_name", "text", "body", "--document_boundary", "row", "line")
-    weights = ("--corpus_weights", "1", "2.5", "--objective", "mlm")
-    run_pretraining.main(pretraining(corpus, tmp_path / "run", *files, *options, *weights))
+    run_pretraining.main(pretraining(corpus, tmp_path / "run", *files, *options, "--objective", "mlm"))
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
-    assert summary["corpus"]["counts"]["documents"] == 42 and summary["corpus"]["weights"] == [1, 2.5]
+    assert summary["corpus"]["counts"]["documents"] == 42
     assert "line" in summary["corpus"]["corpora"][1] and "text file" in summary["corpus"]["corpora"][0]
-    with pytest.raises(InputError, match="`corpus_weights` has 3 values for 2 corpora"):
-        run_pretraining.main(pretraining(corpus, tmp_path / "bad", *files, *options, *weights[:3], "3"))
+    with pytest.raises(InputError, match="`document_boundary` has 3 values for 2 corpora"):
+        run_pretraining.main(pretraining(corpus, tmp_path / "bad", *files, *options, "line"))
 
 
 def test_lines_that_are_sentences(vocabulary, tmp_path):

@@ -13,6 +13,7 @@ from accelerate import PartialState
 from transformers.trainer import TRAINER_STATE_NAME
 
 from experiments.head_size.tasks import TASKS, train_synthetic
+from experiments.head_size.tasks.training import TaskDivergence
 from fixedbert.conversion.growing import int_or_list
 from fixedbert.counts import forward_flops
 from fixedbert.fine_tuning.sweep import sweep
@@ -65,7 +66,7 @@ def train_task(run: Run) -> dict:
     try:
         results = train_synthetic(run.objective, run.config, run.pretraining[0], run.learning_rate, run.seed)
         examples = int(results["examples"] or 0)
-    except Divergence as error:
+    except TaskDivergence as error:
         print(f"{run.name}: {error}", file=sys.stderr)
         examples = error.examples
     tokens = examples * (1 if run.objective == "memorise" else run.length)  # its examples are single queries

@@ -9,7 +9,6 @@ import datasets
 import numpy as np
 
 from ..data.file_formats import file_format
-from ..data.tokenizers import encode
 from ..fine_tuning.distillation import Predictions
 from ..fine_tuning.glue import check_text_columns
 from ..fine_tuning.glue_metrics import GlueEvaluation
@@ -111,7 +110,7 @@ class TextRows(Rows):
         columns = (
             [model.settings.prompt + text for text in column] for column in zip(*texts_of(self.data), strict=True)
         )
-        encoded = encode(model.tokenizer, *columns, truncation=True, max_length=length)
+        encoded = model.tokenizer(*columns, truncation=True, max_length=length)
         features = [[dict(zip(encoded, values, strict=True))] for values in zip(*encoded.values(), strict=True)]
         return features, sum(bool(row.overflowing) for row in encoded.encodings or ())
 

@@ -9,7 +9,6 @@ from transformers import BertConfig, PreTrainedConfig, PreTrainedModel
 
 from ..model.configuration_fixed_head_bert import HEADS, FixedHeadBertConfig
 from ..support.errors import InputError
-from .weights import LOADING
 
 Model = TypeVar("Model", bound=PreTrainedModel)
 
@@ -177,8 +176,7 @@ def build_model(
     if not any("pooler" in name for name in tensors) and model_class.__name__.endswith("BertModel"):
         options["add_pooling_layer"] = False
     options |= {"config": config, "state_dict": tensors, "output_loading_info": True}
-    with LOADING:
-        result: Any = model_class.from_pretrained(None, **options)  # its annotation ignores output_loading_info
+    result: Any = model_class.from_pretrained(None, **options)  # its annotation ignores output_loading_info
     model: Model
     model, info = result
     if info["missing_keys"] or info["unexpected_keys"] or info["mismatched_keys"]:

@@ -1,7 +1,6 @@
 """Loads weights without running a checkpoint's code, and checks that no weight of the base model is missing."""
 
 import logging
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import reduce
@@ -21,9 +20,6 @@ from ..support.files import read_json_object
 # Weight files, in the order in which transformers searches for them.
 FILES = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
 FLOATS = {torch.float16, torch.bfloat16, torch.float32, torch.float64}  # dtypes of weights that are not quantized
-# transformers replaces PreTrainedModel.tie_weights while it loads a model. Concurrent loads could leave it replaced,
-# in which case the embeddings of models loaded later would not be tied.
-LOADING = threading.RLock()
 OPTIONAL = ("pooler", "decoder")  # parts of a base model that some task heads do not use
 
 
@@ -48,7 +44,7 @@ def load_body(model_class: Any, source: str | Path, config: PreTrainedConfig, **
     if "dtype" not in options:
         options["dtype"] = highest_precision(config, stored)
     options |= {"config": config, "output_loading_info": True, "ignore_mismatched_sizes": True}
-    with LOADING, without_load_report():
+    with without_load_report():
         model, info = model_class.from_pretrained(source, **options)
     empty = {name for name, tensor in stored.items() if 0 in tensor.shape}  # from layers without heads
     buffers = {name.rpartition(".")[2] for name, _ in model.named_buffers()}  # may be in old files

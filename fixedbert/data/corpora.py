@@ -206,11 +206,11 @@ def join_lines(lines: list[str]) -> str:
     return "".join(line if line.endswith("\n") else line + "\n" for line in lines)
 
 
-def iterate_documents(readers: list[CorpusReader], description: str) -> Iterator[tuple[Document, int]]:
-    """Yields each document with the index of its corpus and shows a progress bar."""
+def iterate_documents(readers: list[CorpusReader], description: str) -> Iterator[Document]:
+    """Yields the documents of all corpora and shows a progress bar."""
     total = sum(reader.size for reader in readers)
     with tqdm(total=total, unit="B", unit_scale=True, desc=description, disable=None) as progress:
-        for index, reader in enumerate(readers):
+        for reader in readers:
             for document in reader:
-                yield document, index
+                yield document
                 progress.update(sum(reader.position for reader in readers) - progress.n)

@@ -54,7 +54,6 @@ class Examples(torch.utils.data.Dataset):
         max_seq_length: Maximum number of tokens per example, including special tokens.
         mlm_probability: Fraction of tokens that become prediction targets.
         inside_word: The result of `tokens_inside_words`, for whole-word masking.
-        weights: For each corpus, how often an epoch uses its documents. With 0.5, an epoch uses a random half of them.
         num_proc: Number of processes that compute a plan.
     """
 
@@ -72,7 +71,6 @@ class Examples(torch.utils.data.Dataset):
         mlm_probability: float = 0.15,
         seed: int = 42,
         inside_word: np.ndarray | None = None,
-        weights: list[float] | None = None,
         num_proc: int = 1,
     ):
         self.documents = documents
@@ -81,7 +79,6 @@ class Examples(torch.utils.data.Dataset):
         self.mlm_probability = mlm_probability
         self.seed = seed
         self.inside_word = inside_word
-        self.weights = weights
         self.num_proc = num_proc
         self.cls, self.sep, self.mask = tokenizer.cls_token_id, tokenizer.sep_token_id, tokenizer.mask_token_id
         self.vocab_size = len(tokenizer)
@@ -96,7 +93,7 @@ class Examples(torch.utils.data.Dataset):
 
     def plan_settings(self) -> tuple:
         """Returns everything that determines a plan, except the epoch."""
-        return PLAN_FORMAT, self.kind, self.document_ids_hash, self.seed, self.weights, self.max_seq_length
+        return PLAN_FORMAT, self.kind, self.document_ids_hash, self.seed, self.max_seq_length
 
     def make_plan(self, epoch: int) -> Iterator[np.ndarray]:
         """Yields the plan for an epoch in blocks of shape (rows, plan_columns)."""
@@ -125,15 +122,6 @@ class Examples(torch.utils.data.Dataset):
         if count is None or count >= len(self):
             return self
         return torch.utils.data.Subset(self, np.random.default_rng(0).choice(len(self), count, replace=False).tolist())
-
-    def documents_in_epoch(self, epoch: int) -> np.ndarray:
-        """Returns the sorted document ids for an epoch. If a corpus has a weight of 2, its documents occur twice."""
-        if self.weights is None or all(weight == 1 for weight in self.weights):
-            return self.document_ids
-        weight = np.array(self.weights)[self.documents.metadata["corpus"][self.document_ids]]  # (documents,)
-        rng = np.random.default_rng((self.seed, epoch))
-        repeats = np.floor(weight) + (rng.random(len(weight)) < weight % 1)
-        return np.repeat(self.document_ids, repeats.astype(int))
 
     def generator(self, epoch: int, index: int) -> np.random.Generator:
         return np.random.default_rng((self.seed, epoch, index))
@@ -176,7 +164,7 @@ class PackedExamples(Examples):
 
     def make_plan(self, epoch: int) -> Iterator[np.ndarray]:
         """Yields one block: a row (id, start) per document, in random order, and a last row (-1, total length)."""
-        document_ids = np.random.default_rng((self.seed, epoch)).permutation(self.documents_in_epoch(epoch))
+        document_ids = np.random.default_rng((self.seed, epoch)).permutation(self.document_ids)
         ends = np.cumsum(self.documents.metadata["tokens"][document_ids].astype(np.int64) + 2)
         yield np.stack([np.append(document_ids, -1), np.insert(ends, 0, 0)], axis=1)
 

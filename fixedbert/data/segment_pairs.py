@@ -68,8 +68,7 @@ def plan_pairs(
     pieces (see `split_long_sentences`). If only one sentence is left in a document, it is split into A and B.
 
     Args:
-        document_ids: All documents in the epoch, from which random segments are drawn. A document that occurs twice
-            is divided twice.
+        document_ids: All documents in the epoch, from which random segments are drawn.
 
     Returns:
         An int32 array (pairs, 7) with one row per pair and the columns PAIR_FIELDS. Starts and ends are token offsets.
@@ -194,10 +193,9 @@ class PairExamples(Examples):
         return *super().plan_settings(), self.short_seq_prob
 
     def make_plan(self, epoch: int) -> Iterator[np.ndarray]:
-        document_ids = self.documents_in_epoch(epoch)
-        check_documents(self.documents, np.unique(document_ids))
-        starts = range(0, len(document_ids), PLAN_BLOCK)
-        arguments = (self.documents, document_ids, self.max_tokens, self.short_seq_prob, (self.seed, epoch))
+        check_documents(self.documents, self.document_ids)
+        starts = range(0, len(self.document_ids), PLAN_BLOCK)
+        arguments = (self.documents, self.document_ids, self.max_tokens, self.short_seq_prob, (self.seed, epoch))
         # Data loader workers are daemonic and cannot start processes.
         if self.num_proc == 1 or len(starts) < 16 or multiprocessing.current_process().daemon:
             yield from (plan_pairs(*arguments, start) for start in starts)

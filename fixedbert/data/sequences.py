@@ -6,7 +6,7 @@ from torch.nn.functional import pad
 from transformers import PreTrainedTokenizerBase
 
 from .corpora import Corpus, CorpusReader
-from .tokenizers import check_unknown_tokens, encode
+from .tokenizers import check_unknown_tokens
 
 
 def read_sequences(sources: list[str], tokenizer: PreTrainedTokenizerBase, length: int, maximum: int) -> Tensor:
@@ -20,7 +20,7 @@ def read_sequences(sources: list[str], tokenizer: PreTrainedTokenizerBase, lengt
     size = length - 2  # without [CLS] and [SEP]
     for line in (line for source in sources for line in CorpusReader(Corpus(source, document_boundary="line"))):
         assert isinstance(line, str)  # only "column" and "sentence_lines" yield lists of sentences
-        tokens += encode(tokenizer, line, add_special_tokens=False, verbose=False)["input_ids"]
+        tokens += tokenizer(line, add_special_tokens=False, verbose=False)["input_ids"]
         if len(tokens) >= maximum * size:
             break
     check_unknown_tokens(", ".join(sources), tokens.count(tokenizer.unk_token_id), len(tokens))

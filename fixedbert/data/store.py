@@ -4,7 +4,7 @@ The store, which keeps prepared corpora as token ids and sentence boundaries in 
 No other module depends on the layout of the store directory:
 
     store-FINGERPRINT/           prepared corpora; the fingerprint depends on everything that determines their content
-        shard-000000.arrow ...   one row per document: `input_ids`, `sentence_ends`, `text_hash` and `corpus`
+        shard-000000.arrow ...   one row per document: `input_ids`, `sentence_ends` and `text_hash`
         documents.npy            array of dtype DOCUMENT, without empty and duplicate documents
         store.json               settings and counts; written last, so a store without this file is incomplete
     store-FINGERPRINT-plans/     arrays that specify the examples in each epoch (see examples.py)
@@ -18,7 +18,6 @@ import hashlib
 import json
 import shutil
 import time
-import zlib
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
@@ -42,18 +41,18 @@ from ..support.files import reading, write_atomically, writing
 from ..support.processes import call_task, process_pool
 from .corpora import Corpus, CorpusReader, Document, iterate_documents
 from .sentences import check_language, split_document
-from .tokenizers import check_unknown_tokens, encode, reserved_tokens, tokenizer_state, train_tokenizer
+from .tokenizers import check_unknown_tokens, tokenizer_state, train_tokenizer
 
-FORMAT = 5  # increment it when the same corpora would result in a different store
-TOKENIZER_FORMAT = 2  # increment it when the same corpora would result in a different tokenizer
+FORMAT = 6  # increment it when the same corpora would result in a different store
+TOKENIZER_FORMAT = 3  # increment it when the same corpora would result in a different tokenizer
 SHARD_CHARACTERS = 4_000_000  # per shard; an interrupted process loses at most one shard
 SHARD_DOCUMENTS = 50_000
 MIN_FILE_AGE = 2  # seconds; a newer file can be modified again without a change in its timestamps
 PIECE_CHARACTERS = 500_000  # per call of the tokenizer, which needs over 100 bytes of memory per character
-DOCUMENT = np.dtype([("row", "i8"), ("tokens", "i4"), ("sentences", "i4"), ("corpus", "i4")])
+DOCUMENT = np.dtype([("row", "i8"), ("tokens", "i4"), ("sentences", "i4")])
 Item = TypeVar("Item")
 Arrays = tuple[np.ndarray, np.ndarray]  # the tokens and sentence ends of a document, or values and offsets of a shard
-ShardWriter = Callable[[str, list[Document], list[int]], object]  # file name, documents, corpus index of each document
+ShardWriter = Callable[[str, list[Document]], object]  # file name, documents
 
 
 class Documents:
@@ -62,7 +61,7 @@ class Documents:
 
     Attributes:
         metadata: Array (documents,) of dtype DOCUMENT with each document's row (counted across all shards), number of
-            tokens, number of sentences and corpus index. A document id is an index into this array.
+            tokens and number of sentences. A document id is an index into this array.
         description: The content of store.json.
 
     Args:
@@ -197,11 +196,10 @@ def prepare_tokenizer(
     corpora: list[Corpus],
     vocab_size: int,
     do_lower_case: bool = True,
-    fraction: float = 1.0,
     store_dir: str | Path | None = None,
 ) -> PreTrainedTokenizerBase:
     """
-    Trains a WordPiece tokenizer on a fraction of the documents, or loads it from the store.
+    Trains a WordPiece tokenizer on the documents, or loads it from the store.
 
     The store keeps trained tokenizers because training again on the same texts can assign different ids to the tokens.
     Only one process trains a tokenizer while the others wait.
@@ -209,14 +207,12 @@ def prepare_tokenizer(
     readers = [CorpusReader(corpus) for corpus in corpora]
     store_dir = Path(store_dir or default_store_dir())
     contents = corpus_fingerprints(readers, store_dir)
-    settings = (TOKENIZER_FORMAT, contents, vocab_size, do_lower_case, fraction, version("tokenizers"))
+    settings = (TOKENIZER_FORMAT, contents, vocab_size, do_lower_case, version("tokenizers"))
     directory = store_dir / f"tokenizer-{stable_hash(settings)}"
 
     def texts() -> Iterator[str]:
-        for document, _ in iterate_documents(readers, "Training a tokenizer"):
-            text = document if isinstance(document, str) else "\n".join(document)
-            if fraction >= 1 or zlib.crc32(text[:1000].encode()) < fraction * 2**32:
-                yield text
+        for document in iterate_documents(readers, "Training a tokenizer"):
+            yield document if isinstance(document, str) else "\n".join(document)
 
     with store_lock(directory):
         if not directory.exists():
@@ -291,16 +287,15 @@ def write_shards(directory: Path, readers: list[CorpusReader], write: ShardWrite
     pending: deque[Future] = deque()
     shards = 0
     try:
-        for shard in in_groups(documents_read, lambda item: text_length(item[0]), SHARD_CHARACTERS, SHARD_DOCUMENTS):
-            documents, corpora = map(list, zip(*shard, strict=True))
+        for documents in in_groups(documents_read, text_length, SHARD_CHARACTERS, SHARD_DOCUMENTS):
             path = directory / shard_name(shards)
             shards += 1
             if has_valid_checksum(path):
                 continue
             if pool is None:
-                write(path.name, documents, corpora)
+                write(path.name, documents)
             else:
-                pending.append(pool.submit(call_task, path.name, documents, corpora))
+                pending.append(pool.submit(call_task, path.name, documents))
                 if len(pending) > 2 * num_proc:  # limits memory
                     pending.popleft().result()
         for future in pending:
@@ -334,14 +329,9 @@ def text_length(document: Document) -> int:
 
 
 def write_shard(
-    directory: str,
-    tokenizer: PreTrainedTokenizerBase,
-    language: str,
-    name: str,
-    documents: list[Document],
-    corpora: list[int],
+    directory: str, tokenizer: PreTrainedTokenizerBase, language: str, name: str, documents: list[Document]
 ):
-    """Splits documents into sentences, tokenizes them and writes a shard. `corpora` are their corpus indices."""
+    """Splits documents into sentences, tokenizes them and writes a shard."""
     sentences = [
         split_document(document, language) if isinstance(document, str) else document for document in documents
     ]
@@ -357,7 +347,7 @@ def write_shard(
     # 64 bits: for 6.4 million texts (English Wikipedia), the probability of a collision is 1e-6.
     digests = (hashlib.blake2b("\n".join(text).encode(), digest_size=8).digest() for text in sentences)
     hashes = [int.from_bytes(digest, "little") for digest in digests]
-    save_shard(Path(directory) / name, tokens, hashes, corpora, counts)
+    save_shard(Path(directory) / name, tokens, hashes, counts)
 
 
 def tokenize_sentences(documents: list[list[str]], tokenizer: PreTrainedTokenizerBase) -> list[Arrays]:
@@ -365,11 +355,10 @@ def tokenize_sentences(documents: list[list[str]], tokenizer: PreTrainedTokenize
     Returns the token ids (tokens,) and the end offsets (sentences,) of the sentences for each document.
 
     Sentences are joined with the separator token and tokenized together; then the separators are removed. This gives
-    the same result as separate calls, in 25% less time. Reserved tokens in a text are tokenized as ordinary text.
+    the same result as separate calls, in 25% less time. The separator token in a text therefore ends a sentence.
     """
     separator, separator_id = tokenizer.sep_token, tokenizer.sep_token_id
-    reserved = [token for token in reserved_tokens(tokenizer) if len(token) > 1]
-    options = {"add_special_tokens": False, "return_attention_mask": False, "verbose": False}
+    tokenizer.backend_tokenizer.encode_special_tokens = False  # otherwise the separators would become text
     dtype = np.uint16 if len(tokenizer) <= 2**16 else np.int32
     tokens = []
     for sentences in documents:
@@ -377,14 +366,9 @@ def tokenize_sentences(documents: list[list[str]], tokenizer: PreTrainedTokenize
         ends: list[np.ndarray] = [np.empty(0, np.int32)]
         length = 0
         for piece in in_groups(sentences, len, PIECE_CHARACTERS):
-            if any(token in sentence for sentence in piece for token in reserved):  # for example a text about BERT
-                encoded = encode(tokenizer, piece, **options)["input_ids"]
-                part = np.array([token for ids in encoded for token in (*ids, separator_id)], dtype=dtype)
-            else:
-                tokenizer.backend_tokenizer.encode_special_tokens = False
-                text = separator.join(piece) + separator
-                (encoding,) = tokenizer.backend_tokenizer.encode_batch_fast([text], add_special_tokens=False)
-                part = np.array(encoding.ids, dtype=dtype)
+            text = separator.join(piece) + separator
+            (encoding,) = tokenizer.backend_tokenizer.encode_batch_fast([text], add_special_tokens=False)
+            part = np.array(encoding.ids, dtype=dtype)
             separators = np.flatnonzero(part == separator_id)
             ids.append(np.delete(part, separators))
             ends.append((length + separators - np.arange(len(separators))).astype(np.int32))
@@ -394,7 +378,7 @@ def tokenize_sentences(documents: list[list[str]], tokenizer: PreTrainedTokenize
     return tokens
 
 
-def save_shard(path: Path, tokens: list[Arrays], hashes: Iterable[int], corpora: Iterable[int], counts: dict):
+def save_shard(path: Path, tokens: list[Arrays], hashes: Iterable[int], counts: dict):
     """Writes a shard atomically."""
 
     def lists(arrays: list[np.ndarray]) -> pyarrow.ListArray:
@@ -406,7 +390,6 @@ def save_shard(path: Path, tokens: list[Arrays], hashes: Iterable[int], corpora:
             "input_ids": lists([ids for ids, _ in tokens]),
             "sentence_ends": lists([ends for _, ends in tokens]),
             "text_hash": pyarrow.array(hashes, pyarrow.uint64()),
-            "corpus": pyarrow.array(corpora, pyarrow.int32()),
         }
     ).replace_schema_metadata({"counts": json.dumps(counts)})
     with write_with_checksum(path) as file:
@@ -429,7 +412,6 @@ def select_documents(directory: Path, shards: int) -> tuple[np.ndarray, Counter[
             part["row"] = np.arange(row, row + len(table))
             part["tokens"] = np.diff(as_arrays(table.column("input_ids").chunk(0))[1])
             part["sentences"] = np.diff(as_arrays(table.column("sentence_ends").chunk(0))[1])
-            part["corpus"] = table.column("corpus").to_numpy()
             row += len(table)
             has_text = part["tokens"] > 0
             parts.append(part[has_text])

@@ -1,17 +1,14 @@
 """Loads, checks, trains and applies tokenizers."""
 
-import copy
 import json
 import re
 from collections.abc import Callable, Iterator
-from functools import lru_cache
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from tokenizers import Tokenizer
-from transformers import AutoTokenizer, BatchEncoding, BertTokenizer, PreTrainedTokenizerBase
+from transformers import AutoTokenizer, BertTokenizer, PreTrainedTokenizerBase
 
 from ..support.checksums import stable_hash
 from ..support.errors import InputError
@@ -20,7 +17,6 @@ from ..support.files import reading
 if TYPE_CHECKING:
     import datasets
 
-MAX_WORD_LENGTH = 100  # characters; WordPiece maps longer words to [UNK]
 MAX_UNREACHABLE = 0.05  # maximum fraction of unreachable tokens in a vocabulary; BERT's has less than 0.001
 # With BERT's vocabulary, at most 0.02% of the tokens in English text are unknown. If the text is not lowercased, 10%
 # are unknown in novels and 17% in news. In Thai text or DNA sequences, nearly all tokens are unknown.
@@ -130,41 +126,9 @@ def check_same_vocabulary(tokenizer: PreTrainedTokenizerBase, name: str | None, 
         raise InputError(f"{name}: the vocabulary differs from that of {model}; omit `tokenizer_name`.")
 
 
-def encode(tokenizer: PreTrainedTokenizerBase, *texts: str | list[str], **options) -> BatchEncoding:
-    """
-    Tokenizes texts or text pairs. Reserved tokens in a text, such as "[SEP]", are tokenized as ordinary text (see
-    `reserved_tokens`). All other special and added tokens remain single tokens. `options` are passed to the tokenizer.
-    """
-    return tokenizer_for_texts(tokenizer, len(tokenizer))(*texts, split_special_tokens=True, **options)
-
-
-def reserved_tokens(tokenizer: PreTrainedTokenizerBase) -> set[str]:
-    """Returns the special tokens with a role in BERT's inputs: [CLS], [SEP], [PAD], [MASK] and [UNK]."""
-    tokens = (getattr(tokenizer, f"{role}_token") for role in ("cls", "sep", "pad", "mask", "unk"))
-    return {token for token in tokens if token is not None}
-
-
-@lru_cache(maxsize=4)
-def tokenizer_for_texts(tokenizer: PreTrainedTokenizerBase, size: int) -> PreTrainedTokenizerBase:
-    """
-    Returns a copy of the tokenizer in which only the reserved tokens are special, because `split_special_tokens`
-    splits all special tokens. Returns the tokenizer itself if all its special tokens are reserved. `size` is the
-    tokenizer's length, which is used only as part of the cache key.
-    """
-    reserved, state = reserved_tokens(tokenizer), json.loads(tokenizer.backend_tokenizer.to_str())
-    others = [token for token in state["added_tokens"] if token["special"] and token["content"] not in reserved]
-    if not others:
-        return tokenizer
-    for token in others:
-        token["special"] = False
-    copied = copy.copy(tokenizer)
-    copied._tokenizer = Tokenizer.from_str(json.dumps(state))
-    return copied
-
-
 def tokenizer_state(tokenizer: PreTrainedTokenizerBase) -> str:
-    """Returns a hash of everything that determines how `encode` splits text into tokens."""
-    state = json.loads(tokenizer_for_texts(tokenizer, len(tokenizer)).backend_tokenizer.to_str())
+    """Returns a hash of everything that determines how a tokenizer splits text into tokens."""
+    state = json.loads(tokenizer.backend_tokenizer.to_str())
     parts = ("normalizer", "pre_tokenizer", "model", "added_tokens")
     return stable_hash([state[part] for part in parts], tokenizer.sep_token)
 
@@ -188,14 +152,12 @@ def train_tokenizer(texts: Callable[[], Iterator[str]], vocab_size: int, do_lowe
     """
     Trains a BERT WordPiece tokenizer with at most `vocab_size` tokens.
 
-    `texts` returns a new iterator over the texts on each call. Raises InputError if the texts contain no words of at
-    most MAX_WORD_LENGTH characters.
+    `texts` returns a new iterator over the texts on each call. Raises InputError if the texts contain no words.
     """
     untrained = BertTokenizer(do_lower_case=do_lower_case)
-    drop_long_words = long_word_filter(untrained)
 
     def train(**options: Any) -> BertTokenizer:
-        non_blank = (drop_long_words(text) for text in texts() if text and not text.isspace())
+        non_blank = (text for text in texts() if text and not text.isspace())
         first = next(non_blank, "")  # training never ends if the iterator is empty
         return untrained.train_new_from_iterator(chain([first], non_blank), vocab_size, show_progress=False, **options)
 
@@ -205,19 +167,5 @@ def train_tokenizer(texts: Callable[[], Iterator[str]], vocab_size: int, do_lowe
         room = vocab_size - len(untrained)
         tokenizer = train(limit_alphabet=max(room // 2, room - continuing))
     if len(tokenizer) == len(untrained):
-        raise InputError(
-            f"the corpus contains no words of at most {MAX_WORD_LENGTH} characters; add text or set `tokenizer_name`."
-        )
+        raise InputError("the corpus contains no words; add text or set `tokenizer_name`.")
     return tokenizer
-
-
-def long_word_filter(tokenizer: PreTrainedTokenizerBase) -> Callable[[str], str]:
-    """Returns a function that removes words longer than MAX_WORD_LENGTH, because training on them takes hours."""
-    backend = tokenizer.backend_tokenizer
-    long = re.compile(rf"\S{{{MAX_WORD_LENGTH + 1},}}")
-
-    def short_words(match: re.Match) -> str:
-        words = backend.pre_tokenizer.pre_tokenize_str(backend.normalizer.normalize_str(match[0]))
-        return " ".join(word for word, _ in words if len(word) <= MAX_WORD_LENGTH)
-
-    return lambda text: long.sub(short_words, text)

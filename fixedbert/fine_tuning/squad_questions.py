@@ -7,7 +7,6 @@ import datasets
 from transformers import PreTrainedTokenizerBase
 
 from ..data.file_formats import REDOWNLOAD, DataFile, check_columns, parse_json, text_problem
-from ..data.tokenizers import encode
 from ..support.errors import InputError
 from ..support.files import reading
 from .examples import report_bad_rows
@@ -120,7 +119,7 @@ def questions_that_fit(
     Returns the questions that leave room for more than `doc_stride` context tokens in a window of `max_seq_length`
     tokens. Longer questions raise InputError, or are printed and skipped with `skip_bad_rows`.
     """
-    encoded = encode(tokenizer, rows["question"][:], add_special_tokens=False, return_attention_mask=False)
+    encoded = tokenizer(rows["question"][:], add_special_tokens=False, return_attention_mask=False)
     room = max_seq_length - tokenizer.num_special_tokens_to_add(pair=True) - doc_stride
     lengths = [len(ids) for ids in encoded["input_ids"]]
     sizes = f"`max_seq_length` {max_seq_length} and `doc_stride` {doc_stride}"

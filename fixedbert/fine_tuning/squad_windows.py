@@ -5,7 +5,6 @@ import numpy as np
 from accelerate import PartialState
 from transformers import PreTrainedTokenizerBase
 
-from ..data.tokenizers import encode
 from ..support.errors import InputError
 from .examples import make_features
 
@@ -54,8 +53,7 @@ def make_windows(
     for_training: bool,
 ) -> dict[str, list]:
     """Returns the columns of the windows for a batch of questions. Called by `make_features`."""
-    windows = encode(
-        tokenizer,
+    windows = tokenizer(
         [question.lstrip() for question in batch["question"]],
         batch["context"],
         max_length=max_seq_length,

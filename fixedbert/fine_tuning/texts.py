@@ -14,7 +14,6 @@ from transformers import PreTrainedTokenizerBase
 
 from ..data.file_formats import TOO_FEW, DataFile, FileRow, check_columns, load_from_hub, text_problem
 from ..data.glue import TASKS
-from ..data.tokenizers import encode
 from ..support.errors import InputError
 from .examples import SAMPLE_SEED, make_features, report_bad_rows, sample_rows, sampled_indices
 from .label_columns import LabelFormat
@@ -280,7 +279,7 @@ def tokenize(
     texts = [batch[name] for name in ("sentence1", "sentence2") if name in batch]
     windows = {} if stride is None else {"stride": stride, "return_overflowing_tokens": True}
     options = {"truncation": True, "return_attention_mask": False, **windows}
-    features = encode(tokenizer, *texts, max_length=max_seq_length, **options)
+    features = tokenizer(*texts, max_length=max_seq_length, **options)
     rows = features.pop("overflow_to_sample_mapping", range(len(indices)))
     return {
         **features,

@@ -14,7 +14,7 @@ from ..conversion.weights import load_body, report_float32
 from ..data.corpora import Corpus, CorpusReader
 from ..data.sentences import ends_sentence, split_document
 from ..data.sequences import read_sequences
-from ..data.tokenizers import check_vocab_size, encode, load_tokenizer
+from ..data.tokenizers import check_vocab_size, load_tokenizer
 from ..support.errors import InputError, require_package
 from ..support.files import error_reason, finite, new_directory, reading, to_json
 from .page import draw_maps, inspection_html
@@ -147,7 +147,7 @@ def example_sentences(checkpoint: Checkpoint, text: str) -> list[str]:
     beginning = "\n".join(islice(rows, EXAMPLE_TEXT[0]))[: EXAMPLE_TEXT[1]]
     sentences: dict[str, None] = {}
     for sentence in (" ".join(one.split()) for one in split_document(beginning)):
-        tokens = len(encode(checkpoint.tokenizer, sentence, verbose=False)["input_ids"])
+        tokens = len(checkpoint.tokenizer(sentence, verbose=False)["input_ids"])
         if ends_sentence(sentence) and EXAMPLE_TOKENS[0] <= tokens <= checkpoint.example_length:
             sentences[sentence] = None
     return [*sentences][:EXAMPLES]
@@ -156,7 +156,7 @@ def example_sentences(checkpoint: Checkpoint, text: str) -> list[str]:
 def record_example(sentence: str, checkpoint: Checkpoint, progress: tqdm) -> Example:
     recorder, tokenizer = checkpoint.recorder, checkpoint.tokenizer
     options = {"truncation": True, "max_length": checkpoint.example_length, "return_tensors": "pt"}
-    ids = encode(tokenizer, sentence, **options)["input_ids"]
+    ids = tokenizer(sentence, **options)["input_ids"]
     tokens = [token.strip() for token in tokenizer.batch_decode(ids[0][:, None])]
     return Example(sentence, tokens, recorder.attention(ids), recorder.token_changes(ids, progress))
 

@@ -48,8 +48,7 @@ def make_examples(
     tokenizer = make_tokenizer(corpora, model_args, data_args, config, checkpoint)
     (documents, document_ids), (held_out_documents, held_out_ids) = prepare_documents(corpora, tokenizer, data_args)
     kind, settings = example_settings(data_args, tokenizer)
-    weights = data_args.corpus_weights
-    examples = kind(documents, document_ids, tokenizer, seed=training_args.seed, weights=weights, **settings)
+    examples = kind(documents, document_ids, tokenizer, seed=training_args.seed, **settings)
     held_out = kind(held_out_documents, held_out_ids, tokenizer, seed=0, **settings)
     if training_args.world_size > 1:  # without a shared `store_dir`, each machine prepares its own
         states = gather_object([(tokenizer_state(tokenizer), documents.description["counts"], len(examples))])
@@ -62,7 +61,6 @@ def make_examples(
         **documents.description,
         "store": str(documents.directory),
         "fingerprint": stable_hash(documents.directory.name, held_out_documents.directory.name),
-        "weights": weights,
         "training": {"documents": len(document_ids), "examples": len(examples)},
         "held_out": {"documents": len(held_out_ids), "examples": len(held_out)},
     }

@@ -14,7 +14,6 @@ from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 from ..conversion.families import max_tokens
 from ..data.file_formats import DataFile, file_format
 from ..data.sequences import read_sequences
-from ..data.tokenizers import encode
 from ..fine_tuning.distillation import Batch
 from ..fine_tuning.squad_questions import load_squad
 from ..fine_tuning.squad_windows import squad_windows
@@ -157,7 +156,7 @@ def tokenize_rows(texts: Iterable[tuple], tokenizer: PreTrainedTokenizerBase, le
         are_words = isinstance(row[0], list)
         if are_words and count == 0:
             check_splits_words(tokenizer)
-        encoded = encode(tokenizer, *row, max_length=length, truncation=True, is_split_into_words=are_words)
+        encoded = tokenizer(*row, max_length=length, truncation=True, is_split_into_words=are_words)
         count, truncated = count + 1, truncated + bool(encoded[0].overflowing)
         yield dict(encoded)
     if truncated:

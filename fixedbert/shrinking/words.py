@@ -7,7 +7,6 @@ import datasets
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 from ..data.file_formats import FileRow, text_problem
-from ..data.tokenizers import encode
 from ..fine_tuning.examples import report_bad_rows
 from ..fine_tuning.label_columns import label_sort_key
 from ..fine_tuning.labels import assume_order, default_names, label_names, match_names, shorten
@@ -98,7 +97,7 @@ def align_word_labels(rows: datasets.Dataset, config: PreTrainedConfig, file: st
 
 def check_splits_words(tokenizer: PreTrainedTokenizerBase):
     """Raises InputError if a tokenizer joins the words in a list, as RoBERTa's does without add_prefix_space."""
-    if encode(tokenizer, ["a", "b"], is_split_into_words=True)["input_ids"] != encode(tokenizer, "a b")["input_ids"]:
+    if tokenizer(["a", "b"], is_split_into_words=True)["input_ids"] != tokenizer("a b")["input_ids"]:
         raise InputError(
             "the tokenizer joins the words in a list; save it with add_prefix_space=True, as run_ner.py does."
         )
@@ -111,7 +110,7 @@ def encode_words(tokenizer: PreTrainedTokenizerBase, words: Sequence[str], max_l
     The entry `first_tokens` contains the index of the first token of each word, or -1 if a word has no tokens, because
     truncation or the tokenizer removes all of its characters. `truncated` is True if the row is truncated.
     """
-    encoded = encode(tokenizer, [*words], is_split_into_words=True, max_length=max_length, truncation=True)
+    encoded = tokenizer([*words], is_split_into_words=True, max_length=max_length, truncation=True)
     first = [-1] * len(words)
     for token, word in reversed([*enumerate(encoded.word_ids())]):
         if word is not None:

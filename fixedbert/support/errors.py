@@ -29,8 +29,6 @@ class InputError(ValueError):
 class Divergence(InputError):
     """Raised when a loss, gradient, weight or output is NaN or infinite."""
 
-    examples = 0  # number of training examples seen before the divergence, for synthetic tasks
-
 
 class Stopped(SystemExit):
     """Raised when a signal stops a script. The exit status is 128 + the signal number, as shells expect."""

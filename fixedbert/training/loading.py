@@ -10,7 +10,7 @@ from transformers.models.auto.auto_factory import _BaseAutoModelClass
 
 from ..conversion.checkpoints import read_config
 from ..conversion.families import FAMILIES, fixed_head_config, max_tokens
-from ..conversion.weights import LOADING, load_body
+from ..conversion.weights import load_body
 from ..data.tokenizers import check_same_vocabulary, check_vocab_size
 from ..model.configuration_fixed_head_bert import FixedHeadBertConfig
 from ..options import ModelOptions, NewModelOptions
@@ -100,8 +100,7 @@ def load_model(
     name = arguments.model_name_or_path
     if name is None:
         config.vocab_size, config.pad_token_id = len(tokenizer), tokenizer.pad_token_id
-        with LOADING:  # a from_pretrained in a different thread would prevent weight tying
-            return auto_class.from_config(config, attn_implementation=attention)
+        return auto_class.from_config(config, attn_implementation=attention)
     check_same_vocabulary(tokenizer, tokenizer_source(arguments), name, **arguments.hub_options())
     if not arguments.resize_embeddings:
         check_vocab_size(tokenizer, config.vocab_size, name)

@@ -1,16 +1,14 @@
 """Trainer that skips steps with a non-finite loss or gradient norm, and resumes runs bit-exactly."""
 
-import sys
 import time
 from contextlib import ExitStack
 from dataclasses import fields
-from datetime import timedelta
 
 import numpy as np
 import torch
 from torch.distributed.tensor import DTensor
 from torch.utils.data import DataLoader, Dataset, Sampler
-from transformers import PreTrainedModel, ProgressCallback, Trainer, TrainerCallback
+from transformers import PreTrainedModel, Trainer, TrainerCallback
 from transformers.utils import logging
 
 from ..model.modeling_fixed_head_bert import FixedHeadBertPreTrainedModel
@@ -22,8 +20,6 @@ from .output import last_checkpoint
 from .speed import use_fast_dropout
 
 logger = logging.get_logger(__name__)
-
-PRINT_INTERVAL = 10  # seconds between lines in a log file
 
 
 class CommonTrainer(Trainer):
@@ -49,8 +45,6 @@ class CommonTrainer(Trainer):
         self.is_resumed = False
         self.reset_losses()
         self.add_callback(Resumption(self))
-        if not sys.stdout.isatty() and self.pop_callback(ProgressCallback):
-            self.add_callback(ProgressLines(self))
 
     def create_accelerator_and_postprocess(self):
         # Every parameter of a FixedHeadBert gets a gradient, so DDP can skip its search for unused parameters.
@@ -268,49 +262,3 @@ class Resumption(TrainerCallback):
     def on_epoch_end(self, args, state, control, **kwargs):
         if self.is_done:
             control.should_log = control.should_evaluate = control.should_save = False
-
-
-class ProgressLines(TrainerCallback):
-    """Callback that prints loss, speed and remaining time, or metrics. Replaces progress bars in log files."""
-
-    def __init__(self, trainer: CommonTrainer):
-        self.trainer, self.batches = trainer, 0  # batches of the current evaluation
-        self.printed = self.evaluation_began = time.monotonic()
-
-    def on_prediction_step(self, args, state, control, eval_dataloader=None, **kwargs):
-        now = time.monotonic()
-        if not self.batches:
-            self.evaluation_began = now
-        self.batches += 1
-        if state.is_world_process_zero and self.batches > 1 and now - self.printed > PRINT_INTERVAL:
-            self.printed, total = now, len(eval_dataloader)
-            speed = (self.batches - 1) / (now - self.evaluation_began)
-            left = timedelta(seconds=round((total - self.batches) / speed))
-            print(f"evaluation: batch {self.batches:,} of {total:,}, {speed:.3g} batches/s, {left} left", flush=True)
-
-    def on_evaluate(self, args, state, control, **kwargs):
-        self.batches = 0
-
-    def on_predict(self, args, state, control, metrics, **kwargs):
-        self.batches = 0
-
-    def on_train_begin(self, args, state, control, **kwargs):
-        self.first_step, self.began = state.global_step, time.monotonic()
-        self.printed = self.began
-
-    def on_step_end(self, args, state, control, **kwargs):
-        steps = self.trainer.window_steps
-        if time.monotonic() - self.printed > PRINT_INTERVAL and steps and not control.should_log:
-            self.on_log(args, state, control, {"loss": self.trainer.window[0].item() / steps})
-
-    def on_log(self, args, state, control, logs=None, **kwargs):
-        if not state.is_world_process_zero:
-            return
-        self.printed = time.monotonic()
-        if "loss" in logs:
-            speed = (state.global_step - self.first_step) / (self.printed - self.began)
-            left = timedelta(seconds=round((state.max_steps - state.global_step) / speed))
-            progress = f"step {state.global_step:,} of {state.max_steps:,}, loss {logs['loss']:.4g}"
-            print(f"{progress}, {speed:.3g} steps/s, {left} left", flush=True)
-        elif values := [f"{name} {value:.4g}" for name, value in logs.items() if isinstance(value, int | float)]:
-            print(", ".join(values), flush=True)

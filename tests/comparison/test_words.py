@@ -15,7 +15,7 @@ from transformers import AutoTokenizer, RobertaTokenizer
 import fixedbert
 from fixedbert.publishing.export import export
 from fixedbert.shrinking.calibration import tokenize_rows
-from fixedbert.shrinking.words import check_splits_words, encode_words, load_words
+from fixedbert.shrinking.words import check_splits_words, load_words
 from fixedbert.support.errors import InputError
 
 compare = partial(fixedbert.compare, runtime=["torch"])
@@ -159,11 +159,3 @@ def test_tokenizers_that_join_words():
         check_splits_words(joining)
     with pytest.raises(InputError, match="joins the words"):
         next(tokenize_rows([(["a", "b"],)], joining, 9))
-
-
-def test_special_tokens_in_words(tokenizer):
-    """A word such as [SEP] is tokenized as text, and words keep their positions."""
-    encoded = encode_words(tokenizer, ["one", "[SEP]", "two"], 32)
-    assert encoded["input_ids"].count(tokenizer.sep_token_id) == 1
-    ids = [encoded["input_ids"][index] for index in encoded["first_tokens"]]
-    assert tokenizer.convert_ids_to_tokens(ids)[::2] == ["one", "two"]

@@ -1,6 +1,5 @@
 """Tests that every command refuses checkpoints with missing, unexpected or invalid weights in the base model."""
 
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -183,12 +182,3 @@ def test_shards_are_checked_like_one_file(folder):
     to_train(folder)
     save_file({"module." + name: tensor for name, tensor in load_file(shards[0]).items()}, shards[0], {"format": "pt"})
     check_refused(folder, "weights are missing for")
-
-
-def test_concurrent_loads_leave_transformers_unchanged(folder):
-    """Loading in several threads restores transformers' method for tying embeddings."""
-    tie_weights = PreTrainedModel.tie_weights
-    with ThreadPoolExecutor(4) as pool:
-        heads = pool.map(lambda _: load_bert(folder, "BertModel").config.num_attention_heads, range(13))
-        assert {*heads} == {4}
-    assert PreTrainedModel.tie_weights is tie_weights

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from helpers.tiny_stores import make_store
 
-from fixedbert.data.examples import PackedExamples, split_documents
+from fixedbert.data.examples import split_documents
 from fixedbert.data.segment_pairs import (
     IS_NEXT,
     NOT_NEXT,
@@ -168,19 +168,6 @@ def test_too_few_documents_or_sentences(tmp_path):
         check_documents(stores[1], np.arange(1))
     with pytest.raises(InputError, match="the corpus has 3 non-empty documents"):
         split_documents(stores[2], 0.05)
-
-
-def test_weights(tmp_path, tokenizer):
-    """With weight 2, each document is used twice per epoch. With 0.5, each epoch uses a different random half."""
-    store = make_store(tmp_path, *[[3, 4]] * 200, corpora=[0] * 100 + [1] * 100)
-    examples = PackedExamples(store, range(200), tokenizer, 16, weights=[2, 0.5])
-    seen = [examples.plan(epoch)[:-1, 0] for epoch in (0, 1)]
-    for document_ids in seen:
-        counts = np.bincount(document_ids, minlength=200)
-        assert (counts[:100] == 2).all() and set(counts[100:]) == {0, 1} and 30 < counts[100:].sum() < 70
-    assert set(seen[0]) != set(seen[1])
-    plan = PairExamples(store, range(200), tokenizer, 16, weights=[1, 0]).plan(0)
-    assert len(plan) >= 100 and plan[:, [0, 3]].max() < 100  # in first and second segments
 
 
 def test_plans_are_cached_and_independent_of_the_number_of_processes(many, tokenizer, monkeypatch):

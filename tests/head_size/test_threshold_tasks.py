@@ -15,12 +15,11 @@ from experiments.head_size.tasks.extremes import Extremes
 from experiments.head_size.tasks.memorise import grid_value, train_memorise
 from experiments.head_size.tasks.nearest import GAP, Nearest
 from experiments.head_size.tasks.recall import Recall
-from experiments.head_size.tasks.training import SyntheticTask, is_flat, train
+from experiments.head_size.tasks.training import SyntheticTask, TaskDivergence, is_flat, train
 from experiments.study.run import execute
 from experiments.study.sources import DataSources
 from experiments.study.studies import load_study
 from fixedbert.presets import preset_config
-from fixedbert.support.errors import Divergence
 
 STUDIES = ("nearest", "memorise", "average", "extremes", "recall")
 
@@ -250,19 +249,17 @@ def test_end_of_training():
 
 def test_divergence_counts_examples(monkeypatch):
     """If training diverges, all examples seen so far count, including those of earlier fits in a `memorise` search."""
-    with pytest.raises(Divergence) as caught:
+    with pytest.raises(TaskDivergence) as caught:
         trained([0.5, 0.5, math.nan], 2400)
     assert caught.value.examples == 3 * 2
 
     def fit(config, context, queries, labels, *settings):
         if len(queries) > 16:
-            error = Divergence("step 3")
-            error.examples = 3 * len(queries)
-            raise error
+            raise TaskDivergence("step 3", 3 * len(queries))
         return 5, True, 5
 
     monkeypatch.setattr("experiments.head_size.tasks.memorise.fit", fit)
-    with pytest.raises(Divergence) as caught:
+    with pytest.raises(TaskDivergence) as caught:
         train_memorise(config(1, 5, hidden_size=6, value_head_size=2), 8, 100, 300, 0.1, 1)
     assert caught.value.examples == 5 * 16 + 3 * 32
 

@@ -9,9 +9,7 @@ from fixedbert.data.store import Documents, save_shard, select_documents, shard_
 from fixedbert.support.checksums import write_with_checksum
 
 
-def make_store(
-    directory: Path, *sentence_lengths: list[int], shard_size: int = 100, corpora: list[int] | None = None
-) -> Documents:
+def make_store(directory: Path, *sentence_lengths: list[int], shard_size: int = 100) -> Documents:
     """Writes a store with one document per list of sentence lengths. Token i of document d has the id 1000 d + i."""
     directory = directory / "store"
     directory.mkdir()
@@ -19,13 +17,10 @@ def make_store(
         (1000 * number + np.arange(sum(lengths)), np.cumsum(lengths).astype(np.int32))
         for number, lengths in enumerate(sentence_lengths)
     ]
-    corpora = corpora or [0] * len(tokens)
     starts = range(0, len(tokens), shard_size)
     for number, start in enumerate(starts):
         part = slice(start, start + shard_size)
-        save_shard(
-            directory / shard_name(number), tokens[part], range(start, start + len(tokens[part])), corpora[part], {}
-        )
+        save_shard(directory / shard_name(number), tokens[part], range(start, start + len(tokens[part])), {})
     with write_with_checksum(directory / "documents.npy") as path, open(path, "wb") as file:
         np.save(file, select_documents(directory, len(starts))[0])
     with write_with_checksum(directory / "store.json") as path:

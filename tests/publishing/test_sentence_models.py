@@ -12,7 +12,6 @@ from fixedbert import convert
 from fixedbert.comparison.candidates import load_model
 from fixedbert.comparison.compare import compare
 from fixedbert.comparison.report import instructions
-from fixedbert.data.tokenizers import encode
 from fixedbert.publishing.export import export
 from fixedbert.publishing.sentence_models import TextSettings, read_text_settings
 from fixedbert.shrinking.calibration import CalibrationData
@@ -44,8 +43,8 @@ def test_settings_apply_as_in_sentence_transformers(directory, tmp_path, capsys,
     expected = torch.nn.functional.normalize(torch.from_numpy(reference.encode(texts)), dim=-1)
     export(directory, tmp_path / "graph")
     for candidate in (*load_model(str(directory))[1], *load_model(str(tmp_path / "graph"))[1]):
-        encoded = encode(
-            candidate.tokenizer, [candidate.settings.prompt + text for text in texts], truncation=True, max_length=13
+        encoded = candidate.tokenizer(
+            [candidate.settings.prompt + text for text in texts], truncation=True, max_length=13
         )
         candidate.features = [[dict(zip(encoded, row, strict=True))] for row in zip(*encoded.values(), strict=True)]
         (predictions,), _ = candidate.timed(range(len(texts)))

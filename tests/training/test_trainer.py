@@ -12,14 +12,14 @@ import torch
 from helpers.tiny_models import HEADS, bert_of, inputs_of, model_of
 from safetensors.torch import load_file, save_file
 from torch.nn.functional import cross_entropy
-from transformers import EvalPrediction, Trainer, TrainerCallback, TrainerControl, TrainerState
+from transformers import EvalPrediction, Trainer, TrainerCallback
 
 from fixedbert.fine_tuning.trainer import FineTuningArguments
 from fixedbert.pretraining.arguments import Objective
 from fixedbert.pretraining.trainer import SUMS, pretraining_metrics, separate_losses, sums_by_example
 from fixedbert.support.errors import Divergence, InputError
 from fixedbert.training.arguments import CommonArguments
-from fixedbert.training.trainer import CommonTrainer, ProgressLines
+from fixedbert.training.trainer import CommonTrainer
 
 PRIVATE = {
     "_get_grad_norm": ["model", "grad_norm"],
@@ -141,30 +141,6 @@ def test_log_without_an_applied_step(trainer):
     trainer.log({"loss": 0.0})
     trainer.log(metrics := {"train_loss": 0.0})
     assert "train_loss" not in metrics and not any("loss" in entry for entry in trainer.state.log_history)
-
-
-def test_lines_in_a_log_file(trainer, capsys):
-    """Without a terminal, lines show the step or the batch of an evaluation, the speed and the remaining time."""
-    lines = ProgressLines(trainer)
-    state = TrainerState(global_step=4, max_steps=10, is_world_process_zero=True)
-    lines.on_train_begin(None, TrainerState(), None)
-    lines.began -= 8
-    lines.on_log(None, state, None, {"loss": 0.25, "learning_rate": 0.1})
-    lines.on_log(None, state, None, {"eval_loss": 0.5, "eval_f1": 0.75})
-    printed = capsys.readouterr().out
-    assert printed == "step 4 of 10, loss 0.25, 0.5 steps/s, 0:00:12 left\neval_loss 0.5, eval_f1 0.75\n"
-    lines.printed -= 11
-    trainer.window, trainer.window_steps = torch.tensor([3.0]), 2
-    for should_log in (True, False, False):
-        lines.on_step_end(None, state, TrainerControl(should_log=should_log))
-    assert capsys.readouterr().out == "step 4 of 10, loss 1.5, 0.5 steps/s, 0:00:12 left\n"
-    for _ in range(2):
-        lines.on_prediction_step(None, state, None, eval_dataloader=range(13))
-    lines.printed, lines.evaluation_began = (seconds - 40 for seconds in (lines.printed, lines.evaluation_began))
-    lines.on_prediction_step(None, state, None, eval_dataloader=range(13))
-    lines.on_evaluate(None, state, None)
-    lines.on_prediction_step(None, state, None, eval_dataloader=range(13))
-    assert capsys.readouterr().out == "evaluation: batch 3 of 13, 0.05 batches/s, 0:03:20 left\n"
 
 
 def test_step_synchronizes_with_the_device_once(trainer, monkeypatch):

@@ -41,7 +41,7 @@ def train_synthetic(
         Metrics, and the `loss` that is used to compare learning rates.
 
     Raises:
-        Divergence: If the loss becomes NaN or infinite.
+        TaskDivergence: If the loss becomes NaN or infinite.
     """
     length, rows, max_steps = (stage[name] for name in STAGE)
     if objective in PATTERNS:

@@ -25,9 +25,8 @@ from torch import Tensor, nn
 
 from fixedbert.model.attention_fixed_head_bert import FixedHeadBertVariantSelfAttention
 from fixedbert.model.configuration_fixed_head_bert import FixedHeadBertConfig
-from fixedbert.support.errors import Divergence
 
-from .training import WARM_UP, WINDOW, descend, is_flat, means
+from .training import WARM_UP, WINDOW, TaskDivergence, descend, is_flat, means
 
 FITTED_ACCURACY = 0.99
 INITIALIZATIONS = 3
@@ -112,7 +111,7 @@ def train_memorise(
         `predicted`: H min(n, p), which theory predicts up to a constant factor. `threshold`: n. `null`: 1.
 
     Raises:
-        Divergence: If the loss becomes NaN or infinite.
+        TaskDivergence: If the loss becomes NaN or infinite.
     """
     context, queries, labels = examples(config, length, max_queries, seed)
     end = next(index for index in count() if grid_value(index) > max_queries)
@@ -124,7 +123,7 @@ def train_memorise(
         for initialization in range(INITIALIZATIONS):
             try:
                 needed, is_done, trained = fit(config, *data, max_steps, learning_rate, seed + 1000 * initialization)
-            except Divergence as error:
+            except TaskDivergence as error:
                 error.examples += queries_seen
                 raise
             queries_seen += T * trained

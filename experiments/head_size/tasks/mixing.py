@@ -131,7 +131,7 @@ def train_mixing(
         patterns, also `floor`, the lowest known error, and `threshold`, the necessary size.
 
     Raises:
-        Divergence: If the loss becomes NaN or infinite.
+        TaskDivergence: If the loss becomes NaN or infinite.
     """
     P = pattern(task, length, seed)
     generator = torch.Generator().manual_seed(seed)  # all shapes see the same examples

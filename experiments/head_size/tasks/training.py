@@ -70,21 +70,27 @@ def is_flat(losses: list[float]) -> bool:
     return len(losses) >= MIN_WINDOWS and min(losses[half:]) > (1 - FALL) * min(losses[:half])
 
 
+class TaskDivergence(Divergence):
+    """Divergence on a synthetic task, after the given number of examples."""
+
+    def __init__(self, problem: str, examples: int):
+        super().__init__(f"{problem}; lower the learning rate.")
+        self.examples = examples
+
+
 def descend(loss: Tensor, optimizer: torch.optim.Optimizer, step: int, rows: int):
     """
     Takes one optimizer step with a batch of `rows` examples.
 
     Raises:
-        Divergence: If the loss or the gradient norm is NaN or infinite.
+        TaskDivergence: If the loss or the gradient norm is NaN or infinite.
     """
     optimizer.zero_grad()
     loss.backward()
     weights = [weight for group in optimizer.param_groups for weight in group["params"]]
     norm = nn.utils.get_total_norm([weight.grad for weight in weights if weight.grad is not None])
     if not (loss.isfinite() and norm.isfinite()):
-        error = Divergence(f"step {step}: the loss or the gradient norm is NaN or infinite; lower the learning rate.")
-        error.examples = step * rows
-        raise error
+        raise TaskDivergence(f"step {step}: the loss or the gradient norm is NaN or infinite", step * rows)
     optimizer.step()
 
 
@@ -112,7 +118,7 @@ def train(
         `null`, `goal`, `threshold`, `order`: Attributes of the task.
 
     Raises:
-        Divergence: If the loss becomes NaN or infinite.
+        TaskDivergence: If the loss becomes NaN or infinite.
     """
     torch.manual_seed(seed)
     task = make()
