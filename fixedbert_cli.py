@@ -12,9 +12,6 @@ from collections.abc import Callable
 from functools import partial
 from importlib import import_module
 from importlib.metadata import version
-from importlib.util import module_from_spec, spec_from_file_location
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 
@@ -172,20 +169,6 @@ def plan_arguments(parser: ArgumentParser):
     parser.add_argument("--attention_head_size", type=int, help="list only shapes with this head size")
 
 
-def import_experiment(name: str) -> ModuleType | None:
-    """Imports experiments.NAME from the repository that contains this file. Returns None in an installed package."""
-    directory = Path(__file__).parent / "experiments"
-    if not directory.is_dir():
-        return None
-    if "experiments" not in sys.modules:
-        spec = spec_from_file_location(
-            "experiments", directory / "__init__.py", submodule_search_locations=[str(directory)]
-        )
-        assert spec is not None
-        sys.modules["experiments"] = module_from_spec(spec)
-    return import_module(f"experiments.{name}")
-
-
 def run_command(name: str, **options: Any):
     """Calls the function fixedbert.NAME with the options and prints its result."""
     import fixedbert
@@ -224,15 +207,10 @@ def parse(argv: list[str]) -> Callable[[], None]:
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, (_, text) in TASKS.items():
         subparsers.add_parser(name, help=text)
-    commands: dict[str, tuple] = {name: (*command, partial(run_command, name)) for name, command in COMMANDS.items()}
-    if experiments := import_experiment("commands"):
-        commands |= experiments.COMMANDS
-    elif argv[:1] in (["study"], ["theory"]):
-        parser.error(f"{argv[0]} is not part of the installed package; run pip install -e . in a checkout.")
-    for name, (text, add_arguments, _) in commands.items():
+    for name, (text, add_arguments) in COMMANDS.items():
         add_arguments(subparsers.add_parser(name, help=text, description=text, allow_abbrev=False))
     parsed = vars(parser.parse_args(argv or ["--help"]))
-    return partial(commands[parsed.pop("command")][2], **parsed)
+    return partial(run_command, parsed.pop("command"), **parsed)
 
 
 def main(argv: list[str] | None = None):

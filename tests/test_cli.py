@@ -20,7 +20,7 @@ except SystemExit as end:
 
 @pytest.mark.parametrize(
     "argv, code",
-    [([], 0), (["--version"], 0), (["shrnk"], 2), *(([name, "--help"], 0) for name in (*COMMANDS, "study", "theory"))],
+    [([], 0), (["--version"], 0), (["shrnk"], 2), *(([name, "--help"], 0) for name in COMMANDS)],
     ids=lambda x: " ".join(x) if isinstance(x, list) else str(x),
 )
 def test_help_needs_no_imports(argv, code):
@@ -36,7 +36,6 @@ def test_help_needs_no_imports(argv, code):
         "convert bert wide --output_dir out",
         "convert bert --output_dir out --attention_head 3",
         "shrink model --output_dir out --speedup 2 --params 5e6",
-        "study heads --scale",
     ],
 )
 def test_invalid_arguments(argv, capsys):
