@@ -6,6 +6,9 @@ BIN := .venv/bin
 PYTEST := -m pytest -n 2 --dist worksteal
 INSTALL := pip install --quiet --disable-pip-version-check --no-compile # Python compiles what it imports
 
+# Container images set this. Without compiled files, each of the many processes compiles its imports again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo test test-slow test-tools test-all test-oldest test-newest coverage browser dist docs benchmark soak lint clean
 
 demo: .venv/installed

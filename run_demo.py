@@ -155,7 +155,7 @@ def show(seconds: float):
         "    from transformers import AutoModel\n"
         f'    model = AutoModel.from_pretrained("{DEMO / PRETRAINED}")\n'
         "and in a shell, after `. .venv/bin/activate`:\n"
-        f"    fixedbert theory --output_dir {DEMO}/theory  # which attention patterns a head can express\n"
+        f"    python -m experiments.head_size --output_dir {DEMO}/theory  # what a head can express\n"
         "    fixedbert pretrain recipes/mini.yaml --train_file TEXTS/  # a model 10 times as large, on your own text"
     )
 

@@ -24,13 +24,14 @@ from benchmarks.sides import MAX_STEPS, Batch, Side, Stages, TimedTraining
 from fixedbert.counts import training_flops
 from fixedbert.data.collator import PretrainingCollator
 from fixedbert.data.examples import Examples
-from fixedbert.options import ModelOptions, make_arguments, read_arguments, with_recipe
-from fixedbert.pretraining.arguments import ARGUMENTS, PretrainingArguments, PretrainingDataArguments
+from fixedbert.options import ModelOptions, PretrainingDataOptions
+from fixedbert.pretraining.arguments import ARGUMENTS, PretrainingArguments
 from fixedbert.pretraining.examples import make_examples
 from fixedbert.pretraining.pretrain import MODELS, pretrain
 from fixedbert.pretraining.stages import Stage, plan_stages
 from fixedbert.support.errors import InputError
 from fixedbert.support.files import read_yaml
+from fixedbert.training.arguments import make_arguments, with_recipe
 from fixedbert.training.loading import load_model
 from fixedbert.training.speed import has_bf16, keep_freed_memory
 
@@ -143,7 +144,7 @@ def text_flags() -> list[str]:
 def bert_examples(seed: int) -> tuple[PreTrainedTokenizerBase, Examples, Dataset]:
     """Returns the tokenizer, training examples and held-out examples: segment pairs with 15% masked tokens."""
     options = {"max_seq_length": LENGTH, "max_eval_samples": HELD_OUT, "seed": seed}
-    given = read_arguments([*text_flags(), *to_flags(options)], *ARGUMENTS)
+    given = fixedbert_cli.read("pretrain", [*text_flags(), *to_flags(options)])
     return make_examples(*make_arguments(given, *ARGUMENTS), BertConfig(), None)[:3]
 
 
@@ -178,7 +179,7 @@ class Recipe:
 
 def read_recipe(recipe: str, tokenizer: PreTrainedTokenizerBase) -> tuple[Recipe, dict[str, int]]:
     """Returns the recipe in a file and the parameter counts of its final model."""
-    return make_recipe(recipe, to_flags(with_recipe(recipe, {})), tokenizer)
+    return make_recipe(recipe, to_flags(with_recipe(recipe, {}, *ARGUMENTS)), tokenizer)
 
 
 def read_trials(file: str, names: list[str], tokenizer: PreTrainedTokenizerBase) -> Iterator[tuple]:
@@ -199,7 +200,7 @@ def read_trials(file: str, names: list[str], tokenizer: PreTrainedTokenizerBase)
 def make_recipe(recipe: str, entries: list[str], tokenizer: PreTrainedTokenizerBase) -> tuple[Recipe, dict[str, int]]:
     """Returns the recipe with the flags `entries`, and its parameter counts. `recipe` is its name in messages."""
     command = [*to_flags(device_options()), *entries]
-    given = read_arguments([*command, *to_flags({"output_dir": "unused", "do_train": True})], *ARGUMENTS)
+    given = fixedbert_cli.read("pretrain", [*command, *to_flags({"output_dir": "unused", "do_train": True})])
     arguments = make_arguments(given, *ARGUMENTS)
     check_comparable(recipe, *arguments)
     model_args, data_args, training_args = arguments
@@ -222,7 +223,7 @@ def make_recipe(recipe: str, entries: list[str], tokenizer: PreTrainedTokenizerB
     return Recipe([*command, *to_flags(run)], ends, equal), sizes
 
 
-def check_comparable(recipe: str, model: ModelOptions, data: PretrainingDataArguments, training: PretrainingArguments):
+def check_comparable(recipe: str, model: ModelOptions, data: PretrainingDataOptions, training: PretrainingArguments):
     """Raises InputError if a recipe sets corpora or initial weights, predicts no masked tokens or is compiled."""
     if model.model_name_or_path or data.dataset_name or data.validation_file:
         raise InputError(f"{recipe}: all sides use the same corpora and random weights; remove its dataset and model.")

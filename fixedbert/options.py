@@ -17,12 +17,13 @@ from importlib.util import find_spec
 from inspect import Parameter, Signature, get_annotations
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, ClassVar, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 
 COUNT, NOT_NEGATIVE, POSITIVE = "[1, inf)", "[0, inf)", "(0, inf)"
 FRACTION, PROBABILITY = "(0, 1]", "[0, 1]"
 Dtype = Literal["float32", "bfloat16", "float16"]
 Objective = Literal["mlm+nsp", "mlm", "clm"]
+Result = TypeVar("Result")
 
 
 def option(default: Any, help: str, interval: str = "", required: bool = False, positional: bool = False) -> Any:
@@ -818,7 +819,7 @@ def signature(command: Command) -> Signature:
     return Signature(parameters)
 
 
-def takes_options(name: str) -> Callable[[Callable[[Any], Any]], Callable[..., Any]]:
+def takes_options(name: str) -> Callable[[Callable[[Any], Result]], Callable[..., Result]]:
     """
     Decorator for the function of the command `name`, which takes one dataclass of options.
 
@@ -827,9 +828,9 @@ def takes_options(name: str) -> Callable[[Callable[[Any], Any]], Callable[..., A
     command = COMMANDS[name]
     (options,) = command.options
 
-    def decorate(function: Callable[[Any], Any]) -> Callable[..., Any]:
+    def decorate(function: Callable[[Any], Result]) -> Callable[..., Result]:
         @wraps(function)
-        def call(*values: Any, **given: Any) -> Any:
+        def call(*values: Any, **given: Any) -> Result:
             return function(*make(signature(command).bind(*values, **given).arguments, options))
 
         call.__signature__ = signature(command)  # type: ignore[attr-defined]  # for help() and inspect.signature

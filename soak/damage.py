@@ -17,6 +17,8 @@ import torch
 import yaml
 
 import fixedbert_cli
+from experiments.study.__main__ import main as study
+from fixedbert.support.errors import exit_on_input_error
 
 from .runs import GLUE, PRETRAIN, QUIET, results_of, write_inputs
 
@@ -57,7 +59,6 @@ def run(directory: Path, count: int, seed: int) -> Iterator[tuple[str, list[str]
     """Corrupts each of FILES `count` times, runs its command, and yields the name and faults of each trial."""
     for module in ("pretraining.pretrain", "fine_tuning.glue", "fine_tuning.trainer", "conversion.convert"):
         importlib.import_module(f"fixedbert.{module}")  # import once instead of in every child process
-    importlib.import_module("experiments.study")
     valid = directory / "valid"
     if not valid.exists():
         in_child(lambda: write_valid(valid), directory)
@@ -120,8 +121,12 @@ def write_valid(directory: Path):
 
 
 def execute(command: str):
-    sys.argv = ["fixedbert", *command.split()]
-    fixedbert_cli.entry_point()
+    program, *options = command.split()
+    if program == "study":
+        exit_on_input_error(lambda: study(options))
+    else:
+        sys.argv = ["fixedbert", program, *options]
+        fixedbert_cli.entry_point()
 
 
 def in_child(work: Callable[[], object], directory: Path) -> tuple[str, str]:

@@ -69,9 +69,10 @@ def start(name: str, inputs: Path, directory: Path) -> subprocess.Popen:
     """Starts a command from KILLED in `directory` as a new process group, and logs its output to `directory`.log."""
     if not directory.exists():
         shutil.copytree(inputs, directory)
-    command = ["-m", "fixedbert", *KILLED[name].split()]
+    program, *options = KILLED[name].split()
+    command = ["-m", "experiments.study", *options] if program == "study" else ["-m", "fixedbert", program, *options]
     launcher = LAUNCH if name == "two processes" else []
-    environment = {**os.environ, "HF_HOME": str(directory / "home"), "PYTHONUNBUFFERED": "1"}
+    environment = {**os.environ, "HF_HOME": str(directory / "home"), "PYTHONUNBUFFERED": "1", "PYTHONPATH": str(ROOT)}
     with open(log_of(directory), "ab") as log:
         return subprocess.Popen(
             [sys.executable, *launcher, *command], cwd=directory, env=environment, start_new_session=True,

@@ -7,6 +7,7 @@ import re
 import shlex
 import string
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,13 +25,9 @@ from experiments.study import load_study
 from fixedbert.data.glue import TASKS as GLUE_TASKS
 from fixedbert.data.glue import GlueTask
 from fixedbert.data.sample import documents
-from fixedbert.fine_tuning.glue import TextClassification
 from fixedbert.fine_tuning.glue_metrics import METRICS
-from fixedbert.fine_tuning.squad import QuestionAnswering
 from fixedbert.presets import PRESETS
-from fixedbert.pretraining.arguments import ARGUMENTS
 from fixedbert.publishing.export import export
-from fixedbert.training.arguments import read_arguments
 from run_glue import main as run_glue
 
 ROOT = Path(__file__).parents[1]
@@ -39,9 +36,8 @@ PAGES = [
     for pattern in ("*.md", "docs/**/*.md", "benchmarks/*.md", "model_cards/*.md", "soak/*.md")
     for file in sorted(ROOT.glob(pattern))
 ]
-TASKS = {"glue": TextClassification.arguments, "squad": QuestionAnswering.arguments}
-TASKS |= dict.fromkeys(("pretrain", "pretraining"), ARGUMENTS)  # names of the command and of the script
-RUN = {"convert", "shrink", "compare", "export", "inspect", "plan", "theory"}
+TRAINING = {"glue": "glue", "squad": "squad", "pretrain": "pretrain", "pretraining": "pretrain"}  # also of the scripts
+RUN = {"convert", "shrink", "compare", "export", "inspect", "plan"}
 # Replacements in commands and Python blocks that reduce the number of steps and sequences and skip timing.
 SHORTER = {
     "fixedbert inspect": "fixedbert inspect --max_samples 16 --importance_samples 1",
@@ -50,7 +46,7 @@ SHORTER = {
     "--validation_file dev.csv": "--validation_file dev.csv --runtime torch onnxruntime",
     "runs/mnli --task_name mnli --data_dir glue/": "runs/reviews --train_file recent.csv",
     "--max_samples 600 --num_attention_heads 6": "--batch_size 2 --intermediate_size 16",
-    "theory --out": "theory --lengths 4 --patterns 1 --out",
+    "head_size --lengths 8": "head_size --lengths 4 --patterns 1",
     "max_samples=100": "max_samples=16, importance_samples=1",
 }
 # Programs from other projects, whose arguments are not checked.
@@ -79,7 +75,8 @@ BLOCKS = [
 
 def is_run(command: str) -> bool:
     words = shlex.split(command, comments=True)
-    return words[0] == "fixedbert" and (words[1] in RUN or "--dry_run" in words)
+    is_quick = "--dry_run" in words or "experiments.head_size" in words
+    return words[0] == "fixedbert" and words[1] in RUN or words[0] in ("fixedbert", "python") and is_quick
 
 
 # Maps each command that is run to its page. A command on several pages is run once.
@@ -97,9 +94,15 @@ def check_task(name: str, words: list[str]):
     if words and words[0].endswith(".yaml"):
         recipe = words.pop(0)
         assert (ROOT / recipe).exists() or (ROOT / "fixedbert" / recipe).exists(), recipe
-    read_arguments(words, *TASKS[name])
+    fixedbert_cli.read(TRAINING[name], words)
     if "--config_name" in words:
         assert words[words.index("--config_name") + 1] in PRESETS
+
+
+def main_of(name: str) -> Callable:
+    """Returns the function that `python -m NAME` calls."""
+    is_package = (ROOT / name.replace(".", "/")).is_dir()
+    return importlib.import_module(f"{name}.__main__" if is_package else name).main
 
 
 def check_module(name: str, words: list[str], monkeypatch):
@@ -115,10 +118,8 @@ def check_module(name: str, words: list[str], monkeypatch):
 
     monkeypatch.setattr(argparse.ArgumentParser, "parse_args", parse)
     monkeypatch.setattr(sys, "argv", [name, *(word for word in words if word != "...")])
-    if name == "soak":
-        name = "soak.__main__"
     with pytest.raises(Parsed):
-        importlib.import_module(name).main()
+        main_of(name)()
 
 
 @pytest.mark.parametrize(("page", "command"), [pair for pair in COMMANDS if not is_run(pair[1])])
@@ -131,6 +132,9 @@ def test_commands_parse(page, command, monkeypatch):
         assert all(f"\n{target}:" in makefile for target in words if "=" not in target)
     elif program == "python" and words[0] == "-m":
         check_module(words[1], words[2:], monkeypatch)
+        if words[1] == "experiments.study" and "--scale" in words:
+            load_study(words[2], words[words.index("--scale") + 1])
+        assert all((ROOT / word).exists() for word in words if word.startswith("docs/"))
     elif program in ("python", "accelerate"):
         for file in re.findall(r"--config_file (\S+)", command):
             assert (ROOT / file).exists(), file
@@ -142,13 +146,10 @@ def test_commands_parse(page, command, monkeypatch):
         else:
             check_task(words[script][4:-3], words[script + 1 :])
     elif program == "fixedbert":
-        if words[0] in TASKS:
+        if words[0] in TRAINING:
             check_task(words[0], words[1:])
         else:
             fixedbert_cli.parse(words)
-            if words[0] == "study" and "--scale" in words:
-                load_study(words[1], words[words.index("--scale") + 1])
-            assert all((ROOT / word).exists() for word in words if word.startswith("docs/"))
     else:
         assert program in EXTERNAL
 
@@ -215,8 +216,11 @@ def test_commands_run(page, workspace, tmp_path, monkeypatch, capsys):
             (tmp_path / name.name).symlink_to(name)
     monkeypatch.chdir(tmp_path)
     for command in commands:
-        words = shlex.split(shortened(command))[1:]
-        fixedbert_cli.main(words)
+        program, *words = shlex.split(shortened(command), comments=True)
+        if program == "python":
+            main_of(words[1])(words[2:])
+        else:
+            fixedbert_cli.main(words)
         if "--output_dir" in words:
             assert any((tmp_path / words[words.index("--output_dir") + 1]).iterdir())
 

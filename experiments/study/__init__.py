@@ -1,4 +1,4 @@
-"""Trains models of many shapes under the same conditions and reports how they differ: `fixedbert study`."""
+"""Trains models of many shapes under the same conditions and reports how they differ."""
 
 from .cost import study_cost_text
 from .execution import run_study

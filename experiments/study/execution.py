@@ -20,7 +20,6 @@ import torch
 from accelerate import PartialState
 from tqdm.auto import tqdm
 
-import fixedbert_cli
 from fixedbert.support.errors import InputError, require_package
 from fixedbert.support.files import directory_lock, to_json, write_atomically, writing
 from fixedbert.support.processes import exit_with_parent
@@ -58,7 +57,7 @@ def run_study(
     Raises:
         InputError: If the texts are invalid, a run fails, or `output_dir` is in use or belongs to a different study.
     """
-    require_package("matplotlib", "study")
+    require_package("matplotlib", "plots")
     part, sources = parse_share(share), sources or DataSources()
     if processes is not None and processes < 1:
         raise InputError(f"{processes}: must be at least 1.", "processes")
@@ -94,7 +93,7 @@ def run_in_parallel(log: "RunLog", sources: DataSources, bar: tqdm, processes: i
     failed: dict[str, InputError] = {}
     # Processes that have used torch or a GPU cannot be forked.
     context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(processes, context, fixedbert_cli.import_experiment, ("study",))
+    pool = ProcessPoolExecutor(processes, context)
     with pool, ended_workers():
         while True:
             ready = log.ready({run.key for run in busy.values()} | failed.keys())

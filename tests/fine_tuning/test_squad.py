@@ -9,13 +9,23 @@ import pytest
 from pyarrow import parquet
 from transformers import BertTokenizer, EvalPrediction
 
-from fixedbert.fine_tuning.squad import SquadDataArguments
-from fixedbert.fine_tuning.squad_answers import AnswerArguments, SquadEvaluation
+from fixedbert.fine_tuning.examples import data_sources
+from fixedbert.fine_tuning.squad_answers import SquadEvaluation
 from fixedbert.fine_tuning.squad_questions import FEATURES, load_squad, question_rows, questions_that_fit
 from fixedbert.fine_tuning.squad_windows import squad_windows
+from fixedbert.options import AnswerOptions, SquadDataOptions, make
 from fixedbert.support.errors import InputError
 
 CONTEXT = "The function read takes a string . The function write returns two six lists . One two three four five ."
+
+
+def answer_options(version_2_with_negative, threshold, n_best_size, max_answer_length) -> AnswerOptions:
+    return AnswerOptions(
+        version_2_with_negative=version_2_with_negative,
+        null_score_diff_threshold=threshold,
+        n_best_size=n_best_size,
+        max_answer_length=max_answer_length,
+    )
 
 
 def row_of(context, *texts, **changes):
@@ -148,9 +158,7 @@ def test_post_processing_against_plain_loops(tmp_path, tokenizer, version_2_with
     start[:, 0] += 2
     expected = answers_by_loops(rows, windows, start, end, 5, 3, version_2_with_negative)
     for order in (np.arange(len(windows)), rng.permutation(len(windows))):
-        evaluation = SquadEvaluation(
-            rows, windows.select(order), AnswerArguments(version_2_with_negative, "0.7", 5, 3)
-        )
+        evaluation = SquadEvaluation(rows, windows.select(order), answer_options(version_2_with_negative, 0.7, 5, 3))
         evaluation.predict(start[order], end[order])
         assert list(evaluation.predictions) == ["q0", "q1", "q2"]
         for name, (spans, odds) in expected.items():
@@ -174,7 +182,7 @@ def test_best_null_threshold(tmp_path, tokenizer):
     windows = squad_windows(rows, tokenizer, 19, 4, for_training=False)
     start, end = np.zeros((2, len(windows), 19))
     start[:, 0] = np.where(np.array(windows["question"]) == 1, 6.0, 5.0)  # [CLS] has the highest score
-    evaluation = SquadEvaluation(rows, windows, AnswerArguments(True, "best", 20, 1))
+    evaluation = SquadEvaluation(rows, windows, answer_options(True, "best", 20, 1))
     for number, window in enumerate(windows):
         if window["question"] != 1 and window["start_positions"]:
             start[number, window["start_positions"]] = end[number, window["end_positions"]] = 1.0
@@ -184,7 +192,7 @@ def test_best_null_threshold(tmp_path, tokenizer):
     assert scores["null_score_diff_threshold"] == evaluation.threshold == 3.0
     scores = evaluation(EvalPrediction((start + 1, end), None))
     assert scores["exact"] == 100.0
-    fixed = SquadEvaluation(rows, windows, AnswerArguments(True, "0", 20, 1))(EvalPrediction((start, end), None))
+    fixed = SquadEvaluation(rows, windows, answer_options(True, 0.0, 20, 1))(EvalPrediction((start, end), None))
     assert (fixed["exact"], fixed["HasAns_exact"], fixed["NoAns_exact"]) == (pytest.approx(100 / 3), 0.0, 100.0)
 
 
@@ -265,7 +273,7 @@ def test_context_without_a_token(tmp_path, tokenizer):
     rows = loaded(tmp_path, row_of("\u200b", "\u200b"))
     windows = squad_windows(rows, tokenizer, 19, 4, for_training=False)
     assert windows["start_positions"][:] == [0] and set(windows["offsets"][0]) == {-1}
-    evaluation = SquadEvaluation(rows, windows, AnswerArguments())
+    evaluation = SquadEvaluation(rows, windows, AnswerOptions())
     evaluation.predict(np.zeros((1, 19)), np.zeros((1, 19)))
     assert evaluation.predictions == {"1": ""}
 
@@ -303,23 +311,23 @@ def test_sources_of_questions(tmp_path, monkeypatch):
     answers = {"text": ["two"], "answer_start": [3]}
     row = {"id": "1", "title": "t", "context": "no two", "question": "x ?", "answers": answers}
     hub = {"train": datasets.Dataset.from_list([row, {**row, "id": "2"}])}
-    monkeypatch.setattr("fixedbert.fine_tuning.trainer.load_from_hub", lambda *_, **__: hub)
-    arguments = SquadDataArguments(dataset_name="me/mine")
-    ((kind, (source, rows)),) = arguments.sources({"train": "train"}).items()
+    monkeypatch.setattr("fixedbert.fine_tuning.examples.load_from_hub", lambda *_, **__: hub)
+    arguments = SquadDataOptions(dataset_name="me/mine")
+    ((kind, (source, rows)),) = data_sources(arguments, {"train": "train"}).items()
     assert (kind, source) == ("train", "me/mine, train")
     assert question_rows(rows, source).to_list() == [{k: row[k] for k in FEATURES} | {"id": i} for i in "12"]
     with pytest.raises(InputError, match="me/mine, train has no column 'context' .*available columns: id, question"):
         question_rows(rows.select_columns(["id", "question"]), source)
     with pytest.raises(InputError, match="question 1: it has 1 answers, but 0 values of answer_start"):
         question_rows([{**row, "answers": {"text": ["two"], "answer_start": []}}], source)
-    with pytest.raises(InputError, match="'abc': must be best or a number"):
-        SquadDataArguments(dataset_name="me/mine", null_score_diff_threshold="abc")
+    with pytest.raises(InputError, match="`null_score_diff_threshold` is 'abc'"):
+        make({"null_score_diff_threshold": "abc"}, SquadDataOptions)
     with pytest.raises(InputError, match="me/mine has no split 'validation'; available splits: train"):
-        arguments.sources({"validation": "validation"})
+        data_sources(arguments, {"validation": "validation"})
     with pytest.raises(InputError, match="`dataset_name` cannot be combined with `train_file`"):
-        SquadDataArguments(dataset_name="me/mine", train_file="a.json")
+        make({"dataset_name": "me/mine", "train_file": "a.json"}, SquadDataOptions)
     with pytest.raises(InputError, match="no data specified; set `dataset_name`, or set `test_file`"):
-        SquadDataArguments(train_file="a.json").sources({"test": "test"})
+        data_sources(SquadDataOptions(train_file="a.json"), {"test": "test"})
 
 
 def test_tokenizers_that_pad_on_the_left_are_refused(tokenizer):

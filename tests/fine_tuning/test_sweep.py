@@ -9,9 +9,9 @@ from helpers.tiny_tasks import glue, squad
 from transformers import AutoModelForSequenceClassification
 
 from fixedbert.data.glue import TASKS
-from fixedbert.fine_tuning.glue import GlueDataArguments
-from fixedbert.fine_tuning.sweep import PlannedRun, plan_runs, print_row, run_fields
+from fixedbert.fine_tuning.sweep import PlannedRun, plan_runs, print_row, run_fields, tasks_of
 from fixedbert.fine_tuning.trainer import FineTuningArguments
+from fixedbert.options import GlueDataOptions
 from fixedbert.support.errors import InputError
 
 
@@ -50,7 +50,7 @@ def test_all_tasks_in_one_command(model, download, tmp_path, capsys):
     assert (output / "results.png").read_bytes()[:4] == b"\x89PNG"
     glue(str(output / "mnli/seed-5"), download, tmp_path / "alone", "--do_predict", task="ax")
     assert (tmp_path / "alone/AX.tsv").read_text() == (output / "ax/seed-5/AX.tsv").read_text()
-    assert GlueDataArguments(task_name=["ax", "mnli"]).tasks(True) == ["mnli", "ax"]
+    assert tasks_of(GlueDataOptions(task_name=["ax", "mnli"]), True) == ["mnli", "ax"]
 
 
 def test_grid_of_the_bert_paper(tmp_path):

@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 import torch
 from helpers.outputs import record, same_weights
+from helpers.script_arguments import read
 from helpers.tiny_models import inputs_of
 from transformers import AutoModelForPreTraining, TrainerCallback
 
 import run_pretraining
-from fixedbert.pretraining.pretrain import main as pretrain
+from fixedbert.pretraining.pretrain import pretrain
 from fixedbert.pretraining.stages import plan_stages
 from fixedbert.support.errors import InputError, Stopped
 from fixedbert.training.trainer import CommonTrainer
@@ -110,9 +111,9 @@ def test_stages_and_resumption(recipe, tmp_path, monkeypatch):
     command = [recipe, "--output_dir", str(tmp_path / "again")]
     for name, step, by_signal in (("again-stage1", 6, False), ("again-stage2", 2, True), ("again", 7, True)):
         with pytest.raises((KeyboardInterrupt, Stopped)):
-            pretrain(command, callbacks=[StopAt(name, step, by_signal)])
+            pretrain(**read("pretrain", command), callbacks=[StopAt(name, step, by_signal)])
         assert (tmp_path / f"{name}.partial").exists()
-    pretrain(command)
+    pretrain(**read("pretrain", command))
     for output in outputs:
         resumed = tmp_path / output.name.replace("run", "again")
         assert record(resumed, *AVERAGES) == record(output, *AVERAGES)

@@ -6,7 +6,6 @@ import sys
 import pytest
 from huggingface_hub.errors import HTTPError
 
-from experiments.head_size.theory import theory
 from fixedbert.inspection.inspect import inspect
 from fixedbert.planning import plan
 from fixedbert.support.checksums import checksum_path, has_valid_checksum, stable_hash, write_with_checksum
@@ -41,7 +40,6 @@ def test_missing_package(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     for command in (
         lambda: require_package("matplotlib", "plots"),
-        lambda: theory(tmp_path / "out"),
         lambda: inspect("model", tmp_path / "out", "text.txt"),
     ):
         with pytest.raises(InputError, match=r'matplotlib is not installed; .*"\.\[plots\]" in a checkout'):

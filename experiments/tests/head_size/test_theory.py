@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from experiments.head_size.__main__ import main
 from experiments.head_size.outputs import output, values_for
 from experiments.head_size.patterns import (
     attention,
@@ -18,7 +19,6 @@ from experiments.head_size.patterns import (
 )
 from experiments.head_size.separation import difference, separated, sequence
 from fixedbert.support.errors import InputError
-from fixedbert_cli import main
 
 
 def generator(seed: int = 0) -> torch.Generator:
@@ -130,7 +130,7 @@ def test_outputs_of_dependent_tokens():
 
 def test_code_in_the_documentation(capsys):
     """The Python code in docs/study_and_theory.md prints the stated results."""
-    text = (Path(__file__).parents[2] / "docs" / "study_and_theory.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[3] / "docs" / "study_and_theory.md").read_text(encoding="utf-8")
     by_hand, solutions = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     exec(by_hand, {})
     rank, seven, six = capsys.readouterr().out.splitlines()
@@ -146,8 +146,8 @@ def number_in(printed: str) -> float:
 
 
 def test_command(tmp_path, capsys):
-    """`fixedbert theory` draws its figure and prints the errors."""
-    main(["theory", "--output_dir", str(tmp_path / "out"), "--lengths", "4", "6", "--patterns", "2"])
+    """The command draws its figure and prints the errors."""
+    main(["--output_dir", str(tmp_path / "out"), "--lengths", "4", "6", "--patterns", "2"])
     printed = capsys.readouterr().out
     assert "can express every pattern over 4 tokens" in printed and "case 3" in printed
     assert re.search(r"6 tokens: 5; best head of size 3: 0\.", printed)

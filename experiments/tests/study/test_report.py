@@ -4,12 +4,12 @@ import json
 
 import pytest
 from helpers import ROOT
-from helpers.study_records import RECORDS, curve, lines, report, report_of, text_of, with_curves, write
 from PIL import Image
 
+from experiments.study.__main__ import main
 from experiments.study.report_text import limits_of, report_markdown, table
+from experiments.tests.study_records import RECORDS, curve, lines, report, report_of, text_of, with_curves, write
 from fixedbert.support.errors import InputError
-from fixedbert_cli import main
 
 # Calculated by hand with t(0.975, 2 degrees of freedom) = 4.302653 and t(0.975, 1) = 12.706205. Half intervals are
 # 4.302653 times 2 / sqrt(3) and 0.5 / sqrt(3), and 12.706205 times 0.1. The differences are -1, -2.5, -4 with
@@ -34,7 +34,7 @@ def rows_of(text: str) -> list[str]:
 
 def test_report_of_fixed_records_is_exact(tmp_path, capsys):
     """The table, intervals, differences and limits equal those calculated by hand, and a figure is drawn."""
-    main(["study", "report", write(tmp_path / "runs.jsonl", RECORDS), "--output_dir", str(tmp_path / "out")])
+    main(["report", write(tmp_path / "runs.jsonl", RECORDS), "--output_dir", str(tmp_path / "out")])
     text = (tmp_path / "out" / "report.md").read_text()
     assert capsys.readouterr().out == text + "\n" and rows_of(text) == ROWS
     assert "10 runs with 1,000 tokens each (at most 0.25 epochs)" in text

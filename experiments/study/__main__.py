@@ -1,8 +1,15 @@
-"""The commands `fixedbert study` and `fixedbert theory`, which need a checkout. They import torch only when run."""
+"""Trains and compares models of many shapes under the same conditions: `python -m experiments.study`."""
 
 from argparse import ArgumentParser
 
-OPTIONS = {  # options of `fixedbert study` that take one value
+import torch
+from accelerate import PartialState
+
+from experiments.study import DataSources, load_study, report_markdown, report_runs, run_study, study_cost_text
+from fixedbert.support.errors import InputError, exit_on_input_error
+from fixedbert_cli import limit_openmp_spinning
+
+OPTIONS = {  # options that take one value
     "output_dir": "directory for the report and the records of all runs",
     "scale": "lesson, tiny, hour or day for two CPU cores, small for one GPU, paper for many GPUs",
     "share": "shapes to train on this machine: 1/2 trains the first of every two shapes, 2/2 the second",
@@ -11,7 +18,7 @@ OPTIONS = {  # options of `fixedbert study` that take one value
     "glue_dir": "directory with GLUE tasks, for MNLI; default: download from the Hub",
     "squad_dir": "directory with train-v1.1.json and dev-v1.1.json; default: download from the Hub",
 }
-LISTS = {  # options of `fixedbert study` that take several values, as in run_pretraining.py
+LISTS = {  # options that take several values, as in run_pretraining.py
     "train_file": "files with training texts",
     "validation_file": "files with held-out texts",
     "dataset_name": "datasets on the Hub",
@@ -20,7 +27,8 @@ LISTS = {  # options of `fixedbert study` that take several values, as in run_pr
 }
 
 
-def study_arguments(parser: ArgumentParser):
+def main(argv: list[str] | None = None):
+    parser = ArgumentParser(prog="python -m experiments.study", description=__doc__, allow_abbrev=False)
     parser.add_argument("name", help="a study such as `heads`, a YAML file, or `report` followed by record files")
     parser.add_argument("files", nargs="*", help="for `report`: runs.jsonl files from one study on several machines")
     for name, text in OPTIONS.items():
@@ -32,6 +40,7 @@ def study_arguments(parser: ArgumentParser):
     parser.add_argument(
         "--take_over_output_dir", action="store_true", help="continue a study that crashed on a different machine"
     )
+    study(**vars(parser.parse_args(argv)))
 
 
 def study(
@@ -45,46 +54,22 @@ def study(
     take_over_output_dir: bool,
     **sources,
 ):
-    import torch
-    from accelerate import PartialState
-
-    from fixedbert.support.errors import InputError
-
-    from . import study as studies
-
     share = share or "1/1"
     if name != "report" and files:
         raise InputError(f"{files[0]}: only 'report' takes files; run one study at a time.")
-    selected = None if name == "report" else studies.load_study(name, scale)
+    selected = None if name == "report" else load_study(name, scale)
     if selected and dry_run:
-        return print(studies.study_cost_text(selected, share))
+        return print(study_cost_text(selected, share))
     if output_dir is None:
         raise InputError("is required: the directory for the report and the records of all runs.", "output_dir")
     if selected is None:
-        return print(studies.report_markdown(studies.report_runs(files, output_dir)))
+        return print(report_markdown(report_runs(files, output_dir)))
     state = PartialState(cpu=not torch.accelerator.is_available())
-    state.print(studies.study_cost_text(selected, share), flush=True)
-    data = studies.DataSources(**sources)
-    report = studies.run_study(selected, output_dir, data, processes, share, take_over_output_dir)
-    state.print(studies.report_markdown(report))
+    state.print(study_cost_text(selected, share), flush=True)
+    report = run_study(selected, output_dir, DataSources(**sources), processes, share, take_over_output_dir)
+    state.print(report_markdown(report))
 
 
-def theory_arguments(parser: ArgumentParser):
-    parser.add_argument("--output_dir", required=True, help="new directory for the result")
-    parser.add_argument(
-        "--lengths", type=int, nargs="+", default=[8, 16, 32], help="sequence lengths in tokens; default: 8 16 32"
-    )
-    parser.add_argument("--patterns", type=int, default=5, help="random patterns for each length; default: 5")
-    parser.add_argument("--seed", type=int, default=0, help="random seed; default: 0")
-
-
-def theory(**options):
-    from .head_size import theory
-
-    print(theory.theory(**options))
-
-
-COMMANDS = {
-    "study": ("train and compare models of many shapes under the same conditions", study_arguments, study),
-    "theory": ("check the papers' theorems numerically", theory_arguments, theory),
-}
+if __name__ == "__main__":
+    limit_openmp_spinning()  # in the worker processes
+    exit_on_input_error(main)

@@ -6,7 +6,7 @@ import yaml
 
 from experiments.study.records import SHAPE, Record
 from experiments.study.studies import Study
-from helpers.study_records import RECORD
+from experiments.tests.study_records import RECORD
 
 SMALL = {
     "question": "?",

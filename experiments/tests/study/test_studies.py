@@ -5,15 +5,15 @@ from dataclasses import replace
 
 import pytest
 from helpers import ROOT
-from helpers.tiny_studies import SMALL, line_of, table, write
 
+from experiments.study.__main__ import main
 from experiments.study.cost import study_cost_text
 from experiments.study.shape_results import shapes_by_series
 from experiments.study.studies import MOST_EXTENSIONS, load_study, named_studies, parse_share
+from experiments.tests.tiny_studies import SMALL, line_of, table, write
 from fixedbert.counts import forward_flops, parameters
 from fixedbert.presets import PRESETS, preset_config
 from fixedbert.support.errors import InputError
-from fixedbert_cli import main
 
 NAMES = tuple(named_studies())
 
@@ -192,7 +192,7 @@ def test_shares():
 def test_invalid_studies(tmp_path, changes, message):
     """An invalid study is refused before anything runs, with a message that names the key."""
     with pytest.raises(InputError, match=message):
-        main(["study", write(tmp_path, **changes), "--output_dir", str(tmp_path / "out"), "--dataset_name", "sample"])
+        main([write(tmp_path, **changes), "--output_dir", str(tmp_path / "out"), "--dataset_name", "sample"])
     assert not (tmp_path / "out").exists()
 
 
@@ -207,7 +207,7 @@ def test_invalid_studies(tmp_path, changes, message):
 def test_invalid_arguments(tmp_path, arguments, message):
     """A missing scale or corpus, or an invalid share, is refused before anything is written."""
     with pytest.raises(InputError, match=message):
-        main(["study", *arguments.split(), "--output_dir", str(tmp_path / "out")])
+        main([*arguments.split(), "--output_dir", str(tmp_path / "out")])
     assert not (tmp_path / "out").exists()
 
 

@@ -13,7 +13,6 @@ from pathlib import Path
 import psutil
 import pytest
 from helpers import ROOT, fork_server
-from helpers.tiny_studies import SMALL, fields_of, table, write
 
 from experiments.study.execution import RunLog, run_study
 from experiments.study.records import read_records
@@ -23,6 +22,7 @@ from experiments.study.report_text import report_markdown
 from experiments.study.run import constant_steps, execute
 from experiments.study.sources import DataSources
 from experiments.study.studies import load_study
+from experiments.tests.tiny_studies import SMALL, fields_of, table, write
 from fixedbert.counts import forward_flops
 from fixedbert.data import sample
 from fixedbert.presets import preset_config
@@ -84,9 +84,9 @@ def test_runs_shared_by_series(tmp_path):
 
 
 def start(study_file: str, text: str, vocabulary: str, output: Path) -> BaseProcess:
-    arguments = ["study", study_file, "--train_file", text, "--processes", "1"]
+    arguments = [study_file, "--train_file", text, "--processes", "1"]
     arguments += ["--tokenizer_name", vocabulary, "--output_dir", str(output)]
-    return fork_server.start(ROOT / "fixedbert/__main__.py", arguments, ROOT, output.parent)
+    return fork_server.start(ROOT / "experiments/study/__main__.py", arguments, ROOT, output.parent)
 
 
 def wait_for(process: BaseProcess, condition: Callable[[], object]):
@@ -191,7 +191,7 @@ def test_distributed_run(text, vocabulary, tmp_path):
     """Two processes of a launcher train a run together and write a single record."""
     file = write(tmp_path, series={"fixed": {"num_attention_heads": 5, "attention_head_size": 6}})
     data = ("--train_file", text, "--tokenizer_name", vocabulary, "--output_dir", str(tmp_path / "out"))
-    fork_server.Pair(ROOT / "fixedbert/__main__.py", ["study", file, *data], tmp_path / "printed").finished()
+    fork_server.Pair(ROOT / "experiments/study/__main__.py", [file, *data], tmp_path / "printed").finished()
     (line,) = comparable(tmp_path / "out")
     assert 0.95 * 30 * 4 * 16 < line["tokens"] <= 30 * 4 * 16  # as in a single process
     assert (tmp_path / "out" / "report.md").exists()

@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 from helpers import ROOT
-from helpers.study_records import text_of
 
 from experiments.study.records import read_records
 from experiments.study.report import make_report
 from experiments.study.thresholds import KNEE, SUFFICES, TRANSITION, Growth, Threshold, fit_growth, thresholds_of
+from experiments.tests.study_records import text_of
 
 
 def test_knee():
