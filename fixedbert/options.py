@@ -355,7 +355,7 @@ class FineTuningTrainerOptions(TrainerOptions):
 class PretrainingTrainerOptions(TrainerOptions):
     """Pretraining"""
 
-    learning_rate: float = option(1e-4, "Highest learning rate.", POSITIVE)
+    learning_rate: float = option(1e-4, "Highest learning rate.", NOT_NEGATIVE)
     weight_decay: float = option(0.01, "Weight decay of AdamW.", NOT_NEGATIVE)
     report_to: str | list[str] | None = option(
         None, "Integrations that receive the logs. Default: tensorboard, if it is installed."
@@ -377,7 +377,7 @@ class PretrainingTrainerOptions(TrainerOptions):
 TRAINER_RANGES = {
     "seed": NOT_NEGATIVE,
     "data_seed": NOT_NEGATIVE,
-    "learning_rate": POSITIVE,
+    "learning_rate": NOT_NEGATIVE,
     "weight_decay": NOT_NEGATIVE,
     "adam_beta1": "[0, 1)",
     "adam_beta2": "[0, 1)",

@@ -15,7 +15,7 @@ from fixedbert.fine_tuning.glue import load_texts
 from fixedbert.fine_tuning.label_columns import encode_labels
 from fixedbert.fine_tuning.prediction_files import write_submission
 from fixedbert.fine_tuning.texts import load_files, load_task, text_features
-from fixedbert.options import GlueDataOptions
+from fixedbert.options import GlueDataOptions, make
 from fixedbert.support.errors import InputError
 
 # For each task, two labeled rows and a test row in the format of the original download, and the label ids on the Hub.
@@ -157,7 +157,7 @@ def test_glue_on_the_hub(monkeypatch):
 def test_other_datasets_on_the_hub(monkeypatch):
     """--dataset_name loads texts and labels from the Hub."""
     rows = datasets.Dataset.from_dict({"text": ["x", "y"], "label": [1, 0]})
-    monkeypatch.setattr("fixedbert.fine_tuning.trainer.load_from_hub", lambda *_, **__: {"train": rows})
+    monkeypatch.setattr("fixedbert.fine_tuning.examples.load_from_hub", lambda *_, **__: {"train": rows})
     data = load_texts(None, GlueDataOptions(dataset_name="me/mine"), ("train",))
     assert data.labels == ["0", "1"]
     assert columns(data.splits["train"]) == {"sentence1": ["x", "y"], "label": ["1", "0"]}
@@ -184,7 +184,7 @@ def test_column_names(tmp_path):
     pairs = own_file(tmp_path, "sentence1\tsentence2\nx\ty\n", "c.tsv")
     assert load_files({"test": pairs}, expected_columns=("text",)).text_columns == ("sentence1", "sentence2")
     with pytest.raises(InputError, match="`text_column_names` accepts at most two columns"):
-        GlueDataOptions(train_file=file, text_column_names="a,b,c")
+        make({"train_file": file, "text_column_names": "a,b,c"}, GlueDataOptions)
     with pytest.raises(InputError, match="`task_name` cannot be combined with `train_file`"):
         GlueDataOptions(task_name=["rte"], train_file="a.csv")
     with pytest.raises(InputError, match="set `task_name` or `dataset_name`, or set `validation_file`"):
@@ -235,7 +235,7 @@ def test_validation_split_is_stratified(tmp_path):
     with pytest.raises(InputError, match="1: splitting 101 rows leaves one split too small"):
         load_files({"train": file}, **options | {"validation_percentage": 1})
     with pytest.raises(InputError, match="`validation_split_percentage` cannot be combined with `validation_file`"):
-        GlueDataOptions(train_file=file, validation_file=file, validation_split_percentage=10)
+        make({"validation_file": file, "validation_split_percentage": 10}, GlueDataOptions)
 
 
 @pytest.mark.parametrize(

@@ -175,7 +175,7 @@ def test_rejected_training_arguments(flag):
         parse("glue", [flag, *CPU])
 
 
-@pytest.mark.parametrize("name, value", [("seed", -1), ("learning_rate", 0), ("adam_beta1", 1), ("warmup_steps", -1)])
+@pytest.mark.parametrize("name, value", [("seed", -1), ("learning_rate", -1), ("adam_beta1", 1), ("warmup_steps", -1)])
 def test_ranges_of_trainer_arguments(name, value):
     """Values of Trainer's own arguments that cannot work are rejected, with the range."""
     with pytest.raises(InputError, match=f"^`{name}` is {value}.*, but must be "):

@@ -15,7 +15,7 @@ from torch.nn.functional import cross_entropy
 from transformers import EvalPrediction, Trainer, TrainerCallback
 
 from fixedbert.fine_tuning.trainer import FineTuningArguments
-from fixedbert.pretraining.arguments import Objective
+from fixedbert.options import Objective
 from fixedbert.pretraining.trainer import SUMS, pretraining_metrics, separate_losses, sums_by_example
 from fixedbert.support.errors import Divergence, InputError
 from fixedbert.training.arguments import CommonArguments
