@@ -81,7 +81,6 @@ def shrink_arguments(parser: ArgumentParser):
     add("model", help="directory or Hub id of any model that fixedbert convert supports")
     target = parser.add_mutually_exclusive_group()
     target.add_argument("--speedup", type=float, nargs="+", help="desired speedups on this machine, such as 1.5 2 3")
-    target.add_argument("--milliseconds", type=float, help="desired latency of a batch on this machine")
     target.add_argument("--params", type=float, help="desired number of parameters, such as 15e6")
     target.add_argument("--flops", type=float, help="desired FLOPs of a forward pass for a row of average length")
     add("--task_name", help="GLUE task whose training rows serve as calibration data")
@@ -96,9 +95,8 @@ def shrink_arguments(parser: ArgumentParser):
     add("--unpad_inputs", action=BooleanOptionalAction, help="skip padding tokens; default: yes, unless slower")
     add(
         "--dtype",
-        help="dtype of weights, such as bfloat16; default: unchanged, or the fastest with --speedup or --milliseconds",
+        help="dtype of weights, such as bfloat16; default: unchanged, or the fastest with --speedup",
     )
-    add("--latency_table", help="file with measured latencies; created if it does not exist")
     add(
         "--distil_steps",
         type=int,

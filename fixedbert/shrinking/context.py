@@ -2,7 +2,6 @@
 
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
-from pathlib import Path
 
 import torch
 from transformers import PreTrainedModel
@@ -25,10 +24,9 @@ from .serving import Serving, random_batches
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """The target speed or size: exactly one of speedup, milliseconds, params and flops, or any of the layer sizes."""
+    """The target speed or size: exactly one of speedup, params and flops, or any of the layer sizes."""
 
     speedup: float | None = None
-    milliseconds: float | None = None
     params: float | None = None
     flops: float | None = None
     attention_head_size: int | list[int] | None = None
@@ -38,17 +36,13 @@ class Target:
 
     def __post_init__(self):
         names = {name for name, value in asdict(self).items() if value is not None}
-        budgets = names & {"speedup", "milliseconds", "params", "flops"}
+        budgets = names & {"speedup", "params", "flops"}
         if len(budgets) + bool(names - budgets) != 1:
-            raise InputError("specify one target: `speedup`, `milliseconds`, `params`, `flops`, or layer sizes.")
-
-    @property
-    def is_time(self) -> bool:
-        return self.speedup is not None or self.milliseconds is not None
+            raise InputError("specify one target: `speedup`, `params`, `flops`, or layer sizes.")
 
     @property
     def is_shape(self) -> bool:
-        return not self.is_time and self.params is None and self.flops is None
+        return self.speedup is None and self.params is None and self.flops is None
 
     def shapes(self, config: FixedHeadBertConfig) -> list[LayerSize]:
         """
@@ -84,7 +78,6 @@ class ShrinkContext:
     seed: int = 0
     dtype: torch.dtype = torch.float32  # of the original's weights, before they are converted to float32
     do_lower_case: bool | None = None
-    latency_file: Path | None = None
     serving: Serving = Serving()
 
     @classmethod

@@ -30,7 +30,6 @@ class ShrinkResult:
         speedup, target_speedup: Measured and requested speedup. `target_speedup` is None for other targets.
         machine: The machine on which `seconds` and `speedup` were measured.
         serving: The inference settings of both models, for example "without padding, in bfloat16".
-        table_speedup, table_machine: Speedup according to a latency table from a different machine, and that machine.
         distil_steps: Number of distillation steps.
         distilled: Fidelity after distillation. None if there was none, or if it did not reduce the KL divergence.
         folder: Directory of the new model.
@@ -49,8 +48,6 @@ class ShrinkResult:
     target_speedup: float | None = None
     machine: str = ""
     serving: str = ""
-    table_speedup: float | None = None
-    table_machine: str = ""
     distil_steps: int = 0
     distilled: Fidelity | None = None
     folder: str = ""
@@ -78,12 +75,7 @@ class ShrinkResult:
 
     @property
     def speed(self) -> str:
-        """A phrase with the speedup on this machine and, if it differs, on the machine of the latency table."""
-        if self.table_machine:
-            return (
-                f"{self.table_speedup:.2f} times as fast as the original on {self.table_machine}, according to its "
-                f"latency table ({self.speedup:.2f} times as fast on {self.machine})"
-            )
+        """A phrase with the speedup, and with the target if it was missed."""
         missed = self.target_speedup is not None and self.speedup < TOLERANCE * self.target_speedup
         target = f", below the target of {self.target_speedup:g}; repeat on an idle machine" if missed else ""
         return f"{self.speedup:.2f} times as fast as the original{target}"
@@ -167,7 +159,7 @@ def plot(result: ShrinkResult, file: Path):
         bars = model.bar([*amounts], [percent(*amount) for amount in amounts.values()], color="C2")
         model.bar_label(bars, fmt="%.0f")
         model.set(ylabel="remaining (%)", ylim=(0, 105))
-        figure.suptitle(f"{result.table_speedup or result.speedup:.2f} times as fast; predictions: {result.fidelity}")
+        figure.suptitle(f"{result.speedup:.2f} times as fast; predictions: {result.fidelity}")
 
 
 def percent(before: float, after: float) -> float:

@@ -28,7 +28,7 @@ from ..fine_tuning.distillation import DistillationTrainer, distillation_argumen
 from ..model.modeling_fixed_head_bert import FixedHeadBertPreTrainedModel
 from ..publishing.model_card import checkpoint_card
 from ..support.errors import InputError
-from ..support.files import check_output_free, new_directory, output_path, to_json, write_atomically
+from ..support.files import check_output_free, new_directory, output_path
 from ..training.arguments import CommonArguments
 from ..training.interruption import train
 from ..training.output import check_same_data, output_directory
@@ -36,7 +36,7 @@ from .budget import LayerPrices, LayerSize, Option, Prices, head_choices, neuron
 from .calibration import CalibrationData, mean_tokens
 from .context import ShrinkContext, Target
 from .fisher_information import collect_statistics, layers_of
-from .latency import LatencyTable, has_short_last_layer, machine_name, measure_latencies, median_time, warn_if_busy
+from .latency import machine_name, measure_latencies, warn_if_busy
 from .layers import LayerPruner, refit
 from .report import FAMILY, FAMILY_PLOT, PLOT, ShrinkFamily, ShrinkResult, plot, plot_family
 from .serving import Serving, fastest_serving
@@ -51,7 +51,6 @@ def shrink(  # noqa: PLR0913  the options of the command
     model: str | Path | PreTrainedModel,
     output_dir: str | Path,
     speedup: float | list[float] | None = None,
-    milliseconds: float | None = None,
     params: float | None = None,
     flops: float | None = None,
     attention_head_size: int | list[int] | None = None,
@@ -65,7 +64,6 @@ def shrink(  # noqa: PLR0913  the options of the command
     train_file: str | Path | list[str] | list[Path] | None = None,
     text_column_names: str | None = None,
     skip_bad_rows: bool = False,
-    latency_table: str | Path | None = None,
     max_seq_length: int | None = None,
     max_samples: int = 1500,
     batch_size: int = 32,
@@ -81,7 +79,7 @@ def shrink(  # noqa: PLR0913  the options of the command
     """
     Prunes the heads, head dimensions and neurons of a model to a target speed or size, and writes the new model.
 
-    Specify one target (speedup, milliseconds, params, flops, or layer sizes) and calibration rows from the model's
+    Specify one target (speedup, params, flops, or layer sizes) and calibration rows from the model's
     task (task_name or train_file). Labels are ignored.
 
     Args:
@@ -89,20 +87,18 @@ def shrink(  # noqa: PLR0913  the options of the command
         output_dir: A new directory for the model, its tokenizer and model card, shrinking.json and shrinking.png.
         speedup: Target speed relative to the original, measured on this machine. If there are several targets,
             `output_dir` contains a directory for each of them, such as 1.5x, and the result is a `ShrinkFamily`.
-        milliseconds: Target latency per batch of `batch_size` rows.
         params: Maximum number of parameters.
         flops: Maximum number of FLOPs for a row of average length.
         attention_head_size, value_head_size, num_attention_heads, intermediate_size: One number for all layers, or a
             list with one number per layer.
         unpad_inputs, dtype: Whether the new model skips padding, and the dtype of its weights, such as "bfloat16".
-            The original is timed with the same settings. For `speedup` and `milliseconds`, the default is the fastest
-            combination on this machine. Otherwise, the new model skips padding and keeps the dtype of the original.
+            The original is timed with the same settings. For `speedup`, the default is the fastest combination on
+            this machine. Otherwise, the new model skips padding and keeps the dtype of the original.
         task_name, data_dir: A GLUE task, and a directory with its files. By default, they are loaded from the Hub.
         train_file: One or more files with calibration rows.
         text_column_names: Names of the text columns, such as "premise,hypothesis". For token classification, the
             column with lists of words, "tokens" by default.
         skip_bad_rows: Print and skip invalid rows.
-        latency_table: A file with measured latencies. If it does not exist, latencies are measured and written to it.
         max_seq_length, max_samples, batch_size: Maximum tokens per row, maximum number of rows, and rows per batch.
         distil_steps: Number of distillation steps after pruning. 600 steps take about ten minutes on two cores.
         learning_rate: Learning rate for the distillation, 5e-5 by default.
@@ -119,7 +115,6 @@ def shrink(  # noqa: PLR0913  the options of the command
     targets = [
         Target(
             speedup=value,
-            milliseconds=milliseconds,
             params=params,
             flops=flops,
             attention_head_size=attention_head_size,
@@ -144,8 +139,6 @@ def shrink(  # noqa: PLR0913  the options of the command
         batch_size=batch_size,
         seed=seed,
     )
-    if latency_table is not None and not target.is_time:
-        raise InputError("requires `speedup` or `milliseconds`.", "latency_table")
     if learning_rate is not None and distil_steps is None:
         raise InputError("requires `distil_steps`.", "learning_rate")
     if distil_steps is not None and len(targets) > 1:
@@ -160,7 +153,6 @@ def shrink(  # noqa: PLR0913  the options of the command
     with model_directory(model, tokenizer) as source:
         context = ShrinkContext.load(source, data, target, (distil_steps or 0) * batch_size, **options)
         context.do_lower_case = do_lower_case
-        context.latency_file = None if latency_table is None else Path(latency_table)
         choose_serving(context, unpad_inputs, None if dtype is None else getattr(torch, dtype))
         if len(targets) > 1:
             return shrink_family(context, targets, output_dir)
@@ -178,7 +170,7 @@ def shrink(  # noqa: PLR0913  the options of the command
 
 def choose_serving(context: ShrinkContext, unpad_inputs: bool | None, dtype: torch.dtype | None):
     """Sets the inference settings of the new model. None stands for the default, which `shrink` describes."""
-    if context.target.is_time:
+    if context.target.speedup is not None:
         warn_if_busy()
         context.serving = fastest_serving(context.original, context.batches[:1], unpad_inputs, dtype)
     else:
@@ -235,8 +227,6 @@ def prune(
         target_speedup=context.target.speedup,
         machine=machine_name(),
         serving=str(context.serving),
-        table_speedup=prices.speedup(chosen) if prices and prices.machine else None,
-        table_machine=prices.machine if prices else "",
     )
     return pruned, result
 
@@ -297,27 +287,13 @@ def layer_pruners(context: ShrinkContext) -> list[LayerPruner]:
     ]
 
 
-def latency_table(context: ShrinkContext) -> LatencyTable:
-    """Reads the latency table if its file exists. Otherwise, measures latencies, and writes them if a file is set."""
-    served, masks = context.serving.model(context.original), [batch["attention_mask"] for batch in context.batches]
-    layers = ", ".join(f"{shape.heads} and {shape.neurons} neurons" for shape in dict.fromkeys(context.shapes))
-    conditions = f"width {served.config.hidden_size}, layers with {layers}, {context.serving}"
-    conditions += ", only first tokens in the last layer" * has_short_last_layer(served, masks)
-    file = context.latency_file
-    if file is not None and file.exists():
-        return LatencyTable.read(file, conditions)
-    table = measure_latencies(served, context.shapes, masks, conditions)
-    if file is not None:
-        write_atomically(file, to_json(asdict(table), indent=1) + "\n")
-    return table
-
-
 def prices_for(context: ShrinkContext) -> Prices:
     """Returns the prices of all sublayers in the unit of the target: seconds, parameters or FLOPs."""
     original, shapes = context.original, context.shapes
     width, length = original.config.hidden_size, round(mean_tokens(context.calibration))
-    if context.target.is_time:
-        return latency_table(context).prices(shapes)
+    if context.target.speedup is not None:
+        served, masks = context.serving.model(original), [batch["attention_mask"] for batch in context.batches]
+        return measure_latencies(served, shapes, masks).prices(shapes)
 
     def parameters(heads: Heads) -> float:
         return heads.num_heads * ((2 * heads.size + heads.value_size) * (width + 1) + heads.value_size * width)
@@ -338,8 +314,8 @@ def choose_shapes(
     """
     Chooses the shapes of all layers within the budget, and prunes a copy of the original to them.
 
-    If the target is a latency, measures the copy. If it is too slow or faster than necessary, corrects the budget and
-    tries again. Does not measure the copy if the latency table comes from a different machine.
+    If the target is a speedup, measures the copy. If it is too slow or faster than necessary, corrects the budget and
+    tries again.
 
     Returns:
         The shapes, and the pruned model. Its remaining weights are not refitted yet.
@@ -359,7 +335,7 @@ def choose_shapes(
         solution = solve_knapsack(options, budget - rest)
         shapes = [LayerSize(one.choice, n.choice) for one, n in zip(solution[::2], solution[1::2], strict=True)]
         pruned = prune_layers(context.original, pruners, shapes)
-        if not context.target.is_time or prices.machine:
+        if context.target.speedup is None:
             return shapes, pruned
         _, _, speedup = context.measure_speedup(pruned)
         reached = speedup * wanted / (prices.original + rest)  # measured / target speed
@@ -378,16 +354,8 @@ def budget_for(context: ShrinkContext, prices: Prices, least: float) -> float:
     Raises:
         InputError: If the budget is not between the prices of the smallest possible model and the original.
     """
-    target, needed, speedup = context.target, prices.original + prices.rest, context.target.speedup
-    if target.milliseconds is not None:
-        seconds = needed
-        if not prices.machine:  # this machine may be faster or slower now than during the measurement
-            seconds = median_time(
-                context.serving.forward_passes(context.original, context.batches), context.original.device
-            )
-            seconds /= len(context.batches)
-        speedup = 1000 * seconds / target.milliseconds
-    wanted = needed / speedup if speedup else target.params or target.flops or 0
+    target, needed = context.target, prices.original + prices.rest
+    wanted = needed / target.speedup if target.speedup else target.params or target.flops or 0
     if not least + prices.rest <= wanted < needed:
         raise InputError(
             f"the target is {wanted:.4g} {prices.unit}, but the original needs {needed:.4g} and the smallest possible "

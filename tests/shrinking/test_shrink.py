@@ -219,7 +219,6 @@ def test_harmful_distillation_is_discarded(large, rows, context, tmp_path, capsy
     ("options", "message"),
     [
         ({}, "specify one target"),
-        ({"params": 2e4, "latency_table": "a.json"}, "`latency_table` requires `speedup`"),
         ({"params": 2e4, "max_samples": 10}, r"rows contain \d+ tokens, but a layer with 56 neurons needs"),
         ({"num_attention_heads": [7, 8, 7]}, "layer 1 with 7 heads of size 8 and 48 neurons cannot shrink to 8 heads"),
         ({"params": 1000}, "the target is 1000 parameters, but the original needs .* smallest possible model"),
@@ -246,7 +245,7 @@ def test_several_targets(large, rows, tmp_path, monkeypatch):
     """For several speedups, statistics are collected once, and each model gets a directory and the requested dtype."""
     prices = LayerPrices(lambda heads: heads.num_heads * (heads.size + heads.value_size), lambda neurons: neurons)
     table = Mock(prices=lambda shapes: Prices.of_model([prices] * 3, shapes, 0.0, "seconds"))
-    monkeypatch.setattr(shrinking, "latency_table", lambda _: table)
+    monkeypatch.setattr(shrinking, "measure_latencies", lambda *_: table)
     monkeypatch.setattr("fixedbert.shrinking.context.measure_speedup", lambda *_: (3.0, 2.0, 1.5))
     options = {"speedup": [1.2, 1.5], "dtype": "bfloat16", "unpad_inputs": True}
     collect = Mock(wraps=shrinking.collect_statistics)
