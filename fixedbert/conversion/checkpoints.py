@@ -1,15 +1,12 @@
 """Loads BERT-like models from all supported checkpoint formats, without running code from the checkpoint."""
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import transformers
 from accelerate import PartialState
 from torch import Tensor
-from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 
 from ..counts import size_text
 from ..model import modeling_fixed_head_bert
@@ -24,26 +21,6 @@ from .weights import load_body, stored_tensors
 HEADS_BY_PART = {"seq_relationship": "ForPreTraining", "cls.": "ForMaskedLM", "lm_head": "ForMaskedLM"}
 # Earlier versions of transformers saved the pooler even if the task head did not use it.
 POOLER = ("pooler.dense.weight", "pooler.dense.bias")
-
-
-@contextmanager
-def model_directory(
-    model: str | Path | PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None = None
-) -> Iterator[str]:
-    """Context manager that yields a directory or Hub id. Saves a model to a temporary directory if it is in memory."""
-    if not isinstance(model, PreTrainedModel):
-        if tokenizer is not None:
-            raise InputError("is not allowed for a directory or Hub id, which has its own.", "tokenizer")
-        yield str(model)
-        return
-    if not isinstance(tokenizer, PreTrainedTokenizerBase):
-        raise InputError("must be the tokenizer of the model in memory, as loaded by AutoTokenizer.", "tokenizer")
-    with TemporaryDirectory() as temporary:
-        name = Path(model.name_or_path or "").name
-        directory = Path(temporary, type(model).__name__ if name in ("", "None") else name)
-        model.save_pretrained(directory)
-        tokenizer.save_pretrained(directory)
-        yield str(directory)
 
 
 def read_config(source: str | Path, model_type: str | None = None, **options) -> PreTrainedConfig:

@@ -6,10 +6,10 @@ from pathlib import Path
 from huggingface_hub import HfApi, ModelCard
 from huggingface_hub.errors import HFValidationError, HTTPError
 from huggingface_hub.utils import filter_repo_objects, validate_repo_id
-from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedConfig
 
 from ..conversion.auxiliary_files import CARD, SENTENCE_FILES
-from ..conversion.checkpoints import load_bert, model_directory
+from ..conversion.checkpoints import load_bert
 from ..data.tokenizers import TOKENIZER_FILES, load_tokenizer
 from ..model import modeling_fixed_head_bert
 from ..model.configuration_fixed_head_bert import AUTO_MAP, VERSION
@@ -28,13 +28,12 @@ DELETED = "model*.safetensors model*.safetensors.index.json pytorch_model*".spli
 
 
 def push(
-    folder: str | Path | PreTrainedModel,
+    folder: str | Path,
     repo_id: str,
     license: str | None = None,
     private: bool | None = None,
     commit_message: str | None = None,
     token: str | None = None,
-    tokenizer: PreTrainedTokenizerBase | None = None,
     dry_run: bool = False,
 ) -> str:
     """
@@ -44,12 +43,11 @@ def push(
     model card, adds one. If `license` is set, writes it to the card. Updates the model's code in the directory.
 
     Args:
-        folder: Directory of the model, or a model in memory.
+        folder: Directory of the model.
         repo_id: `user/name` or `organization/name`.
         license: License for the weights, such as apache-2.0. Required if the model card does not specify one.
         private: Create a private repository.
         token: Token with write access. The default is the one saved by `hf auth login`.
-        tokenizer: Tokenizer for a model in memory.
         dry_run: Check the model, tokenizer and license, but change nothing and do not connect to the Hub.
 
     Returns:
@@ -60,32 +58,31 @@ def push(
             although `private` is set. Also if the Hub cannot be reached or refuses the upload.
     """
     check_repo_id(repo_id)
-    with model_directory(folder, tokenizer) as name:
-        directory, api = Path(name), HfApi(token=token)
-        card = check_directory(directory, repo_id, license)
-        if dry_run:
-            names = {file.relative_to(directory).as_posix() for file in directory.rglob("*") if file.is_file()}
-            names |= {CARD, *(file.name for file in CODE)}
-            files = filter_repo_objects(sorted(names), allow_patterns=UPLOADED, ignore_patterns=IGNORED)
-            return "\n".join([f"Files to upload to {repo_id}:", *files])
-        if license:
-            card.save(directory / CARD)
-        for file in CODE:  # the copy in the directory can be older
-            shutil.copy(file, directory)
-        try:
-            repo_id = api.create_repo(repo_id, private=private, exist_ok=True).repo_id
-            if private and not api.model_info(repo_id).private:
-                raise InputError(f"{repo_id}: this repository is public; make it private on the Hub first.")
-            return api.upload_folder(
-                repo_id=repo_id,
-                folder_path=directory,
-                commit_message=commit_message or "Upload with fixedbert",
-                allow_patterns=UPLOADED,
-                ignore_patterns=IGNORED,
-                delete_patterns=DELETED,
-            ).commit_url
-        except (HTTPError, HFValidationError, OSError, RuntimeError) as error:
-            raise InputError(f"{repo_id}: the upload to {api.endpoint} failed: {error_reason(error)}.") from error
+    directory, api = Path(folder), HfApi(token=token)
+    card = check_directory(directory, repo_id, license)
+    if dry_run:
+        names = {file.relative_to(directory).as_posix() for file in directory.rglob("*") if file.is_file()}
+        names |= {CARD, *(file.name for file in CODE)}
+        files = filter_repo_objects(sorted(names), allow_patterns=UPLOADED, ignore_patterns=IGNORED)
+        return "\n".join([f"Files to upload to {repo_id}:", *files])
+    if license:
+        card.save(directory / CARD)
+    for file in CODE:  # the copy in the directory can be older
+        shutil.copy(file, directory)
+    try:
+        repo_id = api.create_repo(repo_id, private=private, exist_ok=True).repo_id
+        if private and not api.model_info(repo_id).private:
+            raise InputError(f"{repo_id}: this repository is public; make it private on the Hub first.")
+        return api.upload_folder(
+            repo_id=repo_id,
+            folder_path=directory,
+            commit_message=commit_message or "Upload with fixedbert",
+            allow_patterns=UPLOADED,
+            ignore_patterns=IGNORED,
+            delete_patterns=DELETED,
+        ).commit_url
+    except (HTTPError, HFValidationError, OSError, RuntimeError) as error:
+        raise InputError(f"{repo_id}: the upload to {api.endpoint} failed: {error_reason(error)}.") from error
 
 
 def check_repo_id(repo_id: str):

@@ -17,10 +17,8 @@ from pathlib import Path
 
 import torch
 from accelerate import PartialState
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..conversion.auxiliary_files import CARD, copy_auxiliary_files
-from ..conversion.checkpoints import model_directory
 from ..conversion.convert import DTYPES
 from ..conversion.families import build_model
 from ..conversion.growing import Heads, int_or_list, set_heads
@@ -48,7 +46,7 @@ LEARNING_RATE = 5e-5  # default for distillation; 2e-4 made mildly pruned models
 
 
 def shrink(  # noqa: PLR0913  the options of the command
-    model: str | Path | PreTrainedModel,
+    model: str | Path,
     output_dir: str | Path,
     speedup: float | list[float] | None = None,
     params: float | None = None,
@@ -70,7 +68,6 @@ def shrink(  # noqa: PLR0913  the options of the command
     distil_steps: int | None = None,
     learning_rate: float | None = None,
     seed: int = 0,
-    tokenizer: PreTrainedTokenizerBase | None = None,
     do_lower_case: bool | None = None,
     revision: str = "main",
     cache_dir: str | None = None,
@@ -83,7 +80,7 @@ def shrink(  # noqa: PLR0913  the options of the command
     task (task_name or train_file). Labels are ignored.
 
     Args:
-        model: A model, or the directory or Hub id of any model that `fixedbert.convert` supports.
+        model: The directory or Hub id of any model that `fixedbert.convert` supports.
         output_dir: A new directory for the model, its tokenizer and model card, shrinking.json and shrinking.png.
         speedup: Target speed relative to the original, measured on this machine. If there are several targets,
             `output_dir` contains a directory for each of them, such as 1.5x, and the result is a `ShrinkFamily`.
@@ -103,7 +100,6 @@ def shrink(  # noqa: PLR0913  the options of the command
         distil_steps: Number of distillation steps after pruning. 600 steps take about ten minutes on two cores.
         learning_rate: Learning rate for the distillation, 5e-5 by default.
         seed: Seed for the order of the rows and for sampling predictions.
-        tokenizer: The tokenizer, if `model` is a model in memory.
         do_lower_case: Whether the tokenizer lowercases text. By default, this is read from its files.
         revision, cache_dir, token: Options for a model on the Hub.
 
@@ -143,28 +139,25 @@ def shrink(  # noqa: PLR0913  the options of the command
         raise InputError("requires `distil_steps`.", "learning_rate")
     if distil_steps is not None and len(targets) > 1:
         raise InputError("requires a single target.", "distil_steps")
-    if distil_steps is not None and isinstance(model, PreTrainedModel):
-        raise InputError("requires a model directory or Hub id, so that the run can be resumed.", "distil_steps")
     if PartialState(cpu=not torch.accelerator.is_available()).num_processes > 1:
         raise InputError("fixedbert shrink runs in a single process; start it without accelerate launch.")
     if distil_steps is None:  # distillation resumes in its directory
         check_output_free(output_path(output_dir))
     options = {"do_lower_case": do_lower_case, "revision": revision, "cache_dir": cache_dir, "token": token}
-    with model_directory(model, tokenizer) as source:
-        context = ShrinkContext.load(source, data, target, (distil_steps or 0) * batch_size, **options)
-        context.do_lower_case = do_lower_case
-        choose_serving(context, unpad_inputs, None if dtype is None else getattr(torch, dtype))
-        if len(targets) > 1:
-            return shrink_family(context, targets, output_dir)
-        if distil_steps is None:
-            with new_directory(output_dir) as directory:
-                pruned, result = prune(context, *statistics_for(context))
-                write_model(directory, output_path(output_dir).name, context, pruned, result)
-        else:
-            training_args = distillation_arguments(output_dir, distil_steps, learning_rate or LEARNING_RATE, seed)
-            arguments = {"model": str(model), "revision": revision} | asdict(data) | asdict(target)
-            arguments |= {"unpad_inputs": unpad_inputs, "dtype": dtype}
-            result = prune_and_distil(context, training_args, arguments)
+    context = ShrinkContext.load(str(model), data, target, (distil_steps or 0) * batch_size, **options)
+    context.do_lower_case = do_lower_case
+    choose_serving(context, unpad_inputs, None if dtype is None else getattr(torch, dtype))
+    if len(targets) > 1:
+        return shrink_family(context, targets, output_dir)
+    if distil_steps is None:
+        with new_directory(output_dir) as directory:
+            pruned, result = prune(context, *statistics_for(context))
+            write_model(directory, output_path(output_dir).name, context, pruned, result)
+    else:
+        training_args = distillation_arguments(output_dir, distil_steps, learning_rate or LEARNING_RATE, seed)
+        arguments = {"model": str(model), "revision": revision} | asdict(data) | asdict(target)
+        arguments |= {"unpad_inputs": unpad_inputs, "dtype": dtype}
+        result = prune_and_distil(context, training_args, arguments)
     return replace(result, folder=str(output_dir))
 
 

@@ -11,9 +11,10 @@ from helpers.tiny_models import bert_of, differences, inputs_of
 from safetensors.torch import save_file
 from transformers import AutoModel, AutoModelForSequenceClassification, PreTrainedModel
 
-from fixedbert import FixedHeadBertForSequenceClassification, convert
+from fixedbert import FixedHeadBertForSequenceClassification
 from fixedbert.conversion.checkpoints import load_bert
 from fixedbert.conversion.families import fixed_head_config, max_tokens
+from fixedbert.conversion.growing import to_fixed_head_bert
 from fixedbert.conversion.weights import load_body
 from fixedbert.data.tokenizers import load_tokenizer
 from fixedbert.support.errors import InputError
@@ -72,7 +73,7 @@ def test_pruned_bert_equals_the_masked_model(tmp_path, neurons, pickled, capsys)
     main(["convert", str(tmp_path / "pruned"), "--output_dir", str(tmp_path / "fixed")])
     opened = AutoModelForSequenceClassification.from_pretrained(tmp_path / "fixed")
     assert differences(opened, masked, inputs_of("ForSequenceClassification")) <= 1e-6
-    larger = convert(pruned, num_attention_heads=4, intermediate_size=37)
+    larger = to_fixed_head_bert(pruned, num_attention_heads=4, intermediate_size=37)
     assert differences(larger, masked, inputs_of("ForSequenceClassification")) <= 1e-5
 
 
@@ -110,7 +111,7 @@ def test_distilbert_and_electra_keep_their_function(family, head, tied, tmp_path
     fields = {"sinusoidal_pos_embds": True, "activation": "relu"} if family == "DistilBert" else {}
     model = model_of_family(family, head, tie_word_embeddings=tied, **fields)
     model.save_pretrained(tmp_path)
-    fixed = convert(load_bert(tmp_path))
+    fixed = to_fixed_head_bert(load_bert(tmp_path))
     ours = "LMHeadModel" if head == "ForCausalLM" else head
     assert type(fixed).__name__ == f"FixedHeadBert{ours}"
     every = inputs_of(ours)
@@ -119,7 +120,9 @@ def test_distilbert_and_electra_keep_their_function(family, head, tied, tmp_path
     for inputs in (known, every):  # a converted DistilBERT ignores token types
         for one, other in zip(fixed(**inputs).to_tuple(), expected, strict=True):
             assert not isinstance(one, torch.Tensor) or (one - other).abs().max() <= 1e-6
-    larger = convert(model.double(), attention_head_size=13, num_attention_heads=5, intermediate_size=[37, 40, 53])
+    larger = to_fixed_head_bert(
+        model.double(), attention_head_size=13, num_attention_heads=5, intermediate_size=[37, 40, 53]
+    )
     assert differences(larger, model, known) <= 1e-10
 
 
@@ -127,7 +130,7 @@ def test_dropout_of_distilbert():
     """DistilBERT's dropout rates for layers, attention and classifier apply to the same parts of the new model."""
     rates = {"dropout": 0.13, "attention_dropout": 0.17, "seq_classif_dropout": 0.19}
     for head, rate in (("ForSequenceClassification", 0.19), ("ForTokenClassification", 0.13)):
-        fixed = convert(model_of_family("DistilBert", head, **rates))
+        fixed = to_fixed_head_bert(model_of_family("DistilBert", head, **rates))
         layer = fixed.bert.encoder.layer[0]
         dropouts = (fixed.dropout, layer.attention.self.dropout, layer.output.dropout)
         assert [dropout.p for dropout in dropouts] == [rate, 0.17, 0.13]
@@ -145,12 +148,12 @@ def test_electra_without_an_equal_bert_is_refused(head, fields, message, tmp_pat
     """An ELECTRA that BERT cannot represent is refused, but its encoder can be converted without the task head."""
     model = model_of_family("Electra", head, **fields)
     model.save_pretrained(tmp_path)
-    for load in (lambda: load_bert(tmp_path), lambda: convert(model)):
+    for load in (lambda: load_bert(tmp_path), lambda: to_fixed_head_bert(model)):
         with pytest.raises(InputError, match=message):
             load()
     assert fixed_head_config(model.config).max_position_embeddings == 13
     if head == "ForPreTraining":
-        body = convert(load_bert(tmp_path, "ElectraModel"))
+        body = to_fixed_head_bert(load_bert(tmp_path, "ElectraModel"))
         assert differences(body, model.electra, inputs_of("Model")) <= 1e-6
 
 

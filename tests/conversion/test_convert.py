@@ -14,6 +14,7 @@ from huggingface_hub import ModelCard
 import fixedbert
 from fixedbert import convert
 from fixedbert.conversion.checkpoints import load_bert
+from fixedbert.conversion.growing import to_fixed_head_bert
 from fixedbert.support.errors import InputError
 from fixedbert_cli import main
 
@@ -62,7 +63,7 @@ def test_heads_missing_from_config_json_are_kept(saved, named, tmp_path):
     """All pretraining heads in the file are kept, even if config.json names a class with fewer or none."""
     bert_of(saved).save_pretrained(tmp_path)
     configure(tmp_path, architectures=named)
-    assert type(convert(load_bert(tmp_path))) is getattr(fixedbert, f"FixedHeadBert{saved}")
+    assert type(to_fixed_head_bert(load_bert(tmp_path))) is getattr(fixedbert, f"FixedHeadBert{saved}")
 
 
 class Malicious:

@@ -14,8 +14,7 @@ from helpers.tiny_checkpoints import SHAPE, save
 from helpers.tiny_models import model_of
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-import fixedbert
-from fixedbert.conversion.growing import Heads
+from fixedbert.conversion.growing import Heads, to_fixed_head_bert
 from fixedbert.conversion.to_bert import to_bert
 from fixedbert.fine_tuning.distillation import DistillationTrainer
 from fixedbert.shrinking import serving
@@ -72,7 +71,7 @@ def test_several_labels_and_targets(rows, tmp_path, problem_type, kind):
         "target_std": [1.0, 5.0, 9.0],
     }
     small = model_of("ForSequenceClassification", **SHAPE, initializer_range=0.3, **fields).eval()
-    large = fixedbert.convert(small, attention_head_size=8, num_attention_heads=7, intermediate_size=48)
+    large = to_fixed_head_bert(small, attention_head_size=8, num_attention_heads=7, intermediate_size=48)
     save(large, tmp_path / "large")
     result = shrink(tmp_path / "large", tmp_path / "out", params=small.num_parameters(), **rows)
     assert result.after == [SMALL] * 3 and result.fidelity.divergence < 1e-6 and result.fidelity.kind == kind
