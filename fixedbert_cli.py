@@ -67,7 +67,6 @@ def add_row_arguments(parser: ArgumentParser, max_samples: int):
 def convert_arguments(parser: ArgumentParser):
     add = parser.add_argument
     add("model", help="directory or Hub id of a BERT, RoBERTa, DistilBERT, ELECTRA or FixedHeadBert model")
-    add("--num_hidden_layers", type=int, help="number of layers; repeats or drops existing layers")
     add("--architecture", help="class to load, such as BertForMaskedLM; drops weights that it does not have")
     add("--bert", action="store_true", help="convert a FixedHeadBert back to a transformers BERT")
     add("--unpad_inputs", action="store_true", help="skip padding tokens, which is faster")

@@ -26,7 +26,6 @@ def convert(  # noqa: PLR0913  one parameter per command-line option
     output_dir: str | Path,
     attention_head_size: int | list[int] | None = None,
     num_attention_heads: int | list[int] | None = None,
-    num_hidden_layers: int | None = None,
     value_head_size: int | list[int] | None = None,
     intermediate_size: int | list[int] | None = None,
     bert: bool = False,
@@ -45,8 +44,9 @@ def convert(  # noqa: PLR0913  one parameter per command-line option
     Args:
         model: A BERT, RoBERTa, DistilBERT, ELECTRA or FixedHeadBert: a directory or a Hub id.
         output_dir: New directory for the converted model, its tokenizer and a model card.
-        attention_head_size, num_attention_heads, num_hidden_layers, value_head_size, intermediate_size: See
-            `fixedbert.conversion.growing.to_fixed_head_bert`.
+        attention_head_size, num_attention_heads, value_head_size, intermediate_size: One number, or one per layer. The
+            default is the size in `model`, which is also the minimum. `value_head_size` defaults to
+            `attention_head_size` if values have the same size as queries and keys.
         bert: Whether to convert a FixedHeadBert to transformers' BERT instead.
         seed: Random seed for new weights.
         do_lower_case: Whether the tokenizer lowercases text. The default keeps the tokenizer's own setting.
@@ -64,7 +64,6 @@ def convert(  # noqa: PLR0913  one parameter per command-line option
     sizes: dict[str, Any] = {
         "attention_head_size": attention_head_size,
         "num_attention_heads": num_attention_heads,
-        "num_hidden_layers": num_hidden_layers,
         "value_head_size": value_head_size,
         "intermediate_size": intermediate_size,
     }
@@ -75,10 +74,8 @@ def convert(  # noqa: PLR0913  one parameter per command-line option
         old = load_bert(model, architecture, **hub_options)
         with error_context(model):
             new = resize(old, bert, seed, **sizes)
-            difference = "the function changed"
-            if new.config.num_hidden_layers == old.config.num_hidden_layers:
-                difference = f"largest difference between outputs {check_equivalence(old, new):.1g}"
-                difference += f" before rounding to {dtype}" if dtype else ""
+            difference = f"largest difference between outputs {check_equivalence(old, new):.1g}"
+            difference += f" before rounding to {dtype}" if dtype else ""
             summary = f"{describe_shape(old)} -> {describe_shape(new)}; {difference}"
         del old
         set_precision(new, unpad_inputs, dtype)

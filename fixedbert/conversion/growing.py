@@ -18,7 +18,6 @@ and zero output weights.
 """
 
 import copy
-import logging
 import re
 from collections.abc import Sequence
 from functools import partial
@@ -32,8 +31,6 @@ from ..model.configuration_fixed_head_bert import FixedHeadBertConfig
 from ..model.modeling_fixed_head_bert import FixedHeadBertPreTrainedModel
 from ..support.errors import InputError
 from .families import bert_tensors, build_model, fixed_head_config, task_head
-
-logger = logging.getLogger(__name__)
 
 LAYER = re.compile(r"(.*encoder\.layer\.)(\d+)(\..*)")
 NEURON_AXIS = {".intermediate.dense.weight": 0, ".intermediate.dense.bias": 0, ".output.dense.weight": 1}
@@ -77,7 +74,7 @@ def set_heads(config: FixedHeadBertConfig, heads: list[Heads]):
 
 
 def to_fixed_head_bert(
-    model: PreTrainedModel, num_hidden_layers: int | None = None, seed: int = 0, **sizes: int | list[int] | None
+    model: PreTrainedModel, seed: int = 0, **sizes: int | list[int] | None
 ) -> FixedHeadBertPreTrainedModel:
     """
     Converts a model to a FixedHeadBert that computes the same function, and enlarges it to the requested sizes.
@@ -87,8 +84,6 @@ def to_fixed_head_bert(
 
     Args:
         model: A BERT, RoBERTa, DistilBERT, ELECTRA or FixedHeadBert, with or without a task head.
-        num_hidden_layers: New number of layers. New layer i is a copy of layer i * old // new, where old and new are
-            the numbers of layers. If they differ, the function changes and a warning is logged.
         seed: Seed for the random weights in new heads, dimensions and neurons.
         sizes: `attention_head_size`, `num_attention_heads`, `value_head_size` and `intermediate_size`, each as one
             number or one per layer. The default is the size in `model`, which is also the minimum. If values have the
@@ -100,40 +95,12 @@ def to_fixed_head_bert(
     Raises:
         InputError: If the model family is not supported, or a size is smaller than in `model`.
     """
-    config = fixed_head_config(model.config, type(model).__name__)
-    head = task_head(type(model).__name__, model.config.model_type)
-    layers = config.num_hidden_layers if num_hidden_layers is None else num_hidden_layers
-    if layers < 1:
-        raise InputError(f"must be at least 1, not {layers}.", "num_hidden_layers")
-    if layers != config.num_hidden_layers:
-        logger.warning(
-            "Changing the number of layers from %d to %d changes the model's function.",
-            config.num_hidden_layers,
-            layers,
-        )
-    chosen = [layer * config.num_hidden_layers // layers for layer in range(layers)]
-    old, tensors = select_layers(config, bert_tensors(model), chosen)
+    old = fixed_head_config(model.config, type(model).__name__)
     new = larger_config(old, **sizes)
+    tensors = enlarge(bert_tensors(model), old, new, torch.Generator().manual_seed(seed))
+    head = task_head(type(model).__name__, model.config.model_type)
     model_class: type[FixedHeadBertPreTrainedModel] = getattr(modeling_fixed_head_bert, f"FixedHeadBert{head}")
-    return build_model(model_class, new, enlarge(tensors, old, new, torch.Generator().manual_seed(seed)), model)
-
-
-def select_layers(
-    config: FixedHeadBertConfig, tensors: dict[str, torch.Tensor], chosen: list[int]
-) -> tuple[FixedHeadBertConfig, dict[str, torch.Tensor]]:
-    """Returns the configuration and parameters of a model with the layers whose indices are in `chosen`."""
-    config = copy.deepcopy(config)
-    for field in ("attention_head_size", "value_head_size", "layer_attention_heads", "intermediate_size"):
-        if isinstance(sizes := getattr(config, field), list):
-            setattr(config, field, [sizes[layer] for layer in chosen])
-    config.num_hidden_layers = len(chosen)
-    selected = {name: tensor for name, tensor in tensors.items() if not LAYER.fullmatch(name)}
-    layers = [match for match in map(LAYER.fullmatch, tensors) if match]
-    for number, layer in enumerate(chosen):
-        for match in layers:
-            if int(match[2]) == layer:
-                selected[f"{match[1]}{number}{match[3]}"] = tensors[match[0]]
-    return config, selected
+    return build_model(model_class, new, tensors, model)
 
 
 def larger_config(config: FixedHeadBertConfig, **sizes: int | list[int] | None) -> FixedHeadBertConfig:

@@ -43,8 +43,6 @@ def test_command_writes_a_model_directory(checkpoint, tmp_path, capsys):
     one, other = (transformers.AutoTokenizer.from_pretrained(folder) for folder in (checkpoint, tmp_path / "fixed"))
     assert one("the function takes a list")["input_ids"] == other("the function takes a list")["input_ids"]
 
-    main(["convert", str(checkpoint), "--output_dir", str(tmp_path / "deeper"), "--num_hidden_layers", "4"])
-    assert "the function changed" in capsys.readouterr().out
     main(["convert", str(checkpoint), "--output_dir", str(tmp_path / "same")])
     main(["convert", str(tmp_path / "same"), "--output_dir", str(tmp_path / "back"), "--bert"])
     configs = [json.loads((folder / "config.json").read_text()) for folder in (checkpoint, tmp_path / "back")]

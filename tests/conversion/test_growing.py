@@ -93,7 +93,6 @@ def test_layers_without_heads_or_neurons_grow(sizes):
     assert new.config.intermediate_size == sizes["intermediate_size"]
     assert new.config.head_counts == ([7] * 3 if "num_attention_heads" in sizes else [5, 0, 3])
     assert differences(model, new, inputs_of("ForMaskedLM")) < 1e-10
-    assert to_fixed_head_bert(model, num_hidden_layers=1).config.intermediate_size == 0
 
 
 @pytest.mark.parametrize("head", ["Model", "ForMaskedLM", "ForCausalLM", "ForSequenceClassification",
@@ -196,22 +195,6 @@ def test_model_without_a_pooler_gets_none(family, tmp_path):
         assert torch.allclose(model(ids).last_hidden_state, bert(ids).last_hidden_state, atol=1e-4)
 
 
-def test_depth_changes_with_a_warning(caplog):
-    """Changing the number of layers repeats or drops layers evenly and logs a warning."""
-    bert = bert_of("Model")  # 3 layers
-    for count, expected in ((6, [0, 0, 1, 1, 2, 2]), (2, [0, 1]), (5, [0, 0, 1, 1, 2])):
-        caplog.clear()
-        model = to_fixed_head_bert(bert, num_hidden_layers=count)
-        assert "changes the model's function" in caplog.text
-        for layer, source in zip(model.encoder.layer, expected, strict=True):
-            for name, tensor in bert.encoder.layer[source].state_dict().items():
-                assert torch.equal(layer.state_dict()[name], tensor)
-        model(**inputs_of("Model"))
-    caplog.clear()
-    to_fixed_head_bert(bert, num_hidden_layers=3)
-    assert not caplog.records
-
-
 @pytest.mark.parametrize(
     "changes, sizes, message",
     [
@@ -219,7 +202,6 @@ def test_depth_changes_with_a_warning(caplog):
         ({"value_head_size": 9}, {"value_head_size": 8}, "with values of size 8 cannot represent"),
         ({}, {"attention_head_size": [6, 13]}, "`attention_head_size` has 2 numbers for 3 layers"),
         ({}, {"intermediate_size": 36}, "`intermediate_size` must be at least 37, not 36"),
-        ({}, {"num_hidden_layers": 0}, "`num_hidden_layers` must be at least 1"),
         ({"qk_norm": True}, {"attention_head_size": 13}, "a model with qk_norm cannot change"),
         ({"head_embedding": "add", "value_head_size": 9}, {"attention_head_size": 9}, "sizes must stay equal"),
         ({"qk_norm": True, "layer_attention_heads": [5, 0, 3]}, {"num_attention_heads": 5}, "do not match"),
