@@ -49,9 +49,6 @@ def add_new_model_arguments(parser: ArgumentParser):
     }
     for name, text in sizes.items():
         parser.add_argument(f"--{name}", type=int, nargs="+", help=f"{text}; one number or one per layer")
-    parser.add_argument(
-        "--cased", dest="do_lower_case", action="store_const", const=False, help="do not convert text to lowercase"
-    )
     add_source_arguments(parser)
 
 

@@ -30,7 +30,6 @@ def convert(  # noqa: PLR0913  one parameter per command-line option
     intermediate_size: int | list[int] | None = None,
     bert: bool = False,
     seed: int = 0,
-    do_lower_case: bool | None = None,
     architecture: str | None = None,
     unpad_inputs: bool = False,
     dtype: str | None = None,
@@ -49,7 +48,6 @@ def convert(  # noqa: PLR0913  one parameter per command-line option
             `attention_head_size` if values have the same size as queries and keys.
         bert: Whether to convert a FixedHeadBert to transformers' BERT instead.
         seed: Random seed for new weights.
-        do_lower_case: Whether the tokenizer lowercases text. The default keeps the tokenizer's own setting.
         architecture: Class to load instead of the one in config.json. Weights that it does not have are dropped.
         unpad_inputs: Whether the converted model skips padding tokens, which is faster.
         dtype: The dtype of the weights, "float32", "bfloat16" or "float16". The default keeps the dtype of `model`.
@@ -81,7 +79,7 @@ def convert(  # noqa: PLR0913  one parameter per command-line option
         set_precision(new, unpad_inputs, dtype)
         new.save_pretrained(directory)
         auxiliary = auxiliary_directory(model, **hub_options)
-        name, metadata = copy_auxiliary_files(model, auxiliary, directory, do_lower_case)
+        name, metadata = copy_auxiliary_files(model, auxiliary, directory)
         card = checkpoint_card(new, Path(output_dir).name, f"Converted from `{name}`: {summary}.", **metadata)
         card.save(directory / CARD)
     PartialState().print(summary)

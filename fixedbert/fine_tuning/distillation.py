@@ -133,7 +133,7 @@ def load_teacher(
     try:
         config = load_config(arguments)
         check_length(max_seq_length, config)
-        own = load_tokenizer(name, model_args.do_lower_case, **arguments.hub_options())
+        own = load_tokenizer(name, **arguments.hub_options())
         if tokenizer_state(own) != tokenizer_state(tokenizer):
             raise InputError(f"{name}: its tokenizer differs from the student's; use a model with the same tokenizer.")
         model = load_model(auto_class, arguments, config, tokenizer, train=False)

@@ -64,7 +64,7 @@ def fine_tune(
         with training_args.main_process_first(desc="tokenization"):
             config = load_config(model_args)
             check_length(data_args.max_seq_length, config)
-            tokenizer = load_tokenizer(model_args.tokenizer, model_args.do_lower_case, **model_args.hub_options())
+            tokenizer = load_tokenizer(model_args.tokenizer, **model_args.hub_options())
             task = task_class(name, config, tokenizer, arguments)
         check_metric(training_args, task.metric_names)
         teacher, name = None, training_args.teacher_model

@@ -39,9 +39,13 @@ class NewModelArguments(ModelArguments):
     hidden_size: int | None = option(None, "For a new model: width.")
     num_hidden_layers: int | None = option(None, "For a new model: number of layers.")
     intermediate_size: list[int] | None = list_option("For a new model: number of feed-forward neurons.")
+    do_lower_case: bool | None = option(
+        None, "For a new vocabulary or a vocab.txt file: convert the text to lowercase. Default: true."
+    )
 
     def __post_init__(self):
         names = {member.name for member in fields(self)} - {member.name for member in fields(ModelArguments)}
+        names -= {"do_lower_case"}
         sizes = {name: value for name in sorted(names) if (value := getattr(self, name)) is not None}
         if sizes and self.model_name_or_path is not None:
             raise InputError("is only for new models; use fixedbert convert for a pretrained one.", min(sizes))

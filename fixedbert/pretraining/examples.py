@@ -19,12 +19,11 @@ from ..data.tokenizers import check_same_vocabulary, check_vocab_size, load_toke
 from ..model.modeling_fixed_head_bert import FixedHeadBertPreTrainedModel
 from ..support.checksums import stable_hash
 from ..support.errors import InputError
-from ..training.arguments import ModelArguments
-from .arguments import PretrainingArguments, PretrainingDataArguments
+from .arguments import NewModelArguments, PretrainingArguments, PretrainingDataArguments
 
 
 def make_examples(
-    model_args: ModelArguments,
+    model_args: NewModelArguments,
     data_args: PretrainingDataArguments,
     training_args: PretrainingArguments,
     config: PreTrainedConfig,
@@ -69,7 +68,7 @@ def make_examples(
 
 def make_tokenizer(
     corpora: list[Corpus],
-    model_args: ModelArguments,
+    model_args: NewModelArguments,
     data_args: PretrainingDataArguments,
     config: PreTrainedConfig,
     checkpoint: str | None,
@@ -81,8 +80,8 @@ def make_tokenizer(
     """
     if model_args.tokenizer:
         tokenizer = load_tokenizer(model_args.tokenizer, model_args.do_lower_case, **model_args.hub_options())
-        options = {"do_lower_case": model_args.do_lower_case} | model_args.hub_options()
-        check_same_vocabulary(tokenizer, model_args.tokenizer, model_args.model_name_or_path, **options)
+        names = (model_args.tokenizer, model_args.model_name_or_path)
+        check_same_vocabulary(tokenizer, *names, **model_args.hub_options())
         if model_args.model_name_or_path and not model_args.resize_embeddings:
             check_vocab_size(tokenizer, config.vocab_size, model_args.model_name_or_path)
     elif checkpoint and Path(checkpoint, "tokenizer.json").exists():

@@ -77,7 +77,6 @@ class ShrinkContext:
     distillation: list[Batch] = field(default_factory=list)
     seed: int = 0
     dtype: torch.dtype = torch.float32  # of the original's weights, before they are converted to float32
-    do_lower_case: bool | None = None
     serving: Serving = Serving()
 
     @classmethod

@@ -68,7 +68,6 @@ def shrink(  # noqa: PLR0913  the options of the command
     distil_steps: int | None = None,
     learning_rate: float | None = None,
     seed: int = 0,
-    do_lower_case: bool | None = None,
     revision: str = "main",
     cache_dir: str | None = None,
     token: str | None = None,
@@ -100,7 +99,6 @@ def shrink(  # noqa: PLR0913  the options of the command
         distil_steps: Number of distillation steps after pruning. 600 steps take about ten minutes on two cores.
         learning_rate: Learning rate for the distillation, 5e-5 by default.
         seed: Seed for the order of the rows and for sampling predictions.
-        do_lower_case: Whether the tokenizer lowercases text. By default, this is read from its files.
         revision, cache_dir, token: Options for a model on the Hub.
 
     Raises:
@@ -143,9 +141,8 @@ def shrink(  # noqa: PLR0913  the options of the command
         raise InputError("fixedbert shrink runs in a single process; start it without accelerate launch.")
     if distil_steps is None:  # distillation resumes in its directory
         check_output_free(output_path(output_dir))
-    options = {"do_lower_case": do_lower_case, "revision": revision, "cache_dir": cache_dir, "token": token}
+    options = {"revision": revision, "cache_dir": cache_dir, "token": token}
     context = ShrinkContext.load(str(model), data, target, (distil_steps or 0) * batch_size, **options)
-    context.do_lower_case = do_lower_case
     choose_serving(context, unpad_inputs, None if dtype is None else getattr(torch, dtype))
     if len(targets) > 1:
         return shrink_family(context, targets, output_dir)
@@ -379,7 +376,7 @@ def write_model(
 ):
     """Writes the model, its tokenizer and pooling configuration, the results, the plot and the model card."""
     context.serving.model(model).save_pretrained(directory)
-    _, metadata = copy_auxiliary_files(context.source, context.loaded.directory, directory, context.do_lower_case)
+    _, metadata = copy_auxiliary_files(context.source, context.loaded.directory, directory)
     result.write(directory)
     plot(result, directory / PLOT)
     checkpoint_card(model, name, result.provenance(), **metadata).save(directory / CARD)

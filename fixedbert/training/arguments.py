@@ -79,9 +79,6 @@ class ModelArguments:
     tokenizer_name: str | None = option(
         None, "Directory or Hub id of a tokenizer, or a vocab.txt file. Default: the model's tokenizer."
     )
-    do_lower_case: bool | None = option(
-        None, "Convert the text to lowercase. Default: the tokenizer's setting, or true."
-    )
     attn_implementation: str | None = option(
         None, "Attention implementation, such as eager or sdpa. Default: eager on CPUs, sdpa on GPUs."
     )

@@ -1,6 +1,5 @@
 """Tests loading checkpoints other than plain BERTs: pruned models, other model families and custom task heads."""
 
-import json
 from itertools import product
 from pathlib import Path
 
@@ -9,20 +8,18 @@ import torch
 from helpers.outputs import configure
 from helpers.tiny_models import bert_of, differences, inputs_of
 from safetensors.torch import save_file
-from transformers import AutoModel, AutoModelForSequenceClassification, PreTrainedModel
+from transformers import AutoModelForSequenceClassification, PreTrainedModel
 
 from fixedbert import FixedHeadBertForSequenceClassification
 from fixedbert.conversion.checkpoints import load_bert
 from fixedbert.conversion.families import fixed_head_config, max_tokens
 from fixedbert.conversion.growing import to_fixed_head_bert
 from fixedbert.conversion.weights import load_body
-from fixedbert.data.tokenizers import load_tokenizer
 from fixedbert.support.errors import InputError
 from fixedbert.training.arguments import ModelArguments
 from fixedbert.training.loading import check_length, load_config
 from fixedbert_cli import main
 
-TYPE = ("model_type", "architectures", "transformers_version")
 PRUNED_HEADS = {0: [1, 2], 2: [0, 1, 2, 3]}  # indices for each layer, which has 4 heads of size 8
 
 
@@ -206,30 +203,3 @@ def test_width_without_an_integer_head_size(family, tmp_path):
     for load in (lambda: load_bert(tmp_path), lambda: load_config(ModelArguments(str(tmp_path)))):
         with pytest.raises(InputError, match=message):
             load()
-
-
-def test_checkpoint_from_2019(tmp_path):
-    """A checkpoint with no model_type in config.json, torch's legacy format and only a vocab.txt converts."""
-    folder, vocabulary = tmp_path / "old", ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "C", "c", "O", "N"]
-    model = bert_of("Model", vocab_size=len(vocabulary))
-    model.save_pretrained(folder)
-    fields = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(
-        json.dumps({k: v for k, v in fields.items() if k not in TYPE} | {"pruned_heads": {}})
-    )
-    (folder / "model.safetensors").unlink()
-    torch.save(dict(model.state_dict()), folder / "pytorch_model.bin", _use_new_zipfile_serialization=False)
-    (folder / "vocab.txt").write_text("\n".join(vocabulary) + "\n")
-    with pytest.raises(InputError, match="config.json has no model_type; add one"):
-        load_bert(folder)
-    (folder / "config.json").rename(tmp_path / "config.json")
-    with pytest.raises(InputError, match="old: config.json is missing or empty; pass a directory"):
-        load_bert(folder, "BertModel")
-    (tmp_path / "config.json").rename(folder / "config.json")
-    arguments = ["--architecture", "BertModel", "--cased", "--intermediate_size", "37", "40", "53"]
-    main(["convert", str(folder), "--output_dir", str(tmp_path / "fixed"), *arguments])
-    assert load_tokenizer(str(tmp_path / "fixed")).tokenize("c C O") == ["c", "C", "O"]
-    fixed = AutoModel.from_pretrained(tmp_path / "fixed")
-    assert fixed.config.intermediate_size == [37, 40, 53]
-    inputs = inputs_of("Model") | {"input_ids": inputs_of("Model")["input_ids"] % len(vocabulary)}
-    assert differences(fixed, model, inputs) <= 1e-4

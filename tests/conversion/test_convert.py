@@ -96,10 +96,13 @@ def pickle_with_code(checkpoint: Path):
     (checkpoint / "pytorch_model.bin").write_bytes(code)
 
 
-def tensorflow(checkpoint: Path):
-    for file in checkpoint.iterdir():
-        file.unlink()
-    (checkpoint / "bert_model.ckpt.index").touch()
+def only_tensorflow(checkpoint: Path):
+    (checkpoint / "model.safetensors").rename(checkpoint / "tf_model.h5")
+
+
+def only_an_adapter(checkpoint: Path):
+    (checkpoint / "model.safetensors").rename(checkpoint / "adapter_model.safetensors")
+    (checkpoint / "config.json").rename(checkpoint / "adapter_config.json")
 
 
 @pytest.mark.parametrize(
@@ -107,7 +110,8 @@ def tensorflow(checkpoint: Path):
     [
         (truncate, "cannot load a BERT model"),
         (pickle_with_code, "cannot load a BERT model"),
-        (tensorflow, "this is a TensorFlow checkpoint; convert it with transformers 4.57"),
+        (only_tensorflow, "cannot load a BERT model"),
+        (only_an_adapter, "cannot load a BERT model"),
         (partial(configure, model_type="gpt2"), "model_type 'gpt2' is not supported"),
         (partial(configure, quantization_config={"quant_method": "bitsandbytes", "load_in_4bit": True}), "quantized"),
     ],
