@@ -6,13 +6,12 @@ from pathlib import Path
 from huggingface_hub import HfApi, ModelCard
 from huggingface_hub.errors import HFValidationError, HTTPError
 from huggingface_hub.utils import filter_repo_objects, validate_repo_id
-from transformers import PreTrainedConfig
 
 from ..conversion.auxiliary_files import CARD, SENTENCE_FILES
 from ..conversion.checkpoints import load_bert
 from ..data.tokenizers import TOKENIZER_FILES, load_tokenizer
 from ..model import modeling_fixed_head_bert
-from ..model.configuration_fixed_head_bert import AUTO_MAP, VERSION
+from ..model.configuration_fixed_head_bert import AUTO_MAP
 from ..model.modeling_fixed_head_bert import FixedHeadBertPreTrainedModel
 from ..support.errors import InputError, shorten
 from ..support.files import error_reason, read_json_object
@@ -94,10 +93,8 @@ def check_repo_id(repo_id: str):
         raise InputError(message) from error
 
 
-def check_code(directory: Path, config: PreTrainedConfig):
-    """Raises InputError if a newer fixedbert saved the model, or if a file names code other than fixedbert's."""
-    if config.fixedbert_version != VERSION:
-        raise InputError(f"{directory}: saved by fixedbert {config.fixedbert_version}; update fixedbert first.")
+def check_code(directory: Path):
+    """Raises InputError if a file names code other than fixedbert's."""
     for name, own in {"config.json": AUTO_MAP, "tokenizer_config.json": {}}.items():
         file = directory / name
         named = read_json_object(file).get("auto_map") or {} if file.exists() else {}
@@ -113,7 +110,7 @@ def check_directory(directory: Path, repo_id: str, license: str | None) -> Model
     if not isinstance(model, FixedHeadBertPreTrainedModel):
         raise InputError(f"{directory}: contains a {type(model).__name__}, not a FixedHeadBert; use `hf upload`.")
     load_tokenizer(str(directory), trust_remote_code=False)
-    check_code(directory, model.config)
+    check_code(directory)
     if (directory / CARD).exists():
         card = ModelCard.load(directory / CARD)
     else:
