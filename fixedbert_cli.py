@@ -139,7 +139,7 @@ def push_arguments(parser: ArgumentParser):
     add = parser.add_argument
     add("folder", help="model directory")
     add("repo_id", help="user/name or organization/name; created if it does not exist")
-    add("--license", help="license for the weights, such as apache-2.0, if the model card does not specify one")
+    add("--license", help="license for the weights, such as apache-2.0; written to the model card")
     add("--private", action="store_true", default=None, help="create a private repository")
     add("--commit_message", help="commit message")
     add("--token", help="Hub token; default: the one saved by hf auth login")
