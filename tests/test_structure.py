@@ -43,7 +43,7 @@ BUDGETS = {
     "fixedbert/conversion": 1167,
     "fixedbert/data": 2129,
     "fixedbert/fine_tuning": 2889,
-    "fixedbert/pretraining": 845,
+    "fixedbert/pretraining": 850,
     "fixedbert/training": 1402,
     "fixedbert/shrinking": 2291,
     "fixedbert/comparison": 956,

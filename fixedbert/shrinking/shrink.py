@@ -13,6 +13,7 @@ import copy
 import hashlib
 import shutil
 from dataclasses import asdict, replace
+from math import inf
 from pathlib import Path
 
 import torch
@@ -34,10 +35,9 @@ from .budget import LayerPrices, LayerSize, Option, Prices, head_choices, neuron
 from .calibration import CalibrationData, mean_tokens
 from .context import ShrinkContext, Target
 from .fisher_information import collect_statistics, layers_of
-from .latency import machine_name, measure_latencies, warn_if_busy
+from .latency import machine_name, measure_latencies
 from .layers import LayerPruner, refit
 from .report import FAMILY, FAMILY_PLOT, PLOT, ShrinkFamily, ShrinkResult, plot, plot_family
-from .serving import Serving, fastest_serving
 
 PRUNED = "pruned"  # subdirectory that contains the pruned model during distillation
 TRIES = 6  # maximum number of attempts to meet a target latency
@@ -141,9 +141,17 @@ def shrink(  # noqa: PLR0913  the options of the command
         raise InputError("fixedbert shrink runs in a single process; start it without accelerate launch.")
     if distil_steps is None:  # distillation resumes in its directory
         check_output_free(output_path(output_dir))
-    options = {"revision": revision, "cache_dir": cache_dir, "token": token}
-    context = ShrinkContext.load(str(model), data, target, (distil_steps or 0) * batch_size, **options)
-    choose_serving(context, unpad_inputs, None if dtype is None else getattr(torch, dtype))
+    context = ShrinkContext.load(
+        str(model),
+        data,
+        target,
+        unpad_inputs=unpad_inputs,
+        dtype=None if dtype is None else getattr(torch, dtype),
+        distillation_rows=(distil_steps or 0) * batch_size,
+        revision=revision,
+        cache_dir=cache_dir,
+        token=token,
+    )
     if len(targets) > 1:
         return shrink_family(context, targets, output_dir)
     if distil_steps is None:
@@ -156,16 +164,6 @@ def shrink(  # noqa: PLR0913  the options of the command
         arguments |= {"unpad_inputs": unpad_inputs, "dtype": dtype}
         result = prune_and_distil(context, training_args, arguments)
     return replace(result, folder=str(output_dir))
-
-
-def choose_serving(context: ShrinkContext, unpad_inputs: bool | None, dtype: torch.dtype | None):
-    """Sets the inference settings of the new model. None stands for the default, which `shrink` describes."""
-    if context.target.speedup is not None:
-        warn_if_busy()
-        context.serving = fastest_serving(context.original, context.batches[:1], unpad_inputs, dtype)
-    else:
-        context.serving = Serving(unpad_inputs is not False, dtype or context.dtype)
-    PartialState().print(f"the new model runs {context.serving}")
 
 
 def statistics_for(context: ShrinkContext) -> tuple[Prices | None, list[LayerPruner]]:
@@ -195,24 +193,20 @@ def prune(
     context: ShrinkContext, prices: Prices | None, pruners: list[LayerPruner]
 ) -> tuple[FixedHeadBertPreTrainedModel, ShrinkResult]:
     """Prunes a copy of the original model to the target and refits the copy. Returns the copy and the result."""
-    original, shapes = context.original, context.shapes
-    if prices is not None:
-        chosen, pruned = choose_shapes(context, pruners, prices)
+    original = context.original
+    if prices is None:
+        pruned = prune_layers(original, pruners, context.target.shapes(original.config))
     else:
-        chosen = context.target.shapes(original.config)
-        pruned = prune_layers(original, pruners, chosen)
+        pruned = prune_to_budget(context, pruners, prices)
     refit(original, pruned, context.calibration)
     before, after, speedup = context.measure_speedup(pruned)
     result = ShrinkResult(
         model=context.source,
         rows=sum(len(batch["input_ids"]) for batch in context.calibration),
         tokens=mean_tokens(context.calibration),
-        before=shapes,
-        after=chosen,
+        before=context.cost(original, before),
+        after=context.cost(pruned, after),
         fidelity=context.fidelity(pruned),
-        parameters=(original.num_parameters(), pruned.num_parameters()),
-        operations=(context.operations(original), context.operations(pruned)),
-        seconds=(before / len(context.batches), after / len(context.batches)),
         speedup=speedup,
         target_speedup=context.target.speedup,
         machine=machine_name(),
@@ -298,18 +292,40 @@ def prices_for(context: ShrinkContext) -> Prices:
     return Prices.of_model(layers, shapes, context.operations(original), "operations")
 
 
-def choose_shapes(
+def prune_to_budget(
     context: ShrinkContext, pruners: list[LayerPruner], prices: Prices
-) -> tuple[list[LayerSize], FixedHeadBertPreTrainedModel]:
-    """
-    Chooses the shapes of all layers within the budget, and prunes a copy of the original to them.
+) -> FixedHeadBertPreTrainedModel:
+    """Prunes a copy of the original to the shapes that the budget allows. The remaining weights are not refitted."""
+    options = sublayer_options(pruners, prices)
+    least = prices.rest + sum(min(option.price for option in sublayer) for sublayer in options)
+    wanted = budget_for(context.target, prices, least)
 
-    If the target is a speedup, measures the copy. If it is too slow or faster than necessary, corrects the budget and
-    tries again.
+    def pruned_within(budget: float) -> FixedHeadBertPreTrainedModel:
+        chosen = [option.choice for option in solve_knapsack(options, budget - prices.rest)]
+        shapes = [LayerSize(heads, neurons) for heads, neurons in zip(chosen[::2], chosen[1::2], strict=True)]
+        return prune_layers(context.original, pruners, shapes)
 
-    Returns:
-        The shapes, and the pruned model. Its remaining weights are not refitted yet.
-    """
+    if context.target.speedup is None:
+        return pruned_within(wanted)
+    # The sum of the sublayers' latencies is only an estimate, so the copy is measured and the budget corrected.
+    budget, best, smallest_error = wanted, None, (True, inf)
+    for _ in range(TRIES):
+        pruned = pruned_within(budget)
+        *_, speedup = context.measure_speedup(pruned)
+        reached = speedup / context.target.speedup
+        error = (reached < NEAR, abs(reached - 1))  # any model that is fast enough is better than all that are not
+        if best is None or error < smallest_error:
+            best, smallest_error = pruned, error
+        if NEAR <= reached <= ENOUGH:
+            break
+        halved = prices.rest + (budget - prices.rest) / 2
+        budget = max(budget * reached, halved, least)
+    assert best is not None
+    return best
+
+
+def sublayer_options(pruners: list[LayerPruner], prices: Prices) -> list[list[Option]]:
+    """Returns the options for the heads and then the neurons of the first layer, of the second layer, and so on."""
     options = []
     for pruner, (price_of_heads, price_of_neurons) in zip(pruners, prices.layers, strict=True):
         heads, neurons = head_choices(pruner.shape.heads), neuron_choices(pruner.shape.neurons)
@@ -317,39 +333,22 @@ def choose_shapes(
         options.append(
             [Option(choice, pruner.cost_of_neurons(choice), price_of_neurons(choice)) for choice in neurons]
         )
-    least = sum(min(option.price for option in sublayer) for sublayer in options)
-    wanted, rest = budget_for(context, prices, least), prices.rest
-    budget = wanted
-    tries: list[tuple] = []  # too slow?, distance from the target, index, shapes, model
-    for _ in range(TRIES):
-        solution = solve_knapsack(options, budget - rest)
-        shapes = [LayerSize(one.choice, n.choice) for one, n in zip(solution[::2], solution[1::2], strict=True)]
-        pruned = prune_layers(context.original, pruners, shapes)
-        if context.target.speedup is None:
-            return shapes, pruned
-        _, _, speedup = context.measure_speedup(pruned)
-        reached = speedup * wanted / (prices.original + rest)  # measured / target speed
-        tries.append((reached < NEAR, abs(reached - 1), len(tries), shapes, pruned))
-        if NEAR <= reached <= ENOUGH:
-            break
-        budget = max(budget * reached, rest + (budget - rest) / 2, rest + least)
-    *_, shapes, pruned = min(tries)
-    return shapes, pruned
+    return options
 
 
-def budget_for(context: ShrinkContext, prices: Prices, least: float) -> float:
+def budget_for(target: Target, prices: Prices, least: float) -> float:
     """
-    Returns the budget for the entire model. `least` is the lowest possible total price of the layers.
+    Returns the budget for the entire model. `least` is the price of the smallest possible model.
 
     Raises:
         InputError: If the budget is not between the prices of the smallest possible model and the original.
     """
-    target, needed = context.target, prices.original + prices.rest
+    needed = prices.original + prices.rest
     wanted = needed / target.speedup if target.speedup else target.params or target.flops or 0
-    if not least + prices.rest <= wanted < needed:
+    if not least <= wanted < needed:
         raise InputError(
             f"the target is {wanted:.4g} {prices.unit}, but the original needs {needed:.4g} and the smallest possible "
-            f"model needs {least + prices.rest:.4g}; choose a target in between."
+            f"model needs {least:.4g}; choose a target in between."
         )
     return wanted
 

@@ -1,15 +1,18 @@
 """Measured latencies, and how they determine the shapes of a shrunken model."""
 
+from dataclasses import replace
 from unittest.mock import Mock
 
 import pytest
+import torch
 
 from fixedbert.conversion.growing import Heads
 from fixedbert.shrinking.budget import LayerPrices, LayerSize, Prices, price_of
 from fixedbert.shrinking.calibration import CalibrationData
 from fixedbert.shrinking.context import ShrinkContext, Target
+from fixedbert.shrinking.fisher_information import layer_sizes
 from fixedbert.shrinking.latency import warn_if_busy
-from fixedbert.shrinking.shrink import choose_shapes, prices_for, statistics_for
+from fixedbert.shrinking.shrink import prices_for, prune_to_budget, statistics_for
 
 LARGE = [LayerSize(Heads(7, 8, 8), 48)] * 3  # layers of `large`
 
@@ -25,7 +28,7 @@ def prices_of(*scales):
 
 def context_for(large, texts, **target):
     data = CalibrationData(train_file=[str(texts / "rows.txt")], batch_size=13)
-    return ShrinkContext.load(large, data, Target(**target))
+    return ShrinkContext.load(large, data, Target(**target), unpad_inputs=True, dtype=torch.float32)
 
 
 def test_busy_machines(monkeypatch):
@@ -44,8 +47,8 @@ def test_measured_speed_meets_the_target(large, texts, monkeypatch):
     monkeypatch.setattr("fixedbert.shrinking.context.measure_speedup", lambda *_: next(measured))
     context, prices = context_for(large, texts, params=1.0), prices_of(1, 1, 1)
     _, pruners = statistics_for(context)
-    context.target = Target(speedup=2.0)
-    shapes, _ = choose_shapes(context, pruners, prices)
+    pruned = prune_to_budget(replace(context, target=Target(speedup=2.0)), pruners, prices)
+    shapes = layer_sizes(pruned)
     assert prices.original > 2.0 * price_of(shapes, prices.layers)  # pruned more than at first
     with pytest.raises(StopIteration):
         next(measured)
@@ -64,7 +67,7 @@ def test_layers_that_save_no_time_are_not_pruned(large, texts):
     """If pruning the last layer saves no time, only its superfluous heads and neurons are pruned."""
     context, prices = context_for(large, texts, params=1.0), prices_of(1.0, 1.0, 1e-6)
     _, pruners = statistics_for(context)
-    context.target = Target(params=prices.original / 2.5)
-    (first, _, last), _ = choose_shapes(context, pruners, prices)
+    context = replace(context, target=Target(params=prices.original / 2.5))
+    first, _, last = layer_sizes(prune_to_budget(context, pruners, prices))
     assert (last.heads.num_heads, last.neurons) == (5, 37)
     assert first.heads.num_heads * first.neurons < 5 * 37
