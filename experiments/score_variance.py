@@ -94,7 +94,7 @@ def head_singular_values(left: Tensor, right: Tensor) -> Tensor:
 
 def measure_accuracy(source: str, data: CalibrationData) -> list[dict]:
     """Truncates the scores of all heads to 3/4, 1/2 and 1/4 of the head size. Returns accuracies on the dev set."""
-    context = ShrinkContext.load(source, data, Target(speedup=2.0))
+    context = ShrinkContext.load(source, data, Target(speedup=2.0), unpad_inputs=True, dtype=torch.float32)
     pruners = layer_pruners(context)
     batches, labels = dev_set(context.loaded, data)
     results, all_predictions = [], []

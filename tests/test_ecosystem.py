@@ -13,6 +13,7 @@ from transformers import BertTokenizer, pipeline
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 import fixedbert
+from fixedbert.conversion.growing import to_fixed_head_bert
 from fixedbert.model.unpadding_fixed_head_bert import CACHE
 
 
@@ -161,7 +162,7 @@ def test_label_smoothing_of_trainer_predicts_the_next_token(tmp_path, monkeypatc
     exec(SMOOTHED_LOSS, names)
     stock = bert_of("LMHeadModel")
     expected = names["smoothed_loss"](stock)
-    model = fixedbert.convert(stock)
+    model = to_fixed_head_bert(stock)
     mine = Mine(model.config)
     mine.load_state_dict(model.state_dict())
     for decoder in (model, mine):

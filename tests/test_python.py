@@ -15,7 +15,6 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 import fixedbert
 from fixedbert.model import modeling_fixed_head_bert
 from fixedbert.options import COMMANDS
-from fixedbert.support.errors import InputError
 
 PRETRAINING = {
     "num_attention_heads": 5, "attention_head_size": 6, "hidden_size": 32, "num_hidden_layers": 1,
@@ -46,9 +45,9 @@ def test_type_checkers_see_the_functions(tmp_path):
     """mypy infers result types, and reports invalid arguments and unknown names."""
     pytest.importorskip("mypy")
     (tmp_path / "user.py").write_text(
-        "import fixedbert\nreveal_type(fixedbert.convert('a'))\nreveal_type(fixedbert.plan(params=5e6))\n"
+        "import fixedbert\nreveal_type(fixedbert.convert('a', 'b'))\nreveal_type(fixedbert.plan(params=5e6))\n"
         "fixedbert.shrink('a', 'b', speedup='2')\nfixedbert.nonsense\nfixedbert.InputError('a')\n"
-        "fixedbert.convert('a', num_attention_heads=[3, 7])\nfixedbert.Trained, fixedbert.FixedHeadBertModel\n"
+        "fixedbert.convert('a', 'b', num_attention_heads=[3, 7])\nfixedbert.Trained, fixedbert.FixedHeadBertModel\n"
     )
     command = [sys.executable, "-m", "mypy", str(tmp_path / "user.py")]  # with the cache of `make lint`
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
@@ -59,21 +58,18 @@ def test_type_checkers_see_the_functions(tmp_path):
     assert len(errors) == 2 and '"speedup"' in errors[0] and '"nonsense"' in errors[1], done.stdout
 
 
-def test_models_in_memory(tmp_path):
-    """Functions accept a model and a tokenizer in memory instead of a directory, and results can be printed."""
+def test_functions_return_printable_results(tmp_path):
+    """`convert` returns the converted model, and the result of `shrink` is printed in one line or as a report."""
     save(model_of("ForSequenceClassification", **SHAPE), tmp_path / "model")
     (tmp_path / "rows.txt").write_text("\n".join(TEXTS * 19) + "\n")
     model = AutoModelForSequenceClassification.from_pretrained(tmp_path / "model")
-    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "model")
-    larger = fixedbert.convert(model, attention_head_size=13)
-    inputs = tokenizer(TEXTS, padding=True, return_tensors="pt")
+    larger = fixedbert.convert(tmp_path / "model", tmp_path / "larger", attention_head_size=13)
+    inputs = AutoTokenizer.from_pretrained(tmp_path / "larger")(TEXTS, padding=True, return_tensors="pt")
     with torch.no_grad():
         assert torch.allclose(model(**inputs).logits, larger(**inputs).logits, atol=1e-5)
-    with pytest.raises(InputError, match="`tokenizer` must be the tokenizer of the model"):
-        fixedbert.convert(model, tmp_path / "larger", attention_head_size=13)
     rows = {"train_file": tmp_path / "rows.txt", "batch_size": 2}
-    result = fixedbert.shrink(larger, tmp_path / "small", intermediate_size=13, tokenizer=tokenizer, **rows)
-    assert len(repr(result).splitlines()) == 1 and str(result).startswith("FixedHeadBertForSequenceClassification: ")
+    result = fixedbert.shrink(tmp_path / "larger", tmp_path / "small", intermediate_size=13, **rows)
+    assert len(repr(result).splitlines()) == 1 and str(result).startswith("larger: ")
     again = AutoModelForSequenceClassification.from_pretrained(tmp_path / "small")
     assert again.config.intermediate_size == 13 and again.config.attention_head_size == 13
 

@@ -43,7 +43,7 @@ BUDGETS = {
     "fixedbert/conversion": 1167,
     "fixedbert/data": 2129,
     "fixedbert/fine_tuning": 2889,
-    "fixedbert/pretraining": 845,
+    "fixedbert/pretraining": 850,
     "fixedbert/training": 1402,
     "fixedbert/shrinking": 2291,
     "fixedbert/comparison": 956,
@@ -174,4 +174,4 @@ def test_matplotlib_is_optional():
 def test_model_files_need_only_transformers(part):
     """The copied model code imports only itself, torch, transformers and packages that transformers requires."""
     others = {name.split(".")[0] for name in imports(FILES[f"model.{part}_fixed_head_bert"])} - {"fixedbert"}
-    assert others - set(sys.stdlib_module_names) <= {"huggingface_hub", "packaging", "torch", "transformers"}
+    assert others - set(sys.stdlib_module_names) <= {"huggingface_hub", "torch", "transformers"}

@@ -37,7 +37,7 @@ ROWS: dict[str, type[TextRows | WordRows | QuestionRows]] = {WORDS: WordRows, QU
 
 
 def compare(  # noqa: PLR0913  the options of the command
-    models: list[str | Path],
+    models: str | Path | list[str | Path],
     validation_file: str | Path,
     text_column_names: str | None = None,
     label_column_name: str | None = None,
@@ -59,8 +59,8 @@ def compare(  # noqa: PLR0913  the options of the command
     in padded float32 PyTorch.
 
     Args:
-        models: Directories or Hub ids of models for the same task: classification, regression, embeddings, token
-            classification or question answering. Directories can also contain exported graphs.
+        models: One or more directories or Hub ids of models for the same task: classification, regression, embeddings,
+            token classification or question answering. Directories can also contain exported graphs.
         validation_file: File with rows for the task, preferably rows not used in training. Labels are optional. For
             token classification, the rows contain lists of words. For question answering, the file is in SQuAD format.
         text_column_names: Names of the text columns, such as "premise,hypothesis". For token classification, the
@@ -80,6 +80,7 @@ def compare(  # noqa: PLR0913  the options of the command
     Raises:
         InputError: If the models have different tasks, the rows are unsuitable, or a runtime is not installed.
     """
+    models = models if isinstance(models, list) else [models]
     unknown = [name for name in runtime or () if name not in RUNTIMES]
     if unknown:
         raise InputError(f"{unknown[0]!r}: must be one of {', '.join(RUNTIMES)}.", "runtime")

@@ -33,18 +33,16 @@ def auxiliary_directory(source: str | Path, **hub_options) -> Path:
         return Path(snapshot_download(str(source), allow_patterns=patterns, **hub_options))
 
 
-def copy_auxiliary_files(
-    source: str | Path, auxiliary: Path, output: Path, do_lower_case: bool | None = None
-) -> tuple[str, dict[str, Any]]:
+def copy_auxiliary_files(source: str | Path, auxiliary: Path, output: Path) -> tuple[str, dict[str, Any]]:
     """
     Copies the tokenizer and sentence-transformers modules of `source` from the directory `auxiliary` to `output`.
 
-    `output` must already contain the new config.json. `do_lower_case` overrides the tokenizer's own setting.
+    `output` must already contain the new config.json.
 
     Returns:
         The name of the source (for a local source, its directory name), and metadata for the new model card.
     """
-    copy_tokenizer(auxiliary, output, do_lower_case)
+    copy_tokenizer(auxiliary, output)
     copy_sentence_files(auxiliary, output)
     metadata = card_metadata(auxiliary)
     if Path(source).exists():
@@ -52,15 +50,12 @@ def copy_auxiliary_files(
     return str(source), metadata | {"base_model": str(source)}
 
 
-def copy_tokenizer(source: Path, output: Path, do_lower_case: bool | None):
+def copy_tokenizer(source: Path, output: Path):
     """Saves the tokenizer in `source` to `output`. Raises InputError if its vocabulary is too large for the model."""
-    files = [name for name in TOKENIZER_FILES if (source / name).exists()]
-    if not files:
+    if not any((source / name).exists() for name in TOKENIZER_FILES):
         logger.warning("%s contains no tokenizer, so none was copied.", source)
         return
-    # Without a tokenizer configuration, transformers would read config.json, which in 2019 had no model_type.
-    tokenizer_source = source / "vocab.txt" if files == ["vocab.txt"] else source
-    tokenizer = load_tokenizer(str(tokenizer_source), do_lower_case, trust_remote_code=False)
+    tokenizer = load_tokenizer(str(source), trust_remote_code=False)
     config = AutoConfig.from_pretrained(output, trust_remote_code=False)
     check_vocab_size(tokenizer, config.vocab_size, source)
     tokenizer.model_max_length = min(tokenizer.model_max_length, max_tokens(config))

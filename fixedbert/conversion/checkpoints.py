@@ -1,15 +1,12 @@
 """Loads BERT-like models from all supported checkpoint formats, without running code from the checkpoint."""
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import transformers
 from accelerate import PartialState
 from torch import Tensor
-from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 
 from ..counts import size_text
 from ..model import modeling_fixed_head_bert
@@ -26,27 +23,7 @@ HEADS_BY_PART = {"seq_relationship": "ForPreTraining", "cls.": "ForMaskedLM", "l
 POOLER = ("pooler.dense.weight", "pooler.dense.bias")
 
 
-@contextmanager
-def model_directory(
-    model: str | Path | PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None = None
-) -> Iterator[str]:
-    """Context manager that yields a directory or Hub id. Saves a model to a temporary directory if it is in memory."""
-    if not isinstance(model, PreTrainedModel):
-        if tokenizer is not None:
-            raise InputError("is not allowed for a directory or Hub id, which has its own.", "tokenizer")
-        yield str(model)
-        return
-    if not isinstance(tokenizer, PreTrainedTokenizerBase):
-        raise InputError("must be the tokenizer of the model in memory, as loaded by AutoTokenizer.", "tokenizer")
-    with TemporaryDirectory() as temporary:
-        name = Path(model.name_or_path or "").name
-        directory = Path(temporary, type(model).__name__ if name in ("", "None") else name)
-        model.save_pretrained(directory)
-        tokenizer.save_pretrained(directory)
-        yield str(directory)
-
-
-def read_config(source: str | Path, model_type: str | None = None, **options) -> PreTrainedConfig:
+def read_config(source: str | Path, **options) -> PreTrainedConfig:
     """
     Reads a model's configuration from a directory or the Hub.
 
@@ -55,25 +32,12 @@ def read_config(source: str | Path, model_type: str | None = None, **options) ->
     too, unless `trust_remote_code` is set and the model is not a FixedHeadBert.
 
     Args:
-        model_type: Model type to use if config.json has none, as in checkpoints from 2019.
         options: Keyword arguments for `from_pretrained`.
 
     Raises:
-        InputError: If config.json is missing, if neither it nor the arguments contain a model type, or if transformers
-            5 does not support the model's relative positions or head size.
+        InputError: If transformers 5 does not support the model's relative positions or head size.
     """
-    fields, _ = PreTrainedConfig.get_config_dict(source, **options)
-    if not fields:
-        raise InputError(f"{source}: config.json is missing or empty; pass a directory or Hub id of a model.")
-    if "model_type" in fields:
-        config = AutoConfig.from_pretrained(source, **{"trust_remote_code": False} | options)
-    elif model_type:
-        config = AutoConfig.for_model(model_type, **fields)
-    else:
-        raise InputError(
-            f'{source}: config.json has no model_type; add one, for example "model_type": "bert", or pass the '
-            "model's class as `architecture` to fixedbert convert."
-        )
+    config = AutoConfig.from_pretrained(source, **{"trust_remote_code": False} | options)
     with error_context(source):
         check_config(config)
     config._attn_implementation = None
@@ -100,13 +64,6 @@ def load_bert(source: str | Path, architecture: str | None = None, **hub_options
         InputError: If the model family is not supported, a file is corrupted, or tensors are missing, unexpected or
             have an invalid shape.
     """
-    if any(Path(source).glob("*.index")) or Path(f"{source}.index").is_file():
-        raise InputError(
-            f"{source}: this is a TensorFlow checkpoint; convert it with transformers 4.57, in which "
-            "BertForPreTraining.from_pretrained accepts from_tf=True."
-        )
-    if (Path(source) / "adapter_config.json").exists():  # transformers would load its base model instead
-        raise InputError(f"{source}: this is an adapter; merge it into its base model with merge_and_unload in PEFT.")
     with reading(source, "use a complete checkpoint", "cannot load a BERT model from it"):
         config, name = resolve_class(source, architecture, **hub_options)
         model, unexpected = load_tensors(name, source, config, **hub_options)
@@ -129,8 +86,7 @@ def load_bert(source: str | Path, architecture: str | None = None, **hub_options
 
 def resolve_class(source: str | Path, architecture: str | None, **hub_options) -> tuple[PreTrainedConfig, str]:
     """Returns a model's configuration and class name. `architecture` overrides the class in config.json."""
-    model_type = next((kind for kind, family in FAMILIES.items() if (architecture or "").startswith(family)), None)
-    config = read_config(source, model_type, **hub_options)
+    config = read_config(source, **hub_options)
     with error_context(source):
         name = architecture or (config.architectures or [f"{FAMILIES.get(config.model_type)}Model"])[0]
         fixed_head_config(config, name)

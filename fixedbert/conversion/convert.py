@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 from accelerate import PartialState
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel
 
 from ..counts import size_text
 from ..model.modeling_fixed_head_bert import FixedHeadBertPreTrainedModel
@@ -13,7 +13,7 @@ from ..publishing.model_card import checkpoint_card
 from ..support.errors import InputError, error_context
 from ..support.files import new_directory
 from .auxiliary_files import CARD, auxiliary_directory, copy_auxiliary_files
-from .checkpoints import load_bert, model_directory
+from .checkpoints import load_bert
 from .families import fixed_head_config
 from .growing import to_fixed_head_bert
 from .to_bert import to_bert
@@ -22,17 +22,14 @@ DTYPES = ("float32", "bfloat16", "float16")
 
 
 def convert(  # noqa: PLR0913  one parameter per command-line option
-    model: str | Path | PreTrainedModel,
-    output_dir: str | Path | None = None,
+    model: str | Path,
+    output_dir: str | Path,
     attention_head_size: int | list[int] | None = None,
     num_attention_heads: int | list[int] | None = None,
-    num_hidden_layers: int | None = None,
     value_head_size: int | list[int] | None = None,
     intermediate_size: int | list[int] | None = None,
     bert: bool = False,
     seed: int = 0,
-    tokenizer: PreTrainedTokenizerBase | None = None,
-    do_lower_case: bool | None = None,
     architecture: str | None = None,
     unpad_inputs: bool = False,
     dtype: str | None = None,
@@ -44,14 +41,13 @@ def convert(  # noqa: PLR0913  one parameter per command-line option
     Converts a BERT to a FixedHeadBert that computes the same function. Can also add heads, head dimensions or neurons.
 
     Args:
-        model: A BERT, RoBERTa, DistilBERT, ELECTRA or FixedHeadBert, as a model in memory, a directory or a Hub id.
+        model: A BERT, RoBERTa, DistilBERT, ELECTRA or FixedHeadBert: a directory or a Hub id.
         output_dir: New directory for the converted model, its tokenizer and a model card.
-        attention_head_size, num_attention_heads, num_hidden_layers, value_head_size, intermediate_size: See
-            `fixedbert.conversion.growing.to_fixed_head_bert`.
+        attention_head_size, num_attention_heads, value_head_size, intermediate_size: One number, or one per layer. The
+            default is the size in `model`, which is also the minimum. `value_head_size` defaults to
+            `attention_head_size` if values have the same size as queries and keys.
         bert: Whether to convert a FixedHeadBert to transformers' BERT instead.
         seed: Random seed for new weights.
-        tokenizer: Tokenizer for a model in memory. Required with `output_dir`.
-        do_lower_case: Whether the tokenizer lowercases text. The default keeps the tokenizer's own setting.
         architecture: Class to load instead of the one in config.json. Weights that it does not have are dropped.
         unpad_inputs: Whether the converted model skips padding tokens, which is faster.
         dtype: The dtype of the weights, "float32", "bfloat16" or "float16". The default keeps the dtype of `model`.
@@ -66,30 +62,24 @@ def convert(  # noqa: PLR0913  one parameter per command-line option
     sizes: dict[str, Any] = {
         "attention_head_size": attention_head_size,
         "num_attention_heads": num_attention_heads,
-        "num_hidden_layers": num_hidden_layers,
         "value_head_size": value_head_size,
         "intermediate_size": intermediate_size,
     }
     hub_options = {"revision": revision, "cache_dir": cache_dir, "token": token}
     if bert and unpad_inputs:
         raise InputError("must be omitted with `bert`: transformers' BERT cannot skip padding.", "unpad_inputs")
-    if output_dir is None:
-        old = model if isinstance(model, PreTrainedModel) else load_bert(model, architecture, **hub_options)
-        return set_precision(resize(old, bert, seed, **sizes), unpad_inputs, dtype)
-    with new_directory(output_dir) as directory, model_directory(model, tokenizer) as source:
-        old = load_bert(source, architecture, **hub_options)
-        with error_context(source):
+    with new_directory(output_dir) as directory:
+        old = load_bert(model, architecture, **hub_options)
+        with error_context(model):
             new = resize(old, bert, seed, **sizes)
-            difference = "the function changed"
-            if new.config.num_hidden_layers == old.config.num_hidden_layers:
-                difference = f"largest difference between outputs {check_equivalence(old, new):.1g}"
-                difference += f" before rounding to {dtype}" if dtype else ""
+            difference = f"largest difference between outputs {check_equivalence(old, new):.1g}"
+            difference += f" before rounding to {dtype}" if dtype else ""
             summary = f"{describe_shape(old)} -> {describe_shape(new)}; {difference}"
         del old
         set_precision(new, unpad_inputs, dtype)
         new.save_pretrained(directory)
-        auxiliary = auxiliary_directory(source, **hub_options)
-        name, metadata = copy_auxiliary_files(source, auxiliary, directory, do_lower_case)
+        auxiliary = auxiliary_directory(model, **hub_options)
+        name, metadata = copy_auxiliary_files(model, auxiliary, directory)
         card = checkpoint_card(new, Path(output_dir).name, f"Converted from `{name}`: {summary}.", **metadata)
         card.save(directory / CARD)
     PartialState().print(summary)

@@ -18,10 +18,7 @@ and zero output weights.
 """
 
 import copy
-import logging
-import re
 from collections.abc import Sequence
-from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -33,16 +30,40 @@ from ..model.modeling_fixed_head_bert import FixedHeadBertPreTrainedModel
 from ..support.errors import InputError
 from .families import bert_tensors, build_model, fixed_head_config, task_head
 
-logger = logging.getLogger(__name__)
+LAYERS = "encoder.layer."  # precedes the number of a layer in the name of a parameter
 
-LAYER = re.compile(r"(.*encoder\.layer\.)(\d+)(\..*)")
-NEURON_AXIS = {".intermediate.dense.weight": 0, ".intermediate.dense.bias": 0, ".output.dense.weight": 1}
-# Maps each output projection's bias to the attribute with its head or neuron count, and to the preceding projections.
-PROJECTIONS = {
-    ".attention.output.dense.bias": ("head_counts", [f".attention.self.{part}" for part in ("query", "key", "value")]),
-    ".output.dense.bias": ("neuron_counts", [".intermediate.dense"]),
+
+class Growth(NamedTuple):
+    """
+    How a parameter of a layer grows.
+
+    Args:
+        axis: The axis that grows. In an embedding, the sizes are consecutive axes. In other parameters, they are the
+            factors of this axis.
+        sizes: Names of the sizes: the fields of `Heads`, or "neurons".
+        is_random: Whether new weights are random. Otherwise, they are zero.
+    """
+
+    axis: int
+    sizes: tuple[str, ...]
+    is_random: bool = False
+
+
+KEYS, VALUES, NEURONS = ("num_heads", "size"), ("num_heads", "value_size"), ("neurons",)
+GROWTH = {
+    "attention.self.query.weight": Growth(0, KEYS, is_random=True),  # except dimensions added to a head
+    "attention.self.query.bias": Growth(0, KEYS),
+    "attention.self.key.weight": Growth(0, KEYS, is_random=True),
+    "attention.self.key.bias": Growth(0, KEYS),
+    "attention.self.value.weight": Growth(0, VALUES, is_random=True),
+    "attention.self.value.bias": Growth(0, VALUES),
+    "attention.self.head_embedding": Growth(1, KEYS, is_random=True),  # (3, H, P), or (2, H, P) with value_embedding
+    "attention.self.value_embedding": Growth(0, VALUES, is_random=True),  # (H, V)
+    "attention.output.dense.weight": Growth(1, VALUES),
+    "intermediate.dense.weight": Growth(0, NEURONS, is_random=True),
+    "intermediate.dense.bias": Growth(0, NEURONS),
+    "output.dense.weight": Growth(1, NEURONS),
 }
-ATTENTION = re.compile(r"attention\.(?:self\.(query|key|value)|(output)\.dense)\.(weight|bias)$")
 
 
 class Heads(NamedTuple):
@@ -77,7 +98,7 @@ def set_heads(config: FixedHeadBertConfig, heads: list[Heads]):
 
 
 def to_fixed_head_bert(
-    model: PreTrainedModel, num_hidden_layers: int | None = None, seed: int = 0, **sizes: int | list[int] | None
+    model: PreTrainedModel, seed: int = 0, **sizes: int | list[int] | None
 ) -> FixedHeadBertPreTrainedModel:
     """
     Converts a model to a FixedHeadBert that computes the same function, and enlarges it to the requested sizes.
@@ -87,8 +108,6 @@ def to_fixed_head_bert(
 
     Args:
         model: A BERT, RoBERTa, DistilBERT, ELECTRA or FixedHeadBert, with or without a task head.
-        num_hidden_layers: New number of layers. New layer i is a copy of layer i * old // new, where old and new are
-            the numbers of layers. If they differ, the function changes and a warning is logged.
         seed: Seed for the random weights in new heads, dimensions and neurons.
         sizes: `attention_head_size`, `num_attention_heads`, `value_head_size` and `intermediate_size`, each as one
             number or one per layer. The default is the size in `model`, which is also the minimum. If values have the
@@ -100,40 +119,12 @@ def to_fixed_head_bert(
     Raises:
         InputError: If the model family is not supported, or a size is smaller than in `model`.
     """
-    config = fixed_head_config(model.config, type(model).__name__)
-    head = task_head(type(model).__name__, model.config.model_type)
-    layers = config.num_hidden_layers if num_hidden_layers is None else num_hidden_layers
-    if layers < 1:
-        raise InputError(f"must be at least 1, not {layers}.", "num_hidden_layers")
-    if layers != config.num_hidden_layers:
-        logger.warning(
-            "Changing the number of layers from %d to %d changes the model's function.",
-            config.num_hidden_layers,
-            layers,
-        )
-    chosen = [layer * config.num_hidden_layers // layers for layer in range(layers)]
-    old, tensors = select_layers(config, bert_tensors(model), chosen)
+    old = fixed_head_config(model.config, type(model).__name__)
     new = larger_config(old, **sizes)
+    tensors = enlarge(bert_tensors(model), old, new, torch.Generator().manual_seed(seed))
+    head = task_head(type(model).__name__, model.config.model_type)
     model_class: type[FixedHeadBertPreTrainedModel] = getattr(modeling_fixed_head_bert, f"FixedHeadBert{head}")
-    return build_model(model_class, new, enlarge(tensors, old, new, torch.Generator().manual_seed(seed)), model)
-
-
-def select_layers(
-    config: FixedHeadBertConfig, tensors: dict[str, torch.Tensor], chosen: list[int]
-) -> tuple[FixedHeadBertConfig, dict[str, torch.Tensor]]:
-    """Returns the configuration and parameters of a model with the layers whose indices are in `chosen`."""
-    config = copy.deepcopy(config)
-    for field in ("attention_head_size", "value_head_size", "layer_attention_heads", "intermediate_size"):
-        if isinstance(sizes := getattr(config, field), list):
-            setattr(config, field, [sizes[layer] for layer in chosen])
-    config.num_hidden_layers = len(chosen)
-    selected = {name: tensor for name, tensor in tensors.items() if not LAYER.fullmatch(name)}
-    layers = [match for match in map(LAYER.fullmatch, tensors) if match]
-    for number, layer in enumerate(chosen):
-        for match in layers:
-            if int(match[2]) == layer:
-                selected[f"{match[1]}{number}{match[3]}"] = tensors[match[0]]
-    return config, selected
+    return build_model(model_class, new, tensors, model)
 
 
 def larger_config(config: FixedHeadBertConfig, **sizes: int | list[int] | None) -> FixedHeadBertConfig:
@@ -209,36 +200,44 @@ def enlarge(
         tensors: Parameters, with BERT's parameter names as keys.
         generator: Random number generator for new weights. If None, all new weights are zero.
     """
-    heads = list(zip(heads_of(old), heads_of(new), strict=True))
+    before, after = layer_sizes(old), layer_sizes(new)
     enlarged = {}
-    for name, tensor in with_empty_layers(tensors, old, new).items():
-        match = LAYER.fullmatch(name)
-        if match is None:
-            enlarged[name] = tensor.clone()
-        elif (axis := NEURON_AXIS.get(match[3])) is not None:
-            neurons, shape = new.neuron_counts[int(match[2])], [*tensor.shape]
-            is_random = match[3] == ".intermediate.dense.weight" and neurons > shape[axis]
-            shape[axis] = neurons
-            enlarged[name] = pad(tensor, shape, old.initializer_range, generator if is_random else None)
+    for name, tensor in with_empty_parameters(tensors, before, after).items():
+        _, layer, part = split_name(name)
+        if part in GROWTH:
+            enlarged[name] = enlarge_parameter(part, tensor, before[layer], after[layer], old, generator)
         else:
-            enlarged[name] = enlarge_attention(name, tensor, old, *heads[int(match[2])], generator)
+            enlarged[name] = tensor.clone()
     return enlarged
 
 
-def with_empty_layers(
-    tensors: dict[str, torch.Tensor], old: FixedHeadBertConfig, new: FixedHeadBertConfig
+def layer_sizes(config: FixedHeadBertConfig) -> list[dict[str, int]]:
+    """Returns the sizes of each layer, with the names in `Growth`."""
+    pairs = zip(heads_of(config), config.neuron_counts, strict=True)
+    return [heads._asdict() | {"neurons": neurons} for heads, neurons in pairs]
+
+
+def split_name(name: str) -> tuple[str, int, str]:
+    """Splits the name of a parameter into a prefix, the number of the layer, and the rest ("" outside the layers)."""
+    prefix, _, rest = name.partition(LAYERS)
+    number, _, part = rest.partition(".")
+    return prefix + LAYERS, int(number or 0), part
+
+
+def with_empty_parameters(
+    tensors: dict[str, torch.Tensor], before: list[dict[str, int]], after: list[dict[str, int]]
 ) -> dict[str, torch.Tensor]:
-    """Returns `tensors` with empty weights added to layers that have no heads or neurons in `old` but do in `new`."""
+    """Returns `tensors` with empty weights added to layers without heads or neurons that will get some."""
     extended = dict(tensors)
     for name, bias in tensors.items():
-        if (match := LAYER.fullmatch(name)) is None or match[3] not in PROJECTIONS:
+        prefix, layer, part = split_name(name)
+        if part != "output.dense.bias":  # each layer has this parameter
             continue
-        attribute, parts = PROJECTIONS[match[3]]
-        if getattr(old, attribute)[int(match[2])] < 1 <= getattr(new, attribute)[int(match[2])]:
-            extended[name.removesuffix("bias") + "weight"] = bias.new_zeros(len(bias), 0)
-            for part in parts:
-                extended[f"{match[1]}{match[2]}{part}.weight"] = bias.new_zeros(0, len(bias))
-                extended[f"{match[1]}{match[2]}{part}.bias"] = bias.new_zeros(0)
+        width = len(bias)
+        for other, (axis, sizes, _) in GROWTH.items():
+            if before[layer][sizes[0]] < 1 <= after[layer][sizes[0]] and not other.endswith("_embedding"):
+                shape = [0] if other.endswith("bias") else [width, 0] if axis else [0, width]
+                extended[f"{prefix}{layer}.{other}"] = bias.new_zeros(shape)
     return extended
 
 
@@ -254,47 +253,34 @@ def pad(
     return padded
 
 
-def enlarge_attention(
-    name: str,
+def enlarge_parameter(
+    part: str,
     tensor: torch.Tensor,
+    before: dict[str, int],
+    after: dict[str, int],
     config: FixedHeadBertConfig,
-    old: Heads,
-    new: Heads,
     generator: torch.Generator | None,
 ) -> torch.Tensor:
-    """
-    Returns a copy of one parameter in a layer, enlarged from `old` to `new` heads if its shape depends on the heads.
-    Draws random weights (see the top of this file) from `generator`, or sets them to zero if `generator` is None.
-    """
-    (old_heads, size, value_size), (heads, new_size, new_value_size) = old, new
-    if old == new:
+    """Returns a copy of one parameter of a layer, enlarged from the sizes in `before` to those in `after`."""
+    axis, names, is_random = GROWTH[part]
+    sublayer = Heads._fields if "num_heads" in names else names
+    if all(before[name] == after[name] for name in sublayer):
         return tensor.clone()
-    scale = (new_size / size) ** 0.5
-    fill = partial(pad, deviation=config.initializer_range)
+    old, new = [before[name] for name in names], [after[name] for name in names]
+    is_embedding = part.endswith("_embedding")
+    if config.head_embedding and part.startswith("attention.self.") and not is_embedding:
+        old[0] = new[0] = 1  # all heads share one projection
+    parts = tensor if is_embedding else tensor.unflatten(axis, old)
+    shape = [*parts.shape[:axis], *new, *parts.shape[axis + len(old) :]]
+    padded = pad(parts, shape, config.initializer_range, generator if is_random else None)
+    if part.startswith("attention.self.query"):
+        scale_queries(padded, *old)
+    elif part.endswith("head_embedding") and config.head_embedding == "add":  # it is added to queries
+        scale_queries(padded[0], *old)
+    return padded if is_embedding else padded.flatten(axis, axis + len(new) - 1)
 
-    if name.endswith("value_embedding"):  # (H, V)
-        return fill(tensor, (heads, new_value_size), generator=generator)
-    if name.endswith("head_embedding"):  # (3, H, P), or (2, H, P) if values have a different size
-        padded = fill(tensor, (len(tensor), heads, new_size), generator=generator)
-        if config.head_embedding == "add":  # it is added to queries, which are scaled
-            padded[0, :old_heads, :size] *= scale
-            padded[0, :old_heads, size:] = 0
-        return padded
 
-    match = ATTENTION.search(name)
-    if match is None or (match[2] and match[3] == "bias"):
-        return tensor.clone()
-    part, kind = match[1] or match[2], match[3]
-    if part == "output":
-        parts = tensor.unflatten(1, (old_heads, value_size))  # (D, H, V)
-        return fill(parts, (len(tensor), heads, new_value_size), generator=None).flatten(1)
-    if config.head_embedding is not None:
-        old_heads = heads = 1  # all heads share one projection
-    if part == "value":
-        size, new_size = value_size, new_value_size
-    values = tensor.unflatten(0, (old_heads, size))  # weight (H, P, D), bias (H, P)
-    padded = fill(values, (heads, new_size, *values.shape[2:]), generator=generator if kind == "weight" else None)
-    if part == "query":
-        padded[:old_heads, :size] *= scale
-        padded[:old_heads, size:] = 0
-    return padded.flatten(0, 1)
+def scale_queries(queries: torch.Tensor, heads: int, size: int):
+    """Scales the original dimensions of the original heads in `queries` (H, P, ...), and sets added ones to zero."""
+    queries[:heads, :size] *= (queries.shape[1] / size) ** 0.5
+    queries[:heads, size:] = 0

@@ -33,12 +33,12 @@ def load_tokenizer(name_or_path: str | None, do_lower_case: bool | None = None, 
     Loads a tokenizer from a directory, the Hub or a vocab.txt file.
 
     Args:
-        do_lower_case: Overrides the tokenizer's own setting.
+        do_lower_case: Whether a tokenizer for a vocab.txt lowercases text. The default is True.
         options: Passed to `from_pretrained`.
 
     Raises:
         InputError: If no tokenizer can be loaded, or if the tokenizer has no fast implementation, lacks one of BERT's
-            special tokens, or has a normalizer that does not match `do_lower_case` or the vocabulary.
+            special tokens, or has a normalizer that does not match the vocabulary.
     """
     if name_or_path is None:
         raise InputError("no tokenizer specified; set `tokenizer_name` to a directory, a Hub id or a vocab.txt file.")
@@ -51,7 +51,9 @@ def load_tokenizer(name_or_path: str | None, do_lower_case: bool | None = None, 
             )
     else:
         if do_lower_case is not None:
-            options["do_lower_case"] = do_lower_case
+            raise InputError(
+                "is only for a new vocabulary or a vocab.txt; edit tokenizer_config.json.", "do_lower_case"
+            )
         remedy = "set `tokenizer_name` to a directory or a vocab.txt file"
         with reading(name_or_path, remedy, "could not load a tokenizer"):
             options = {"trust_remote_code": False} | options
@@ -69,23 +71,19 @@ def load_tokenizer(name_or_path: str | None, do_lower_case: bool | None = None, 
     missing = [role for role in ("cls", "sep", "pad", "mask") if getattr(tokenizer, f"{role}_token_id") is None]
     if missing:
         raise InputError(f"{name_or_path}: not a BERT tokenizer; missing special tokens: {', '.join(missing)}.")
-    check_case(name_or_path, tokenizer, do_lower_case)
+    check_case(name_or_path, tokenizer)
     return tokenizer
 
 
-def check_case(name: str, tokenizer: PreTrainedTokenizerBase, do_lower_case: bool | None):
+def check_case(name: str, tokenizer: PreTrainedTokenizerBase):
     """
-    Checks that the tokenizer's normalizer matches `do_lower_case` or the vocabulary.
+    Checks that the tokenizer's normalizer matches the vocabulary.
 
-    Raises InputError if the tokenizer ignores `do_lower_case`. If `do_lower_case` is None, at most MAX_UNREACHABLE of
-    the tokens in a WordPiece vocabulary may be unreachable, such as "Paris" in a tokenizer that lowercases text.
+    At most MAX_UNREACHABLE of the tokens in a WordPiece vocabulary may be unreachable, such as "Paris" in a tokenizer
+    that lowercases text.
     """
     backend = tokenizer.backend_tokenizer
     normalize = backend.normalizer.normalize_str if backend.normalizer else str
-    if do_lower_case is not None:
-        if (normalize("A") == "a") != do_lower_case:
-            raise InputError(f"{name}: the tokenizer ignores `do_lower_case` {str(do_lower_case).lower()}; omit it.")
-        return
     model = json.loads(backend.to_str())["model"]
     if model["type"] != "WordPiece":
         return
@@ -100,7 +98,8 @@ def check_case(name: str, tokenizer: PreTrainedTokenizerBase, do_lower_case: boo
         raise InputError(
             f"{name}: {len(unreachable) / len(words):.0%} of the tokens (such as "
             f"{', '.join(map(repr, unreachable[:3]))}) are unreachable because the tokenizer changes case or accents; "
-            "set `do_lower_case` to false, or correct do_lower_case and strip_accents in tokenizer_config.json."
+            "correct do_lower_case and strip_accents in tokenizer_config.json, or for a vocab.txt in pretraining, set "
+            "`do_lower_case` to false."
         )
 
 

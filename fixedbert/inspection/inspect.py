@@ -6,9 +6,9 @@ from pathlib import Path
 
 import torch
 from tqdm.auto import tqdm
-from transformers import AutoModel, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoModel, PreTrainedTokenizerBase
 
-from ..conversion.checkpoints import model_directory, read_config
+from ..conversion.checkpoints import read_config
 from ..conversion.families import max_tokens
 from ..conversion.weights import load_body, report_float32
 from ..data.corpora import Corpus, CorpusReader
@@ -35,7 +35,7 @@ class Checkpoint:
 
 
 def inspect(  # noqa: PLR0913  one argument per command-line option
-    model: str | Path | PreTrainedModel,
+    model: str | Path,
     output_dir: str | Path,
     validation_file: str | Path,
     max_seq_length: int = 128,
@@ -43,7 +43,6 @@ def inspect(  # noqa: PLR0913  one argument per command-line option
     importance_samples: int = 8,
     batch_size: int = 16,
     compare: str | Path | None = None,
-    tokenizer: PreTrainedTokenizerBase | None = None,
     revision: str = "main",
     cache_dir: str | None = None,
     token: str | None = None,
@@ -52,7 +51,7 @@ def inspect(  # noqa: PLR0913  one argument per command-line option
     Computes statistics of attention heads on text. Writes inspection.html, inspection.json and inspection.png.
 
     Args:
-        model: A BERT-like encoder, or its directory or Hub id.
+        model: Directory or Hub id of a BERT-like encoder.
         output_dir: New directory for the written files.
         validation_file: Text file, directory or glob pattern. Supports all formats that pretraining reads.
         max_seq_length, batch_size: Number of tokens per sequence, and of sequences per batch.
@@ -60,7 +59,6 @@ def inspect(  # noqa: PLR0913  one argument per command-line option
         importance_samples: Number of sequences for measuring `importance`, which takes one forward pass per head.
         compare: Directory or Hub id of a second encoder. It is inspected on the same text and shown on the same page.
             Its results are written to compared.json and compared.png.
-        tokenizer: Tokenizer for a model in memory. Otherwise, the tokenizer is loaded with the model.
         revision, cache_dir, token: Options for models on the Hub. `revision` applies only to `model`.
 
     Raises:
@@ -73,10 +71,8 @@ def inspect(  # noqa: PLR0913  one argument per command-line option
             raise InputError(f"{value}: must be at least 1.", name)
     require_package("matplotlib", "plots")
     CorpusReader(Corpus(text))  # fails early if no text is found
-    with new_directory(output_dir) as directory, model_directory(model, tokenizer) as path:
-        checkpoints = [load_checkpoint(path, max_seq_length, **hub_options)]
-        if isinstance(model, PreTrainedModel):  # do not show the temporary path
-            checkpoints = [replace(checkpoint, name=Path(path).name) for checkpoint in checkpoints]
+    with new_directory(output_dir) as directory:
+        checkpoints = [load_checkpoint(str(model), max_seq_length, **hub_options)]
         if compare is not None:
             checkpoints.append(load_checkpoint(str(compare), max_seq_length, **{**hub_options, "revision": "main"}))
         sentences = example_sentences(checkpoints[0], text)

@@ -6,7 +6,6 @@ from difflib import get_close_matches
 from typing import Literal
 
 import transformers
-from packaging.version import Version
 from transformers.utils.versions import require_version
 
 # Remote code imports this file first. The check comes here because the next import fails with older versions.
@@ -16,7 +15,7 @@ for requirement in ("transformers>=5.15.0.dev0", "torch>=2.11.0a0"):
 from huggingface_hub.dataclasses import strict  # noqa: E402  must follow the check
 
 logger = transformers.utils.logging.get_logger(__name__)
-VERSION = "0.1.0"  # of fixedbert, stored in config.json
+VERSION = "0.1.0"  # of fixedbert
 
 # Keys that transformers stores in config.json although they are not fields.
 TRANSFORMERS_KEYS = set(
@@ -143,13 +142,6 @@ class FixedHeadBertConfig(transformers.BertConfig):
             raise ValueError(
                 f"model_type is {self.model_type!r}: convert the model with fixedbert.convert, or omit model_type and "
                 "pass attention_head_size to create a new model."
-            )
-        saved_by, self.fixedbert_version = str(kwargs.pop("fixedbert_version", VERSION)), VERSION
-        if Version(saved_by) > Version(VERSION):
-            self.fixedbert_version = saved_by
-            logger.warning_once(
-                f"This model was saved by fixedbert {saved_by}, but this is {VERSION}: update fixedbert, or the "
-                "outputs can be wrong."
             )
         self.auto_map = AUTO_MAP | (getattr(self, "auto_map", None) or {})
         # A loaded configuration may contain keys from other libraries, so only likely typos are reported.

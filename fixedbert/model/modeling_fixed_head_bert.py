@@ -95,7 +95,7 @@ class FixedHeadBertPreTrainedModel(bert.BertPreTrainedModel):
         if cls.__module__ == __name__:
             head = cls.__name__.removeprefix("FixedHeadBert")
             cls.register_for_auto_class(HEADS[head][0])  # saves this file with the weights
-        else:  # a user's subclass keeps this auto_map unless it registers its own Auto class
+        else:  # keeps the auto_map and does not copy the module of the subclass, for example FSDP's
             cls._auto_class = None
 
     def build(self, config: FixedHeadBertConfig, pooled: bool = True, **modules: Callable):
@@ -108,7 +108,7 @@ class FixedHeadBertPreTrainedModel(bert.BertPreTrainedModel):
         self.post_init()
 
     def save_pretrained(self, save_directory, is_main_process=True, *args, **kwargs):
-        """Saves the model. For a user's subclass, also saves the code files that config.json refers to."""
+        """Saves the model with its code, also if FSDP has wrapped it in a class of a different module."""
         if is_main_process and type(self).__module__ != __name__:
             os.makedirs(save_directory, exist_ok=True)
             custom_object_save(FixedHeadBertPreTrainedModel, save_directory)

@@ -81,8 +81,7 @@ def make_tokenizer(
     """
     if source := tokenizer_source(model_args):
         tokenizer = load_tokenizer(source, model_args.do_lower_case, **model_args.hub_options())
-        options = {"do_lower_case": model_args.do_lower_case} | model_args.hub_options()
-        check_same_vocabulary(tokenizer, source, model_args.model_name_or_path, **options)
+        check_same_vocabulary(tokenizer, source, model_args.model_name_or_path, **model_args.hub_options())
         if model_args.model_name_or_path and not model_args.resize_embeddings:
             check_vocab_size(tokenizer, config.vocab_size, model_args.model_name_or_path)
     elif checkpoint and Path(checkpoint, "tokenizer.json").exists():

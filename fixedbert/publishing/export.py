@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from transformers import BertConfig, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from ..conversion.auxiliary_files import CARD, auxiliary_directory, copy_auxiliary_files
-from ..conversion.checkpoints import load_bert, model_directory
+from ..conversion.checkpoints import load_bert
 from ..conversion.convert import describe_shape
 from ..conversion.families import fixed_head_config, max_tokens, shared_fields, task_head
 from ..conversion.growing import to_fixed_head_bert
@@ -96,10 +96,9 @@ class Graph(nn.Module):
 
 
 def export(  # noqa: PLR0913  the options of the command
-    model: str | Path | PreTrainedModel,
+    model: str | Path,
     output_dir: str | Path,
     int8: bool = False,
-    tokenizer: PreTrainedTokenizerBase | None = None,
     runtime: str = "onnx",
     calibration_file: str | Path | None = None,
     text_column_names: str | None = None,
@@ -111,10 +110,9 @@ def export(  # noqa: PLR0913  the options of the command
     Exports a model to ONNX or OpenVINO. Creates a directory with a graph, configuration, tokenizer and model card.
 
     Args:
-        model: A model in memory, a directory or a Hub id.
+        model: A directory or a Hub id.
         output_dir: New directory for the exported model.
         int8: Also write a graph with int8 weights and, for OpenVINO, int8 activations.
-        tokenizer: Tokenizer for a model in memory.
         runtime: "onnx" or "openvino".
         calibration_file: File with at least 32 unlabeled rows of the model's task, on which OpenVINO's int8 graph is
             calibrated.
@@ -129,9 +127,9 @@ def export(  # noqa: PLR0913  the options of the command
     """
     check_options(runtime, int8, calibration_file)
     hub_options = {"revision": revision, "cache_dir": cache_dir, "token": token}
-    with model_directory(model, tokenizer) as source, new_directory(output_dir) as directory:
-        bert, auxiliary = load_bert(source, **hub_options), auxiliary_directory(source, **hub_options)
-        report_float32(source, bert)
+    with new_directory(output_dir) as directory:
+        bert, auxiliary = load_bert(model, **hub_options), auxiliary_directory(model, **hub_options)
+        report_float32(model, bert)
         bert = bert.float().eval()
         if bert.config.model_type == "distilbert":  # its forward accepts no token types
             bert = to_fixed_head_bert(bert)
@@ -140,17 +138,16 @@ def export(  # noqa: PLR0913  the options of the command
         graph = Graph(bert, head, read_pooling(auxiliary) if head == "Model" else None).eval()
         tokenizer, settings = load_tokenizer(str(auxiliary), trust_remote_code=False), read_text_settings(auxiliary)
         batches = example_batches(graph, tokenizer)
-        rows = calibration_batches(source, calibration_file, text_column_names, **hub_options)
+        rows = calibration_batches(model, calibration_file, text_column_names, **hub_options)
         summary = f"{describe_shape(bert)} -> {write_graphs(graph, batches, directory, runtime, int8, rows)}"
         graph_config(graph).save_pretrained(directory)
-        origin, metadata = copy_auxiliary_files(source, auxiliary, directory)
+        origin, metadata = copy_auxiliary_files(model, auxiliary, directory)
         name = Path(output_dir).name
         loading = loading_instructions(graph, name, tokenizer, settings, runtime, int8)
         metadata = {"library_name": runtime, **metadata, "tags": [runtime, *metadata.get("tags", [])]}
         provenance = f"Exported from `{origin}`: {summary}."
         checkpoint_card(bert, name, provenance, loading=loading, **metadata).save(directory / CARD)
-    original = "MODEL" if isinstance(model, PreTrainedModel) else model
-    return f"{summary}\nTo compare the speed: fixedbert compare {original} {output_dir} --validation_file FILE"
+    return f"{summary}\nTo compare the speed: fixedbert compare {model} {output_dir} --validation_file FILE"
 
 
 def loading_instructions(
@@ -223,7 +220,7 @@ def example_batches(graph: Graph, tokenizer: PreTrainedTokenizerBase) -> list[Ba
 
 
 def calibration_batches(
-    source: str, file: str | Path | None, text_column_names: str | None, **hub_options
+    source: str | Path, file: str | Path | None, text_column_names: str | None, **hub_options
 ) -> list[Batch]:
     """Returns up to 200 rows of the file as batches of one row, or an empty list if `file` is None."""
     if file is None:

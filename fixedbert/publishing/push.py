@@ -5,14 +5,13 @@ from pathlib import Path
 
 from huggingface_hub import HfApi, ModelCard
 from huggingface_hub.errors import HFValidationError, HTTPError
-from huggingface_hub.utils import filter_repo_objects, validate_repo_id
-from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from huggingface_hub.utils import filter_repo_objects
 
 from ..conversion.auxiliary_files import CARD, SENTENCE_FILES
-from ..conversion.checkpoints import load_bert, model_directory
+from ..conversion.checkpoints import load_bert
 from ..data.tokenizers import TOKENIZER_FILES, load_tokenizer
 from ..model import modeling_fixed_head_bert
-from ..model.configuration_fixed_head_bert import AUTO_MAP, VERSION
+from ..model.configuration_fixed_head_bert import AUTO_MAP
 from ..model.modeling_fixed_head_bert import FixedHeadBertPreTrainedModel
 from ..support.errors import InputError, shorten
 from ..support.files import error_reason, read_json_object
@@ -28,13 +27,12 @@ DELETED = "model*.safetensors model*.safetensors.index.json pytorch_model*".spli
 
 
 def push(
-    folder: str | Path | PreTrainedModel,
+    folder: str | Path,
     repo_id: str,
     license: str | None = None,
     private: bool | None = None,
     commit_message: str | None = None,
     token: str | None = None,
-    tokenizer: PreTrainedTokenizerBase | None = None,
     dry_run: bool = False,
 ) -> str:
     """
@@ -44,63 +42,48 @@ def push(
     model card, adds one. If `license` is set, writes it to the card. Updates the model's code in the directory.
 
     Args:
-        folder: Directory of the model, or a model in memory.
+        folder: Directory of the model.
         repo_id: `user/name` or `organization/name`.
-        license: License for the weights, such as apache-2.0. Required if the model card does not specify one.
+        license: License for the weights, such as apache-2.0.
         private: Create a private repository.
         token: Token with write access. The default is the one saved by `hf auth login`.
-        tokenizer: Tokenizer for a model in memory.
-        dry_run: Check the model, tokenizer and license, but change nothing and do not connect to the Hub.
+        dry_run: Check the model and tokenizer, but change nothing and do not connect to the Hub.
 
     Returns:
         The URL of the commit. With `dry_run`, a list of the files to upload.
 
     Raises:
-        InputError: If the model or tokenizer cannot be loaded, the license is missing, or the repository is public
-            although `private` is set. Also if the Hub cannot be reached or refuses the upload.
+        InputError: If the model or tokenizer cannot be loaded, the repository is public although `private` is set, or
+            the Hub cannot be reached or refuses the upload.
     """
-    check_repo_id(repo_id)
-    with model_directory(folder, tokenizer) as name:
-        directory, api = Path(name), HfApi(token=token)
-        card = check_directory(directory, repo_id, license)
-        if dry_run:
-            names = {file.relative_to(directory).as_posix() for file in directory.rglob("*") if file.is_file()}
-            names |= {CARD, *(file.name for file in CODE)}
-            files = filter_repo_objects(sorted(names), allow_patterns=UPLOADED, ignore_patterns=IGNORED)
-            return "\n".join([f"Files to upload to {repo_id}:", *files])
-        if license:
-            card.save(directory / CARD)
-        for file in CODE:  # the copy in the directory can be older
-            shutil.copy(file, directory)
-        try:
-            repo_id = api.create_repo(repo_id, private=private, exist_ok=True).repo_id
-            if private and not api.model_info(repo_id).private:
-                raise InputError(f"{repo_id}: this repository is public; make it private on the Hub first.")
-            return api.upload_folder(
-                repo_id=repo_id,
-                folder_path=directory,
-                commit_message=commit_message or "Upload with fixedbert",
-                allow_patterns=UPLOADED,
-                ignore_patterns=IGNORED,
-                delete_patterns=DELETED,
-            ).commit_url
-        except (HTTPError, HFValidationError, OSError, RuntimeError) as error:
-            raise InputError(f"{repo_id}: the upload to {api.endpoint} failed: {error_reason(error)}.") from error
-
-
-def check_repo_id(repo_id: str):
-    """Raises InputError if the Hub would not accept the repository's name."""
+    directory, api = Path(folder), HfApi(token=token)
+    model = load_complete(directory)
+    if dry_run:
+        names = {file.relative_to(directory).as_posix() for file in directory.rglob("*") if file.is_file()}
+        names |= {CARD, *(file.name for file in CODE)}
+        files = filter_repo_objects(sorted(names), allow_patterns=UPLOADED, ignore_patterns=IGNORED)
+        return "\n".join([f"Files to upload to {repo_id}:", *files])
+    write_card(directory / CARD, model, repo_id, license)
+    for file in CODE:  # the copy in the directory can be older
+        shutil.copy(file, directory)
     try:
-        validate_repo_id(repo_id)
-    except HFValidationError as error:
-        message = f"{repo_id}: must be user/name, with letters, digits, '-', '_' and '.' only."
-        raise InputError(message) from error
+        repo_id = api.create_repo(repo_id, private=private, exist_ok=True).repo_id
+        if private and not api.model_info(repo_id).private:
+            raise InputError(f"{repo_id}: this repository is public; make it private on the Hub first.")
+        return api.upload_folder(
+            repo_id=repo_id,
+            folder_path=directory,
+            commit_message=commit_message or "Upload with fixedbert",
+            allow_patterns=UPLOADED,
+            ignore_patterns=IGNORED,
+            delete_patterns=DELETED,
+        ).commit_url
+    except (HTTPError, HFValidationError, OSError, RuntimeError) as error:
+        raise InputError(f"{repo_id}: the upload to {api.endpoint} failed: {error_reason(error)}.") from error
 
 
-def check_code(directory: Path, config: PreTrainedConfig):
-    """Raises InputError if a newer fixedbert saved the model, or if a file names code other than fixedbert's."""
-    if config.fixedbert_version != VERSION:
-        raise InputError(f"{directory}: saved by fixedbert {config.fixedbert_version}; update fixedbert first.")
+def check_code(directory: Path):
+    """Raises InputError if a file names code other than fixedbert's."""
     for name, own in {"config.json": AUTO_MAP, "tokenizer_config.json": {}}.items():
         file = directory / name
         named = read_json_object(file).get("auto_map") or {} if file.exists() else {}
@@ -108,21 +91,22 @@ def check_code(directory: Path, config: PreTrainedConfig):
             raise InputError(f"{file}: auto_map names code that is not fixedbert's; remove {shorten(foreign)}.")
 
 
-def check_directory(directory: Path, repo_id: str, license: str | None) -> ModelCard:
-    """Returns the model card with its license. Raises InputError if the model, tokenizer or license is missing."""
+def load_complete(directory: Path) -> FixedHeadBertPreTrainedModel:
+    """Loads the model. Raises InputError if it is no FixedHeadBert, a file is missing, or a file names other code."""
     if not directory.is_dir():
         raise InputError(f"{directory}: directory not found.")
     model = load_bert(directory)
     if not isinstance(model, FixedHeadBertPreTrainedModel):
         raise InputError(f"{directory}: contains a {type(model).__name__}, not a FixedHeadBert; use `hf upload`.")
     load_tokenizer(str(directory), trust_remote_code=False)
-    check_code(directory, model.config)
-    if (directory / CARD).exists():
-        card = ModelCard.load(directory / CARD)
-    else:
-        card = checkpoint_card(model, repo_id)
+    check_code(directory)
+    return model
+
+
+def write_card(file: Path, model: FixedHeadBertPreTrainedModel, repo_id: str, license: str | None):
+    """Writes a model card if there is none. Adds the license to the card unless it is None."""
+    card = ModelCard.load(file) if file.exists() else checkpoint_card(model, repo_id)
     if license:
         card.data["license"] = license
-    elif not card.data.get("license"):
-        raise InputError("is required, because the model card does not specify one.", "license")
-    return card
+    if license or not file.exists():
+        card.save(file)

@@ -49,24 +49,18 @@ class Prices:
         original: The total price of the original model's layers.
         rest: The price of everything outside the layers, such as the embeddings.
         unit: The unit of the prices, such as "seconds".
-        machine: The machine that latencies were measured on, or "" for this machine.
     """
 
     layers: list[LayerPrices]
     original: float
     rest: float
     unit: str
-    machine: str = ""
 
     @classmethod
-    def of_model(cls, layers: list[LayerPrices], shapes: list[LayerSize], total: float, *details: str) -> "Prices":
+    def of_model(cls, layers: list[LayerPrices], shapes: list[LayerSize], total: float, unit: str) -> "Prices":
         """Returns the prices for an original with layers of these shapes. `total` is the price of the entire model."""
         original = price_of(shapes, layers)
-        return cls(layers, original, max(0.0, total - original), *details)
-
-    def speedup(self, shapes: list[LayerSize]) -> float:
-        """Returns the price of the original divided by the price of a model with layers of these shapes."""
-        return (self.original + self.rest) / (price_of(shapes, self.layers) + self.rest)
+        return cls(layers, original, max(0.0, total - original), unit)
 
 
 def price_of(shapes: list[LayerSize], layers: list[LayerPrices]) -> float:

@@ -1,10 +1,9 @@
 """The inputs of `shrink`: the original model, the target speed or size, the data, and the inference settings."""
 
-from dataclasses import asdict, dataclass, field
-from functools import cached_property
-from pathlib import Path
+from dataclasses import asdict, dataclass, replace
 
 import torch
+from accelerate import PartialState
 from transformers import PreTrainedModel
 
 from ..conversion.convert import check_equivalence
@@ -17,18 +16,18 @@ from ..support.errors import InputError
 from .budget import LayerSize
 from .calibration import CalibrationData, mean_tokens
 from .fisher_information import layer_sizes
-from .latency import measure_speedup
+from .latency import measure_speedup, warn_if_busy
 from .predictions import Fidelity, LoadedModel, measure_fidelity
 from .pruning import TOKENS_PER_DIMENSION
-from .serving import Serving, random_batches
+from .report import Cost
+from .serving import Serving, fastest_serving, random_batches
 
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """The target speed or size: exactly one of speedup, milliseconds, params and flops, or any of the layer sizes."""
+    """The target speed or size: exactly one of speedup, params and flops, or any of the layer sizes."""
 
     speedup: float | None = None
-    milliseconds: float | None = None
     params: float | None = None
     flops: float | None = None
     attention_head_size: int | list[int] | None = None
@@ -38,17 +37,13 @@ class Target:
 
     def __post_init__(self):
         names = {name for name, value in asdict(self).items() if value is not None}
-        budgets = names & {"speedup", "milliseconds", "params", "flops"}
+        budgets = names & {"speedup", "params", "flops"}
         if len(budgets) + bool(names - budgets) != 1:
-            raise InputError("specify one target: `speedup`, `milliseconds`, `params`, `flops`, or layer sizes.")
-
-    @property
-    def is_time(self) -> bool:
-        return self.speedup is not None or self.milliseconds is not None
+            raise InputError("specify one target: `speedup`, `params`, `flops`, or layer sizes.")
 
     @property
     def is_shape(self) -> bool:
-        return not self.is_time and self.params is None and self.flops is None
+        return self.speedup is None and self.params is None and self.flops is None
 
     def shapes(self, config: FixedHeadBertConfig) -> list[LayerSize]:
         """
@@ -70,9 +65,18 @@ class Target:
         return shapes
 
 
-@dataclass
+@dataclass(frozen=True, kw_only=True)
 class ShrinkContext:
-    """The inputs of `shrink`: the original model, the target, and calibration, held-out and distillation batches."""
+    """
+    The inputs of `shrink`.
+
+    Args:
+        source: Directory or Hub id of the original.
+        original: The original as a FixedHeadBert in float32. It is also the model in `loaded`.
+        calibration, held_out, distillation: Batches of tokenized rows.
+        batches: Batches for timing models.
+        serving: The inference settings of the new model.
+    """
 
     source: str
     original: FixedHeadBertPreTrainedModel
@@ -80,37 +84,56 @@ class ShrinkContext:
     target: Target
     calibration: list[Batch]
     held_out: list[Batch]
-    distillation: list[Batch] = field(default_factory=list)
-    seed: int = 0
-    dtype: torch.dtype = torch.float32  # of the original's weights, before they are converted to float32
-    do_lower_case: bool | None = None
-    latency_file: Path | None = None
-    serving: Serving = Serving()
+    distillation: list[Batch]
+    batches: list[Batch]
+    serving: Serving
+    seed: int
 
     @classmethod
     def load(
-        cls, source: str, data: CalibrationData, target: Target, distillation_rows: int = 0, **options
+        cls,
+        source: str,
+        data: CalibrationData,
+        target: Target,
+        unpad_inputs: bool | None = None,
+        dtype: torch.dtype | None = None,
+        distillation_rows: int = 0,
+        **hub_options,
     ) -> "ShrinkContext":
         """
-        Loads the model, the tokenizer and the data. `options` are passed to `LoadedModel.load`.
+        Loads the model, the tokenizer and the data, and chooses the inference settings of the new model.
+
+        Args:
+            unpad_inputs, dtype: Inference settings. None stands for the default, which `shrink` describes.
 
         Raises:
-            InputError: If the calibration rows contain too few tokens for a least-squares fit of the largest sublayer.
+            InputError: If the model cannot be shrunk, or the calibration rows contain too few tokens.
         """
-        loaded = LoadedModel.load(source, **options)
-        dtype = loaded.model.dtype
-        loaded.model = original = fixed_head_model(loaded.model, source)
+        loaded = LoadedModel.load(source, **hub_options)
+        stored_dtype = loaded.model.dtype
+        original = fixed_head_model(loaded.model, source)
+        loaded = replace(loaded, model=original)
         calibration, held_out, distillation = data.load(loaded, distillation_rows)
-        context = cls(source, original, loaded, target, calibration, held_out, distillation, data.seed, dtype)
-        inputs = max(max(shape.neurons, shape.heads.num_heads * shape.heads.value_size) for shape in context.shapes)
-        tokens = sum(int(batch["attention_mask"].bool().sum()) for batch in calibration)
-        needed = TOKENS_PER_DIMENSION * inputs
-        if tokens < needed:
-            raise InputError(
-                f"the calibration rows contain {tokens:,} tokens, but a layer with {inputs:,} neurons needs "
-                f"at least {needed:,}; provide more rows."
-            )
-        return context
+        check_tokens(original, calibration)
+        batches = random_batches(calibration)
+        if target.speedup is None:
+            serving = Serving(unpad_inputs is not False, dtype or stored_dtype)
+        else:
+            warn_if_busy()
+            serving = fastest_serving(original, batches[:1], unpad_inputs, dtype)
+        PartialState().print(f"the new model runs {serving}")
+        return cls(
+            source=source,
+            original=original,
+            loaded=loaded,
+            target=target,
+            calibration=calibration,
+            held_out=held_out,
+            distillation=distillation,
+            batches=batches,
+            serving=serving,
+            seed=data.seed,
+        )
 
     @property
     def shapes(self) -> list[LayerSize]:
@@ -125,15 +148,32 @@ class ShrinkContext:
         length = round(mean_tokens(self.calibration))
         return length * forward_flops(model.config, length)
 
-    @cached_property
-    def batches(self) -> list[Batch]:
-        """The batches for timing models."""
-        return random_batches(self.calibration)
+    def cost(self, model: FixedHeadBertPreTrainedModel, seconds: float) -> Cost:
+        """Returns the size of a model, and its latency if all of `batches` take this many seconds."""
+        return Cost(
+            layers=layer_sizes(model),
+            parameters=model.num_parameters(),
+            operations=self.operations(model),
+            seconds=seconds / len(self.batches),
+        )
 
     def measure_speedup(self, pruned: FixedHeadBertPreTrainedModel) -> tuple[float, float, float]:
         """Returns the latencies of the original and the pruned model on `batches`, in seconds, and the speedup."""
         before, after = (self.serving.forward_passes(model, self.batches) for model in (self.original, pruned))
         return measure_speedup(before, after, self.original.device)
+
+
+def check_tokens(original: FixedHeadBertPreTrainedModel, calibration: list[Batch]):
+    """Raises InputError if there are too few tokens for a least-squares fit of the largest sublayer."""
+    shapes = layer_sizes(original)
+    inputs = max(max(shape.neurons, shape.heads.num_heads * shape.heads.value_size) for shape in shapes)
+    tokens = sum(int(batch["attention_mask"].bool().sum()) for batch in calibration)
+    needed = TOKENS_PER_DIMENSION * inputs
+    if tokens < needed:
+        raise InputError(
+            f"the calibration rows contain {tokens:,} tokens, but a layer with {inputs:,} neurons needs "
+            f"at least {needed:,}; provide more rows."
+        )
 
 
 def fixed_head_model(model: PreTrainedModel, source: str) -> FixedHeadBertPreTrainedModel:

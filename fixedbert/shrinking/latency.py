@@ -19,8 +19,6 @@ from ..conversion.growing import Heads, set_heads
 from ..model.modeling_fixed_head_bert import FixedHeadBertLayer, FixedHeadBertPreTrainedModel
 from ..model.unpadding_fixed_head_bert import SHORT_TEXT, PackedBatch, SequenceLengths, should_round
 from ..publishing.model_card import hardware_name
-from ..support.errors import InputError
-from ..support.files import read_json_object, reading
 from .budget import LayerPrices, LayerSize, Prices, head_choices, neuron_choices
 from .predictions import encode, reads_first_token
 
@@ -36,15 +34,11 @@ class LatencyTable:
     Measured latencies of sublayers, in seconds per batch. A sublayer includes its residual connection and LayerNorm.
 
     Args:
-        machine: The machine that the latencies were measured on, as returned by `machine_name`.
-        conditions: Description of the model's shape, padding and dtype.
         times: For each sublayer, whether it is in a last layer that outputs only first tokens, its size (the fields of
             `Heads`, or the number of neurons), and its latency.
         encoder: Latency of the entire base model.
     """
 
-    machine: str
-    conditions: str
     times: list[tuple[bool, tuple[int, ...], float]]
     encoder: float
 
@@ -63,21 +57,8 @@ class LatencyTable:
             return LayerPrices(lambda heads: price(*heads), price)
 
         last = prices_in(any(is_last for is_last, *_ in self.times))
-        machine = "" if self.machine == machine_name() else self.machine
         layers = [prices_in(False)] * (len(shapes) - 1) + [last]
-        return Prices.of_model(layers, shapes, self.encoder, "seconds", machine)
-
-    @classmethod
-    def read(cls, file: Path, conditions: str) -> "LatencyTable":
-        """Reads a table. Raises InputError unless it was measured under these conditions."""
-        with reading(file, "remove the file to measure again"):
-            table = cls(**read_json_object(file))
-        if table.conditions != conditions:
-            raise InputError(
-                f"{file}: measured for {table.conditions}, but needed for {conditions}; choose a new file.",
-                "latency_table",
-            )
-        return table
+        return Prices.of_model(layers, shapes, self.encoder, "seconds")
 
 
 def machine_name() -> str:
@@ -102,7 +83,7 @@ def processor_name() -> str:
 
 @torch.inference_mode()
 def measure_latencies(
-    model: FixedHeadBertPreTrainedModel, shapes: list[LayerSize], masks: list[torch.Tensor], conditions: str
+    model: FixedHeadBertPreTrainedModel, shapes: list[LayerSize], masks: list[torch.Tensor]
 ) -> LatencyTable:
     """
     Measures the latency of every attention and feed-forward sublayer that pruning can produce, with random weights.
@@ -111,7 +92,6 @@ def measure_latencies(
         model: The original model. The sublayers have its dtype and `unpad_inputs`.
         shapes: The sizes of its layers.
         masks: Attention masks (B, L) of the batches.
-        conditions: See `LatencyTable`.
     """
     heads = dict.fromkeys(choice for shape in shapes for choice in head_choices(shape.heads))
     neurons = dict.fromkeys(choice for shape in shapes for choice in neuron_choices(shape.neurons))
@@ -131,7 +111,7 @@ def measure_latencies(
             rounds[key][index] = sum(timed(call, model.device) for call in calls)
     times = [(*key, median(seconds) / len(masks)) for key, seconds in rounds.items()]
     encoder = sum(median_time(partial(encode(model), 5 * mask, mask), model.device) for mask in masks)
-    return LatencyTable(machine_name(), conditions, times, encoder / len(masks))
+    return LatencyTable(times, encoder / len(masks))
 
 
 def has_short_last_layer(model: FixedHeadBertPreTrainedModel, masks: list[torch.Tensor]) -> bool:

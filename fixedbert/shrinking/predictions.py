@@ -41,10 +41,10 @@ class LoadedModel:
     settings: TextSettings = TextSettings()
 
     @classmethod
-    def load(cls, source: str | Path, do_lower_case: bool | None = None, **hub_options) -> "LoadedModel":
+    def load(cls, source: str | Path, **hub_options) -> "LoadedModel":
         """Loads a model in evaluation mode from a directory or the Hub. Supports the same models as `load_bert`."""
         model, directory = load_bert(source, **hub_options), auxiliary_directory(source, **hub_options)
-        tokenizer = load_tokenizer(str(directory), do_lower_case, trust_remote_code=False)
+        tokenizer = load_tokenizer(str(directory), trust_remote_code=False)
         check_vocab_size(tokenizer, model.config.vocab_size, source)
         settings = read_text_settings(directory)
         settings.apply(tokenizer)

@@ -15,6 +15,29 @@ FAMILY, FAMILY_PLOT = "models.txt", "models.png"  # for several target speedups
 TOLERANCE = 0.95  # minimum fraction of the target speedup, because measured latencies vary by about 5%
 
 
+@dataclass(frozen=True, kw_only=True)
+class Cost:
+    """
+    The size and speed of a model.
+
+    Args:
+        layers: Shapes of the layers.
+        parameters: Number of parameters.
+        operations: FLOPs for a row of average length.
+        seconds: Latency per batch, averaged over up to three batches.
+    """
+
+    layers: list[LayerSize]
+    parameters: int
+    operations: int
+    seconds: float
+
+    @classmethod
+    def from_json(cls, fields: dict) -> "Cost":
+        layers = [LayerSize(Heads(*layer["heads"]), layer["neurons"]) for layer in fields["layers"]]
+        return cls(**fields | {"layers": layers})
+
+
 @dataclass(frozen=True, kw_only=True, repr=False)
 class ShrinkResult:
     """
@@ -23,14 +46,11 @@ class ShrinkResult:
     Args:
         model: Directory or Hub id of the original.
         rows, tokens: Number of calibration rows, and the average number of tokens per row.
-        before, after: Shapes of the layers before and after pruning.
+        before, after: Size and speed of the original and of the pruned model.
         fidelity: Fidelity of the pruned model's predictions on held-out rows.
-        parameters, operations: Number of parameters, and FLOPs for a row of average length, before and after pruning.
-        seconds: Latency per batch in seconds, averaged over up to three batches, before and after pruning.
         speedup, target_speedup: Measured and requested speedup. `target_speedup` is None for other targets.
-        machine: The machine on which `seconds` and `speedup` were measured.
+        machine: The machine on which the speed was measured.
         serving: The inference settings of both models, for example "without padding, in bfloat16".
-        table_speedup, table_machine: Speedup according to a latency table from a different machine, and that machine.
         distil_steps: Number of distillation steps.
         distilled: Fidelity after distillation. None if there was none, or if it did not reduce the KL divergence.
         folder: Directory of the new model.
@@ -39,18 +59,13 @@ class ShrinkResult:
     model: str
     rows: int
     tokens: float
-    before: list[LayerSize]
-    after: list[LayerSize]
+    before: Cost
+    after: Cost
     fidelity: Fidelity
-    parameters: tuple[int, int]
-    operations: tuple[int, int]
-    seconds: tuple[float, float]
     speedup: float
     target_speedup: float | None = None
     machine: str = ""
     serving: str = ""
-    table_speedup: float | None = None
-    table_machine: str = ""
     distil_steps: int = 0
     distilled: Fidelity | None = None
     folder: str = ""
@@ -60,16 +75,14 @@ class ShrinkResult:
 
     def __str__(self) -> str:
         lines = [f"{short_name(self.model)}: pruned on {self.rows:,} rows with {self.tokens:.0f} tokens on average"]
-        for index, (before, after) in enumerate(zip(self.before, self.after, strict=True)):
-            neurons = f"{before.neurons:,} -> {after.neurons:,} neurons"
-            lines.append(f"  layer {index}: {before.heads} -> {after.heads}; {neurons}")
-        milliseconds = [1e3 * seconds for seconds in self.seconds]
-        operations, parameters = ([count / 1e6 for count in counts] for counts in (self.operations, self.parameters))
+        for index, (old, new) in enumerate(self.layers):
+            lines.append(f"  layer {index}: {old.heads} -> {new.heads}; {old.neurons:,} -> {new.neurons:,} neurons")
+        before, after = self.before, self.after
         lines += [
             "",
-            f"time         {milliseconds[0]:8.1f} -> {milliseconds[1]:.1f} ms per batch, {self.serving}",
-            f"operations   {operations[0]:8,.3g} -> {operations[1]:,.3g} million per row",
-            f"parameters   {parameters[0]:8,.3g} -> {parameters[1]:,.3g} million",
+            f"time         {1e3 * before.seconds:8.1f} -> {1e3 * after.seconds:.1f} ms per batch, {self.serving}",
+            f"operations   {before.operations / 1e6:8,.3g} -> {after.operations / 1e6:,.3g} million per row",
+            f"parameters   {before.parameters / 1e6:8,.3g} -> {after.parameters / 1e6:,.3g} million",
             f"predictions  on {self.fidelity.rows:,} held-out rows: {self.fidelity}",
         ]
         if self.distilled is not None:
@@ -77,13 +90,17 @@ class ShrinkResult:
         return "\n".join([*lines, "", f"{self.speed}."])
 
     @property
+    def layers(self) -> list[tuple[LayerSize, LayerSize]]:
+        """The shape of each layer before and after pruning."""
+        return list(zip(self.before.layers, self.after.layers, strict=True))
+
+    def remaining(self, name: str) -> float:
+        """Returns what remains of `parameters`, `operations` or `seconds`, in percent."""
+        return percent(getattr(self.before, name), getattr(self.after, name))
+
+    @property
     def speed(self) -> str:
-        """A phrase with the speedup on this machine and, if it differs, on the machine of the latency table."""
-        if self.table_machine:
-            return (
-                f"{self.table_speedup:.2f} times as fast as the original on {self.table_machine}, according to its "
-                f"latency table ({self.speedup:.2f} times as fast on {self.machine})"
-            )
+        """A phrase with the speedup, and with the target if it was missed."""
         missed = self.target_speedup is not None and self.speedup < TOLERANCE * self.target_speedup
         target = f", below the target of {self.target_speedup:g}; repeat on an idle machine" if missed else ""
         return f"{self.speedup:.2f} times as fast as the original{target}"
@@ -91,10 +108,9 @@ class ShrinkResult:
     @property
     def summary(self) -> str:
         """A sentence with the speed, size and fidelity of the model."""
-        operations, parameters = percent(*self.operations), percent(*self.parameters)
         return (
-            f"{self.speed}, with {operations:.0f}% of the operations and {parameters:.0f}% of the parameters; "
-            f"predictions on held-out rows: {self.fidelity}."
+            f"{self.speed}, with {self.remaining('operations'):.0f}% of the operations and "
+            f"{self.remaining('parameters'):.0f}% of the parameters; predictions on held-out rows: {self.fidelity}."
         )
 
     def write(self, directory: Path):
@@ -107,17 +123,14 @@ class ShrinkResult:
     def read(cls, directory: Path) -> "ShrinkResult":
         """Reads a result that was written before distillation."""
         fields = read_json_object(directory / RESULTS, "remove the directory")
-        shapes = {
-            name: [LayerSize(Heads(*x["heads"]), x["neurons"]) for x in fields[name]] for name in ("before", "after")
-        }
-        pairs = {name: tuple(fields[name]) for name in ("parameters", "operations", "seconds")}
-        return cls(**fields | shapes | pairs | {"fidelity": Fidelity(**fields["fidelity"])})
+        costs = {name: Cost.from_json(fields[name]) for name in ("before", "after")}
+        return cls(**fields | costs | {"fidelity": Fidelity(**fields["fidelity"])})
 
     def provenance(self) -> str:
         """Returns a description of how the model was made, as a Markdown section for the model card."""
         rows = [
-            (index, before.heads, after.heads, f"{before.neurons:,}", f"{after.neurons:,}")
-            for index, (before, after) in enumerate(zip(self.before, self.after, strict=True))
+            (index, old.heads, new.heads, f"{old.neurons:,}", f"{new.neurons:,}")
+            for index, (old, new) in enumerate(self.layers)
         ]
         distilled = ""
         if self.distilled is not None:
@@ -141,7 +154,7 @@ class ShrinkFamily:
     def __str__(self) -> str:
         lines = [f"{short_name(self.results[0].model)}, {self.results[0].serving}, on {self.results[0].machine}"]
         for result in self.results:
-            sizes = f"{1e3 * result.seconds[1]:.1f} ms per batch, {result.parameters[1] / 1e6:,.3g} M parameters"
+            sizes = f"{1e3 * result.after.seconds:.1f} ms per batch, {result.after.parameters / 1e6:,.3g} M parameters"
             lines.append(f"  {Path(result.folder).name}: {sizes}, {result.speed}; {result.fidelity}")
         return "\n".join(lines)
 
@@ -156,18 +169,18 @@ def plot(result: ShrinkResult, file: Path):
     """Plots the remaining percentages of heads and neurons in each layer, and of parameters, operations and time."""
     with new_figure(9, 3.6, file) as figure:
         layers, model = figure.subplots(1, 2, width_ratios=(2, 1))
-        indices, pairs = range(len(result.after)), list(zip(result.before, result.after, strict=True))
-        heads = [percent(*(shape.heads.num_heads * sum(shape.heads[1:]) for shape in pair)) for pair in pairs]
-        neurons = [percent(before.neurons, after.neurons) for before, after in pairs]
+        indices = range(len(result.layers))
+        heads = [percent(*(shape.heads.num_heads * sum(shape.heads[1:]) for shape in pair)) for pair in result.layers]
+        neurons = [percent(before.neurons, after.neurons) for before, after in result.layers]
         layers.bar([index - 0.2 for index in indices], heads, 0.4, label="head dimensions")
         layers.bar([index + 0.2 for index in indices], neurons, 0.4, label="neurons")
         layers.set(xlabel="layer", ylabel="remaining (%)", ylim=(0, 105), xticks=list(indices))
         layers.legend()
-        amounts = {"parameters": result.parameters, "operations": result.operations, "time": result.seconds}
-        bars = model.bar([*amounts], [percent(*amount) for amount in amounts.values()], color="C2")
+        names = {"parameters": "parameters", "operations": "operations", "time": "seconds"}
+        bars = model.bar([*names], [result.remaining(name) for name in names.values()], color="C2")
         model.bar_label(bars, fmt="%.0f")
         model.set(ylabel="remaining (%)", ylim=(0, 105))
-        figure.suptitle(f"{result.table_speedup or result.speedup:.2f} times as fast; predictions: {result.fidelity}")
+        figure.suptitle(f"{result.speedup:.2f} times as fast; predictions: {result.fidelity}")
 
 
 def percent(before: float, after: float) -> float:

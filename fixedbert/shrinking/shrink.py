@@ -13,14 +13,13 @@ import copy
 import hashlib
 import shutil
 from dataclasses import asdict, replace
+from math import inf
 from pathlib import Path
 
 import torch
 from accelerate import PartialState
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..conversion.auxiliary_files import CARD, copy_auxiliary_files
-from ..conversion.checkpoints import model_directory
 from ..conversion.convert import DTYPES
 from ..conversion.families import build_model
 from ..conversion.growing import Heads, int_or_list, set_heads
@@ -28,7 +27,7 @@ from ..fine_tuning.distillation import DistillationTrainer, distillation_argumen
 from ..model.modeling_fixed_head_bert import FixedHeadBertPreTrainedModel
 from ..publishing.model_card import checkpoint_card
 from ..support.errors import InputError
-from ..support.files import check_output_free, new_directory, output_path, to_json, write_atomically
+from ..support.files import check_output_free, new_directory, output_path
 from ..training.arguments import CommonArguments
 from ..training.interruption import train
 from ..training.output import check_same_data, output_directory
@@ -36,10 +35,9 @@ from .budget import LayerPrices, LayerSize, Option, Prices, head_choices, neuron
 from .calibration import CalibrationData, mean_tokens
 from .context import ShrinkContext, Target
 from .fisher_information import collect_statistics, layers_of
-from .latency import LatencyTable, has_short_last_layer, machine_name, measure_latencies, median_time, warn_if_busy
+from .latency import machine_name, measure_latencies
 from .layers import LayerPruner, refit
 from .report import FAMILY, FAMILY_PLOT, PLOT, ShrinkFamily, ShrinkResult, plot, plot_family
-from .serving import Serving, fastest_serving
 
 PRUNED = "pruned"  # subdirectory that contains the pruned model during distillation
 TRIES = 6  # maximum number of attempts to meet a target latency
@@ -48,10 +46,9 @@ LEARNING_RATE = 5e-5  # default for distillation; 2e-4 made mildly pruned models
 
 
 def shrink(  # noqa: PLR0913  the options of the command
-    model: str | Path | PreTrainedModel,
+    model: str | Path,
     output_dir: str | Path,
     speedup: float | list[float] | None = None,
-    milliseconds: float | None = None,
     params: float | None = None,
     flops: float | None = None,
     attention_head_size: int | list[int] | None = None,
@@ -65,15 +62,12 @@ def shrink(  # noqa: PLR0913  the options of the command
     train_file: str | Path | list[str] | list[Path] | None = None,
     text_column_names: str | None = None,
     skip_bad_rows: bool = False,
-    latency_table: str | Path | None = None,
     max_seq_length: int | None = None,
     max_samples: int = 1500,
     batch_size: int = 32,
     distil_steps: int | None = None,
     learning_rate: float | None = None,
     seed: int = 0,
-    tokenizer: PreTrainedTokenizerBase | None = None,
-    do_lower_case: bool | None = None,
     revision: str = "main",
     cache_dir: str | None = None,
     token: str | None = None,
@@ -81,34 +75,30 @@ def shrink(  # noqa: PLR0913  the options of the command
     """
     Prunes the heads, head dimensions and neurons of a model to a target speed or size, and writes the new model.
 
-    Specify one target (speedup, milliseconds, params, flops, or layer sizes) and calibration rows from the model's
+    Specify one target (speedup, params, flops, or layer sizes) and calibration rows from the model's
     task (task_name or train_file). Labels are ignored.
 
     Args:
-        model: A model, or the directory or Hub id of any model that `fixedbert.convert` supports.
+        model: The directory or Hub id of any model that `fixedbert.convert` supports.
         output_dir: A new directory for the model, its tokenizer and model card, shrinking.json and shrinking.png.
         speedup: Target speed relative to the original, measured on this machine. If there are several targets,
             `output_dir` contains a directory for each of them, such as 1.5x, and the result is a `ShrinkFamily`.
-        milliseconds: Target latency per batch of `batch_size` rows.
         params: Maximum number of parameters.
         flops: Maximum number of FLOPs for a row of average length.
         attention_head_size, value_head_size, num_attention_heads, intermediate_size: One number for all layers, or a
             list with one number per layer.
         unpad_inputs, dtype: Whether the new model skips padding, and the dtype of its weights, such as "bfloat16".
-            The original is timed with the same settings. For `speedup` and `milliseconds`, the default is the fastest
-            combination on this machine. Otherwise, the new model skips padding and keeps the dtype of the original.
+            The original is timed with the same settings. For `speedup`, the default is the fastest combination on
+            this machine. Otherwise, the new model skips padding and keeps the dtype of the original.
         task_name, data_dir: A GLUE task, and a directory with its files. By default, they are loaded from the Hub.
         train_file: One or more files with calibration rows.
         text_column_names: Names of the text columns, such as "premise,hypothesis". For token classification, the
             column with lists of words, "tokens" by default.
         skip_bad_rows: Print and skip invalid rows.
-        latency_table: A file with measured latencies. If it does not exist, latencies are measured and written to it.
         max_seq_length, max_samples, batch_size: Maximum tokens per row, maximum number of rows, and rows per batch.
         distil_steps: Number of distillation steps after pruning. 600 steps take about ten minutes on two cores.
         learning_rate: Learning rate for the distillation, 5e-5 by default.
         seed: Seed for the order of the rows and for sampling predictions.
-        tokenizer: The tokenizer, if `model` is a model in memory.
-        do_lower_case: Whether the tokenizer lowercases text. By default, this is read from its files.
         revision, cache_dir, token: Options for a model on the Hub.
 
     Raises:
@@ -119,7 +109,6 @@ def shrink(  # noqa: PLR0913  the options of the command
     targets = [
         Target(
             speedup=value,
-            milliseconds=milliseconds,
             params=params,
             flops=flops,
             attention_head_size=attention_head_size,
@@ -144,46 +133,37 @@ def shrink(  # noqa: PLR0913  the options of the command
         batch_size=batch_size,
         seed=seed,
     )
-    if latency_table is not None and not target.is_time:
-        raise InputError("requires `speedup` or `milliseconds`.", "latency_table")
     if learning_rate is not None and distil_steps is None:
         raise InputError("requires `distil_steps`.", "learning_rate")
     if distil_steps is not None and len(targets) > 1:
         raise InputError("requires a single target.", "distil_steps")
-    if distil_steps is not None and isinstance(model, PreTrainedModel):
-        raise InputError("requires a model directory or Hub id, so that the run can be resumed.", "distil_steps")
     if PartialState(cpu=not torch.accelerator.is_available()).num_processes > 1:
         raise InputError("fixedbert shrink runs in a single process; start it without accelerate launch.")
     if distil_steps is None:  # distillation resumes in its directory
         check_output_free(output_path(output_dir))
-    options = {"do_lower_case": do_lower_case, "revision": revision, "cache_dir": cache_dir, "token": token}
-    with model_directory(model, tokenizer) as source:
-        context = ShrinkContext.load(source, data, target, (distil_steps or 0) * batch_size, **options)
-        context.do_lower_case = do_lower_case
-        context.latency_file = None if latency_table is None else Path(latency_table)
-        choose_serving(context, unpad_inputs, None if dtype is None else getattr(torch, dtype))
-        if len(targets) > 1:
-            return shrink_family(context, targets, output_dir)
-        if distil_steps is None:
-            with new_directory(output_dir) as directory:
-                pruned, result = prune(context, *statistics_for(context))
-                write_model(directory, output_path(output_dir).name, context, pruned, result)
-        else:
-            training_args = distillation_arguments(output_dir, distil_steps, learning_rate or LEARNING_RATE, seed)
-            arguments = {"model": str(model), "revision": revision} | asdict(data) | asdict(target)
-            arguments |= {"unpad_inputs": unpad_inputs, "dtype": dtype}
-            result = prune_and_distil(context, training_args, arguments)
-    return replace(result, folder=str(output_dir))
-
-
-def choose_serving(context: ShrinkContext, unpad_inputs: bool | None, dtype: torch.dtype | None):
-    """Sets the inference settings of the new model. None stands for the default, which `shrink` describes."""
-    if context.target.is_time:
-        warn_if_busy()
-        context.serving = fastest_serving(context.original, context.batches[:1], unpad_inputs, dtype)
+    context = ShrinkContext.load(
+        str(model),
+        data,
+        target,
+        unpad_inputs=unpad_inputs,
+        dtype=None if dtype is None else getattr(torch, dtype),
+        distillation_rows=(distil_steps or 0) * batch_size,
+        revision=revision,
+        cache_dir=cache_dir,
+        token=token,
+    )
+    if len(targets) > 1:
+        return shrink_family(context, targets, output_dir)
+    if distil_steps is None:
+        with new_directory(output_dir) as directory:
+            pruned, result = prune(context, *statistics_for(context))
+            write_model(directory, output_path(output_dir).name, context, pruned, result)
     else:
-        context.serving = Serving(unpad_inputs is not False, dtype or context.dtype)
-    PartialState().print(f"the new model runs {context.serving}")
+        training_args = distillation_arguments(output_dir, distil_steps, learning_rate or LEARNING_RATE, seed)
+        arguments = {"model": str(model), "revision": revision} | asdict(data) | asdict(target)
+        arguments |= {"unpad_inputs": unpad_inputs, "dtype": dtype}
+        result = prune_and_distil(context, training_args, arguments)
+    return replace(result, folder=str(output_dir))
 
 
 def statistics_for(context: ShrinkContext) -> tuple[Prices | None, list[LayerPruner]]:
@@ -213,30 +193,24 @@ def prune(
     context: ShrinkContext, prices: Prices | None, pruners: list[LayerPruner]
 ) -> tuple[FixedHeadBertPreTrainedModel, ShrinkResult]:
     """Prunes a copy of the original model to the target and refits the copy. Returns the copy and the result."""
-    original, shapes = context.original, context.shapes
-    if prices is not None:
-        chosen, pruned = choose_shapes(context, pruners, prices)
+    original = context.original
+    if prices is None:
+        pruned = prune_layers(original, pruners, context.target.shapes(original.config))
     else:
-        chosen = context.target.shapes(original.config)
-        pruned = prune_layers(original, pruners, chosen)
+        pruned = prune_to_budget(context, pruners, prices)
     refit(original, pruned, context.calibration)
     before, after, speedup = context.measure_speedup(pruned)
     result = ShrinkResult(
         model=context.source,
         rows=sum(len(batch["input_ids"]) for batch in context.calibration),
         tokens=mean_tokens(context.calibration),
-        before=shapes,
-        after=chosen,
+        before=context.cost(original, before),
+        after=context.cost(pruned, after),
         fidelity=context.fidelity(pruned),
-        parameters=(original.num_parameters(), pruned.num_parameters()),
-        operations=(context.operations(original), context.operations(pruned)),
-        seconds=(before / len(context.batches), after / len(context.batches)),
         speedup=speedup,
         target_speedup=context.target.speedup,
         machine=machine_name(),
         serving=str(context.serving),
-        table_speedup=prices.speedup(chosen) if prices and prices.machine else None,
-        table_machine=prices.machine if prices else "",
     )
     return pruned, result
 
@@ -297,27 +271,13 @@ def layer_pruners(context: ShrinkContext) -> list[LayerPruner]:
     ]
 
 
-def latency_table(context: ShrinkContext) -> LatencyTable:
-    """Reads the latency table if its file exists. Otherwise, measures latencies, and writes them if a file is set."""
-    served, masks = context.serving.model(context.original), [batch["attention_mask"] for batch in context.batches]
-    layers = ", ".join(f"{shape.heads} and {shape.neurons} neurons" for shape in dict.fromkeys(context.shapes))
-    conditions = f"width {served.config.hidden_size}, layers with {layers}, {context.serving}"
-    conditions += ", only first tokens in the last layer" * has_short_last_layer(served, masks)
-    file = context.latency_file
-    if file is not None and file.exists():
-        return LatencyTable.read(file, conditions)
-    table = measure_latencies(served, context.shapes, masks, conditions)
-    if file is not None:
-        write_atomically(file, to_json(asdict(table), indent=1) + "\n")
-    return table
-
-
 def prices_for(context: ShrinkContext) -> Prices:
     """Returns the prices of all sublayers in the unit of the target: seconds, parameters or FLOPs."""
     original, shapes = context.original, context.shapes
     width, length = original.config.hidden_size, round(mean_tokens(context.calibration))
-    if context.target.is_time:
-        return latency_table(context).prices(shapes)
+    if context.target.speedup is not None:
+        served, masks = context.serving.model(original), [batch["attention_mask"] for batch in context.batches]
+        return measure_latencies(served, shapes, masks).prices(shapes)
 
     def parameters(heads: Heads) -> float:
         return heads.num_heads * ((2 * heads.size + heads.value_size) * (width + 1) + heads.value_size * width)
@@ -332,18 +292,40 @@ def prices_for(context: ShrinkContext) -> Prices:
     return Prices.of_model(layers, shapes, context.operations(original), "operations")
 
 
-def choose_shapes(
+def prune_to_budget(
     context: ShrinkContext, pruners: list[LayerPruner], prices: Prices
-) -> tuple[list[LayerSize], FixedHeadBertPreTrainedModel]:
-    """
-    Chooses the shapes of all layers within the budget, and prunes a copy of the original to them.
+) -> FixedHeadBertPreTrainedModel:
+    """Prunes a copy of the original to the shapes that the budget allows. The remaining weights are not refitted."""
+    options = sublayer_options(pruners, prices)
+    least = prices.rest + sum(min(option.price for option in sublayer) for sublayer in options)
+    wanted = budget_for(context.target, prices, least)
 
-    If the target is a latency, measures the copy. If it is too slow or faster than necessary, corrects the budget and
-    tries again. Does not measure the copy if the latency table comes from a different machine.
+    def pruned_within(budget: float) -> FixedHeadBertPreTrainedModel:
+        chosen = [option.choice for option in solve_knapsack(options, budget - prices.rest)]
+        shapes = [LayerSize(heads, neurons) for heads, neurons in zip(chosen[::2], chosen[1::2], strict=True)]
+        return prune_layers(context.original, pruners, shapes)
 
-    Returns:
-        The shapes, and the pruned model. Its remaining weights are not refitted yet.
-    """
+    if context.target.speedup is None:
+        return pruned_within(wanted)
+    # The sum of the sublayers' latencies is only an estimate, so the copy is measured and the budget corrected.
+    budget, best, smallest_error = wanted, None, (True, inf)
+    for _ in range(TRIES):
+        pruned = pruned_within(budget)
+        *_, speedup = context.measure_speedup(pruned)
+        reached = speedup / context.target.speedup
+        error = (reached < NEAR, abs(reached - 1))  # any model that is fast enough is better than all that are not
+        if best is None or error < smallest_error:
+            best, smallest_error = pruned, error
+        if NEAR <= reached <= ENOUGH:
+            break
+        halved = prices.rest + (budget - prices.rest) / 2
+        budget = max(budget * reached, halved, least)
+    assert best is not None
+    return best
+
+
+def sublayer_options(pruners: list[LayerPruner], prices: Prices) -> list[list[Option]]:
+    """Returns the options for the heads and then the neurons of the first layer, of the second layer, and so on."""
     options = []
     for pruner, (price_of_heads, price_of_neurons) in zip(pruners, prices.layers, strict=True):
         heads, neurons = head_choices(pruner.shape.heads), neuron_choices(pruner.shape.neurons)
@@ -351,47 +333,22 @@ def choose_shapes(
         options.append(
             [Option(choice, pruner.cost_of_neurons(choice), price_of_neurons(choice)) for choice in neurons]
         )
-    least = sum(min(option.price for option in sublayer) for sublayer in options)
-    wanted, rest = budget_for(context, prices, least), prices.rest
-    budget = wanted
-    tries: list[tuple] = []  # too slow?, distance from the target, index, shapes, model
-    for _ in range(TRIES):
-        solution = solve_knapsack(options, budget - rest)
-        shapes = [LayerSize(one.choice, n.choice) for one, n in zip(solution[::2], solution[1::2], strict=True)]
-        pruned = prune_layers(context.original, pruners, shapes)
-        if not context.target.is_time or prices.machine:
-            return shapes, pruned
-        _, _, speedup = context.measure_speedup(pruned)
-        reached = speedup * wanted / (prices.original + rest)  # measured / target speed
-        tries.append((reached < NEAR, abs(reached - 1), len(tries), shapes, pruned))
-        if NEAR <= reached <= ENOUGH:
-            break
-        budget = max(budget * reached, rest + (budget - rest) / 2, rest + least)
-    *_, shapes, pruned = min(tries)
-    return shapes, pruned
+    return options
 
 
-def budget_for(context: ShrinkContext, prices: Prices, least: float) -> float:
+def budget_for(target: Target, prices: Prices, least: float) -> float:
     """
-    Returns the budget for the entire model. `least` is the lowest possible total price of the layers.
+    Returns the budget for the entire model. `least` is the price of the smallest possible model.
 
     Raises:
         InputError: If the budget is not between the prices of the smallest possible model and the original.
     """
-    target, needed, speedup = context.target, prices.original + prices.rest, context.target.speedup
-    if target.milliseconds is not None:
-        seconds = needed
-        if not prices.machine:  # this machine may be faster or slower now than during the measurement
-            seconds = median_time(
-                context.serving.forward_passes(context.original, context.batches), context.original.device
-            )
-            seconds /= len(context.batches)
-        speedup = 1000 * seconds / target.milliseconds
-    wanted = needed / speedup if speedup else target.params or target.flops or 0
-    if not least + prices.rest <= wanted < needed:
+    needed = prices.original + prices.rest
+    wanted = needed / target.speedup if target.speedup else target.params or target.flops or 0
+    if not least <= wanted < needed:
         raise InputError(
             f"the target is {wanted:.4g} {prices.unit}, but the original needs {needed:.4g} and the smallest possible "
-            f"model needs {least + prices.rest:.4g}; choose a target in between."
+            f"model needs {least:.4g}; choose a target in between."
         )
     return wanted
 
@@ -418,7 +375,7 @@ def write_model(
 ):
     """Writes the model, its tokenizer and pooling configuration, the results, the plot and the model card."""
     context.serving.model(model).save_pretrained(directory)
-    _, metadata = copy_auxiliary_files(context.source, context.loaded.directory, directory, context.do_lower_case)
+    _, metadata = copy_auxiliary_files(context.source, context.loaded.directory, directory)
     result.write(directory)
     plot(result, directory / PLOT)
     checkpoint_card(model, name, result.provenance(), **metadata).save(directory / CARD)

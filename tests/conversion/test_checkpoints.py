@@ -1,6 +1,5 @@
 """Tests loading checkpoints other than plain BERTs: pruned models, other model families and custom task heads."""
 
-import json
 from itertools import product
 from pathlib import Path
 
@@ -9,19 +8,18 @@ import torch
 from helpers.outputs import configure
 from helpers.tiny_models import bert_of, differences, inputs_of
 from safetensors.torch import save_file
-from transformers import AutoModel, AutoModelForSequenceClassification, PreTrainedModel
+from transformers import AutoModelForSequenceClassification, PreTrainedModel
 
-from fixedbert import FixedHeadBertForSequenceClassification, convert
+from fixedbert import FixedHeadBertForSequenceClassification
 from fixedbert.conversion.checkpoints import load_bert
 from fixedbert.conversion.families import fixed_head_config, max_tokens
+from fixedbert.conversion.growing import to_fixed_head_bert
 from fixedbert.conversion.weights import load_body
-from fixedbert.data.tokenizers import load_tokenizer
 from fixedbert.options import ModelOptions
 from fixedbert.support.errors import InputError
 from fixedbert.training.loading import check_length, load_config
 from fixedbert_cli import main
 
-TYPE = ("model_type", "architectures", "transformers_version")
 PRUNED_HEADS = {0: [1, 2], 2: [0, 1, 2, 3]}  # indices for each layer, which has 4 heads of size 8
 
 
@@ -72,7 +70,7 @@ def test_pruned_bert_equals_the_masked_model(tmp_path, neurons, pickled, capsys)
     main(["convert", str(tmp_path / "pruned"), "--output_dir", str(tmp_path / "fixed")])
     opened = AutoModelForSequenceClassification.from_pretrained(tmp_path / "fixed")
     assert differences(opened, masked, inputs_of("ForSequenceClassification")) <= 1e-6
-    larger = convert(pruned, num_attention_heads=4, intermediate_size=37)
+    larger = to_fixed_head_bert(pruned, num_attention_heads=4, intermediate_size=37)
     assert differences(larger, masked, inputs_of("ForSequenceClassification")) <= 1e-5
 
 
@@ -110,7 +108,7 @@ def test_distilbert_and_electra_keep_their_function(family, head, tied, tmp_path
     fields = {"sinusoidal_pos_embds": True, "activation": "relu"} if family == "DistilBert" else {}
     model = model_of_family(family, head, tie_word_embeddings=tied, **fields)
     model.save_pretrained(tmp_path)
-    fixed = convert(load_bert(tmp_path))
+    fixed = to_fixed_head_bert(load_bert(tmp_path))
     ours = "LMHeadModel" if head == "ForCausalLM" else head
     assert type(fixed).__name__ == f"FixedHeadBert{ours}"
     every = inputs_of(ours)
@@ -119,7 +117,9 @@ def test_distilbert_and_electra_keep_their_function(family, head, tied, tmp_path
     for inputs in (known, every):  # a converted DistilBERT ignores token types
         for one, other in zip(fixed(**inputs).to_tuple(), expected, strict=True):
             assert not isinstance(one, torch.Tensor) or (one - other).abs().max() <= 1e-6
-    larger = convert(model.double(), attention_head_size=13, num_attention_heads=5, intermediate_size=[37, 40, 53])
+    larger = to_fixed_head_bert(
+        model.double(), attention_head_size=13, num_attention_heads=5, intermediate_size=[37, 40, 53]
+    )
     assert differences(larger, model, known) <= 1e-10
 
 
@@ -127,7 +127,7 @@ def test_dropout_of_distilbert():
     """DistilBERT's dropout rates for layers, attention and classifier apply to the same parts of the new model."""
     rates = {"dropout": 0.13, "attention_dropout": 0.17, "seq_classif_dropout": 0.19}
     for head, rate in (("ForSequenceClassification", 0.19), ("ForTokenClassification", 0.13)):
-        fixed = convert(model_of_family("DistilBert", head, **rates))
+        fixed = to_fixed_head_bert(model_of_family("DistilBert", head, **rates))
         layer = fixed.bert.encoder.layer[0]
         dropouts = (fixed.dropout, layer.attention.self.dropout, layer.output.dropout)
         assert [dropout.p for dropout in dropouts] == [rate, 0.17, 0.13]
@@ -145,12 +145,12 @@ def test_electra_without_an_equal_bert_is_refused(head, fields, message, tmp_pat
     """An ELECTRA that BERT cannot represent is refused, but its encoder can be converted without the task head."""
     model = model_of_family("Electra", head, **fields)
     model.save_pretrained(tmp_path)
-    for load in (lambda: load_bert(tmp_path), lambda: convert(model)):
+    for load in (lambda: load_bert(tmp_path), lambda: to_fixed_head_bert(model)):
         with pytest.raises(InputError, match=message):
             load()
     assert fixed_head_config(model.config).max_position_embeddings == 13
     if head == "ForPreTraining":
-        body = convert(load_bert(tmp_path, "ElectraModel"))
+        body = to_fixed_head_bert(load_bert(tmp_path, "ElectraModel"))
         assert differences(body, model.electra, inputs_of("Model")) <= 1e-6
 
 
@@ -203,30 +203,3 @@ def test_width_without_an_integer_head_size(family, tmp_path):
     for load in (lambda: load_bert(tmp_path), lambda: load_config(ModelOptions(model_name_or_path=str(tmp_path)))):
         with pytest.raises(InputError, match=message):
             load()
-
-
-def test_checkpoint_from_2019(tmp_path):
-    """A checkpoint with no model_type in config.json, torch's legacy format and only a vocab.txt converts."""
-    folder, vocabulary = tmp_path / "old", ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "C", "c", "O", "N"]
-    model = bert_of("Model", vocab_size=len(vocabulary))
-    model.save_pretrained(folder)
-    fields = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(
-        json.dumps({k: v for k, v in fields.items() if k not in TYPE} | {"pruned_heads": {}})
-    )
-    (folder / "model.safetensors").unlink()
-    torch.save(dict(model.state_dict()), folder / "pytorch_model.bin", _use_new_zipfile_serialization=False)
-    (folder / "vocab.txt").write_text("\n".join(vocabulary) + "\n")
-    with pytest.raises(InputError, match="config.json has no model_type; add one"):
-        load_bert(folder)
-    (folder / "config.json").rename(tmp_path / "config.json")
-    with pytest.raises(InputError, match="old: config.json is missing or empty; pass a directory"):
-        load_bert(folder, "BertModel")
-    (tmp_path / "config.json").rename(folder / "config.json")
-    arguments = ["--architecture", "BertModel", "--cased", "--intermediate_size", "37", "40", "53"]
-    main(["convert", str(folder), "--output_dir", str(tmp_path / "fixed"), *arguments])
-    assert load_tokenizer(str(tmp_path / "fixed")).tokenize("c C O") == ["c", "C", "O"]
-    fixed = AutoModel.from_pretrained(tmp_path / "fixed")
-    assert fixed.config.intermediate_size == [37, 40, 53]
-    inputs = inputs_of("Model") | {"input_ids": inputs_of("Model")["input_ids"] % len(vocabulary)}
-    assert differences(fixed, model, inputs) <= 1e-4

@@ -5,8 +5,8 @@ import torch
 import transformers
 from helpers.tiny_models import BERT_HEADS, SHAPE, bert_of, differences, inputs_of, model_of
 
-from fixedbert import convert
 from fixedbert.conversion.checkpoints import load_bert
+from fixedbert.conversion.growing import to_fixed_head_bert
 from fixedbert.support.errors import InputError
 
 # (number of heads, head size) to which 4 heads of size 8 grow. No new size is a square number times the old one.
@@ -19,14 +19,14 @@ def test_bert_keeps_its_function(head, heads, size, dtype):
     """With more and larger heads, and then with more neurons, every model class computes the same outputs as BERT."""
     scale, tolerance = ({}, 1e-10) if dtype == torch.float64 else ({"initializer_range": 0.1}, 1e-5)
     bert = bert_of(head, **scale).to(dtype)
-    model = convert(bert, attention_head_size=size, num_attention_heads=heads)
+    model = to_fixed_head_bert(bert, attention_head_size=size, num_attention_heads=heads)
     assert type(model).__name__ == f"FixedHeadBert{head}" and model.dtype == dtype
     assert (model.config.num_attention_heads, model.config.attention_head_size) == (heads, size)
     difference = differences(model, bert, inputs_of(head))
     assert difference <= tolerance
     if (heads, size) == (4, 8):
         assert difference == 0
-    wider = convert(model, intermediate_size=53)
+    wider = to_fixed_head_bert(model, intermediate_size=53)
     assert wider.config.intermediate_size == 53
     assert differences(wider, bert, inputs_of(head)) <= tolerance
 
@@ -41,7 +41,7 @@ def test_fixed_heads_grow(changes, heads, size):
     model = model_of("ForMaskedLM", **changes).double().eval()
     size = 6 if changes.get("qk_norm") else size
     values = 11 if "value_head_size" in changes else None
-    larger = convert(model, attention_head_size=size, num_attention_heads=heads, value_head_size=values)
+    larger = to_fixed_head_bert(model, attention_head_size=size, num_attention_heads=heads, value_head_size=values)
     assert differences(larger, model, inputs_of("ForMaskedLM")) <= 1e-10
 
 
@@ -49,9 +49,9 @@ def test_fixed_heads_grow(changes, heads, size):
 def test_layers_grow_separately(changes):
     """A list with one size per layer changes only the layers whose size differs."""
     model = model_of("ForMaskedLM", **changes).double().eval()
-    first = convert(model, attention_head_size=[6, 13, 6])
-    then = convert(first, attention_head_size=[7, 13, 9], num_attention_heads=7)
-    even = convert(then, attention_head_size=13)
+    first = to_fixed_head_bert(model, attention_head_size=[6, 13, 6])
+    then = to_fixed_head_bert(first, attention_head_size=[7, 13, 9], num_attention_heads=7)
+    even = to_fixed_head_bert(then, attention_head_size=13)
     for larger, sizes in ((first, [6, 13, 6]), (then, [7, 13, 9]), (even, [13, 13, 13])):
         assert larger.config.head_sizes == sizes and differences(larger, model, inputs_of("ForMaskedLM")) <= 1e-10
     name = "bert.encoder.layer.0.attention.self.query.weight"
@@ -74,7 +74,7 @@ UNEQUAL = {"value_head_size": [9, 4, 6], "layer_attention_heads": [2, 5, 3]}
 def test_values_and_head_counts_grow_separately(sizes, shape):
     """The value sizes and head counts of the layers change only if new ones are passed."""
     model = model_of("ForMaskedLM", **UNEQUAL).double().eval()
-    larger = convert(model, **sizes)
+    larger = to_fixed_head_bert(model, **sizes)
     config = larger.config
     assert (config.head_counts, config.head_sizes, config.value_head_sizes) == shape
     assert differences(larger, model, inputs_of("ForMaskedLM")) <= 1e-10
@@ -89,11 +89,10 @@ def test_layers_without_heads_or_neurons_grow(sizes):
     """Layers with different numbers of heads and neurons, or with none, grow without changing the outputs."""
     changes = {"layer_attention_heads": [5, 0, 3], "intermediate_size": [0, 11, 37]}
     model = model_of("ForMaskedLM", **changes).double().eval()
-    new = convert(model, **sizes)
+    new = to_fixed_head_bert(model, **sizes)
     assert new.config.intermediate_size == sizes["intermediate_size"]
     assert new.config.head_counts == ([7] * 3 if "num_attention_heads" in sizes else [5, 0, 3])
     assert differences(model, new, inputs_of("ForMaskedLM")) < 1e-10
-    assert convert(model, num_hidden_layers=1).config.intermediate_size == 0
 
 
 @pytest.mark.parametrize("head", ["Model", "ForMaskedLM", "ForCausalLM", "ForSequenceClassification",
@@ -102,7 +101,7 @@ def test_layers_without_heads_or_neurons_grow(sizes):
 def test_roberta_keeps_its_function(family, head):
     """RoBERTa models keep their outputs, despite different parameter names, position ids and classifiers."""
     bert = bert_of(head, family, type_vocab_size=1).double()
-    model = convert(bert, attention_head_size=13, intermediate_size=53)
+    model = to_fixed_head_bert(bert, attention_head_size=13, intermediate_size=53)
     ours = "LMHeadModel" if head == "ForCausalLM" else head
     inputs = inputs_of(ours)
     ids = inputs["input_ids"]
@@ -125,7 +124,7 @@ def test_roberta_keeps_its_function(family, head):
 def test_new_weights_learn(changes):
     """Zero weights get a gradient in the first step, and all new weights change within three steps."""
     model = model_of("ForMaskedLM", initializer_range=0.1, **changes).double()
-    larger = convert(model, attention_head_size=13, num_attention_heads=7, intermediate_size=53).train()
+    larger = to_fixed_head_bert(model, attention_head_size=13, num_attention_heads=7, intermediate_size=53).train()
     for module in larger.modules():
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.0
@@ -163,7 +162,7 @@ def test_new_weights_learn(changes):
 def test_seed_determines_new_heads():
     """New heads differ from each other, and the same seed gives the same weights."""
     model = model_of("Model")
-    one, same, other = (convert(model, num_attention_heads=8, seed=seed) for seed in (1, 1, 2))
+    one, same, other = (to_fixed_head_bert(model, num_attention_heads=8, seed=seed) for seed in (1, 1, 2))
     names = [name for name, _ in one.named_parameters()]
     assert all(torch.equal(one.get_parameter(name), same.get_parameter(name)) for name in names)
     query = "encoder.layer.0.attention.self.query.weight"
@@ -177,7 +176,7 @@ def test_no_memory_is_shared():
     bert = bert_of("ForPreTraining")
     addresses = {parameter.data_ptr() for parameter in bert.parameters()}
     for size in (8, 13):
-        model = convert(bert, attention_head_size=size)
+        model = to_fixed_head_bert(bert, attention_head_size=size)
         assert not addresses & {parameter.data_ptr() for parameter in model.parameters()}
         tied = model.cls.predictions.decoder.weight
         assert tied is model.bert.embeddings.word_embeddings.weight
@@ -191,25 +190,9 @@ def test_model_without_a_pooler_gets_none(family, tmp_path):
     bert.save_pretrained(tmp_path)
     ids = inputs_of("Model")["input_ids"].clamp(min=2)
     for source in (bert, load_bert(tmp_path)):
-        model = convert(source, attention_head_size=9)
+        model = to_fixed_head_bert(source, attention_head_size=9)
         assert model.pooler is None
         assert torch.allclose(model(ids).last_hidden_state, bert(ids).last_hidden_state, atol=1e-4)
-
-
-def test_depth_changes_with_a_warning(caplog):
-    """Changing the number of layers repeats or drops layers evenly and logs a warning."""
-    bert = bert_of("Model")  # 3 layers
-    for count, expected in ((6, [0, 0, 1, 1, 2, 2]), (2, [0, 1]), (5, [0, 0, 1, 1, 2])):
-        caplog.clear()
-        model = convert(bert, num_hidden_layers=count)
-        assert "changes the model's function" in caplog.text
-        for layer, source in zip(model.encoder.layer, expected, strict=True):
-            for name, tensor in bert.encoder.layer[source].state_dict().items():
-                assert torch.equal(layer.state_dict()[name], tensor)
-        model(**inputs_of("Model"))
-    caplog.clear()
-    convert(bert, num_hidden_layers=3)
-    assert not caplog.records
 
 
 @pytest.mark.parametrize(
@@ -219,7 +202,6 @@ def test_depth_changes_with_a_warning(caplog):
         ({"value_head_size": 9}, {"value_head_size": 8}, "with values of size 8 cannot represent"),
         ({}, {"attention_head_size": [6, 13]}, "`attention_head_size` has 2 numbers for 3 layers"),
         ({}, {"intermediate_size": 36}, "`intermediate_size` must be at least 37, not 36"),
-        ({}, {"num_hidden_layers": 0}, "`num_hidden_layers` must be at least 1"),
         ({"qk_norm": True}, {"attention_head_size": 13}, "a model with qk_norm cannot change"),
         ({"head_embedding": "add", "value_head_size": 9}, {"attention_head_size": 9}, "sizes must stay equal"),
         ({"qk_norm": True, "layer_attention_heads": [5, 0, 3]}, {"num_attention_heads": 5}, "do not match"),
@@ -228,4 +210,4 @@ def test_depth_changes_with_a_warning(caplog):
 def test_sizes_that_cannot_keep_the_function_are_refused(changes, sizes, message):
     """Sizes with which the new model could not represent the old one raise an error."""
     with pytest.raises(InputError, match=message):
-        convert(model_of("Model", **changes), **sizes)
+        to_fixed_head_bert(model_of("Model", **changes), **sizes)

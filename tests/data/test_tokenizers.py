@@ -5,7 +5,6 @@ from pathlib import Path
 
 import datasets
 import pytest
-from tokenizers import normalizers
 from transformers import AutoTokenizer, BertTokenizer, PreTrainedTokenizerFast
 
 from fixedbert import FixedHeadBertConfig
@@ -23,7 +22,7 @@ from fixedbert.support.errors import InputError
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 CASED = [*SPECIAL, "[unused1]", *"The the C c Cl é e a ##l ##x".split()]
-CASED_TOKENS, LOWERCASED_TOKENS = ["The", "C", "Cl", "é"], ["the", "c", "c", "##l", "e"]
+CASED_TOKENS = ["The", "C", "Cl", "é"]
 
 
 def save_vocabulary(directory: Path, config: dict | None = None) -> str:
@@ -34,9 +33,9 @@ def save_vocabulary(directory: Path, config: dict | None = None) -> str:
     return str(directory)
 
 
-def tokens(directory: str, *flag) -> list[str]:
+def tokens(directory: str) -> list[str]:
     """Returns the tokens of four words and checks that saving and loading the tokenizer does not change them."""
-    tokenizer = load_tokenizer(directory, *flag)
+    tokenizer = load_tokenizer(directory)
     tokenizer.save_pretrained(Path(directory, "saved"))
     found = tokenizer.tokenize("The C Cl é")
     assert AutoTokenizer.from_pretrained(Path(directory, "saved")).tokenize("The C Cl é") == found
@@ -79,24 +78,13 @@ def test_tokenizers_without_a_fast_form(tmp_path, vocabulary):
         load_tokenizer(str(tmp_path))
 
 
-def test_do_lower_case_overrides_the_files(tmp_path):
-    """`do_lower_case` overrides the setting in the tokenizer directory and is saved with the tokenizer."""
-    for number, config in enumerate((None, {"do_lower_case": False}, {"do_lower_case": True})):
-        directory = save_vocabulary(tmp_path / str(number), config)
-        assert tokens(directory, False) == CASED_TOKENS
-        assert load_tokenizer(directory, True).tokenize("The C Cl é") == LOWERCASED_TOKENS
-    assert tokens(save_vocabulary(tmp_path / "own", {"do_lower_case": False})) == CASED_TOKENS
-
-
-def test_do_lower_case_must_be_supported(tmp_path, vocabulary):
-    """`do_lower_case` raises InputError if the tokenizer's normalizer would ignore it."""
-    own = BertTokenizer(vocab=vocabulary)
-    own.backend_tokenizer.normalizer = normalizers.Sequence([normalizers.NFD(), normalizers.Lowercase()])
-    special = {f"{role}_token": getattr(own, f"{role}_token") for role in ("unk", "cls", "sep", "pad", "mask")}
-    PreTrainedTokenizerFast(tokenizer_object=own.backend_tokenizer, **special).save_pretrained(tmp_path)
-    assert load_tokenizer(str(tmp_path), True).tokenize("THE") == ["the"]
-    with pytest.raises(InputError, match="ignores `do_lower_case` false"):
-        load_tokenizer(str(tmp_path), False)
+def test_do_lower_case_is_for_a_vocabulary(tmp_path):
+    """`do_lower_case` applies to a vocab.txt. For a directory, it is refused."""
+    directory = save_vocabulary(tmp_path / "own", {"do_lower_case": False})
+    assert tokens(directory) == CASED_TOKENS
+    assert load_tokenizer(f"{directory}/vocab.txt", False).tokenize("The C Cl é") == CASED_TOKENS
+    with pytest.raises(InputError, match="`do_lower_case` is only for"):
+        load_tokenizer(directory, True)
 
 
 @pytest.mark.parametrize("config", [None, {}, {"do_lower_case": True}])

@@ -15,7 +15,8 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 from transformers import AutoModel, BertTokenizer
 
-from fixedbert import convert, to_bert
+from fixedbert import to_bert
+from fixedbert.conversion.growing import to_fixed_head_bert
 from fixedbert.inspection.inspect import inspect
 from fixedbert.inspection.recorder import Recorder
 from fixedbert.inspection.results import Inspection, suggestion
@@ -143,7 +144,7 @@ def test_layers_without_heads(tmp_path, capsys):
 
 def test_rank_of_constructed_heads():
     """Heads enlarged from 6 to 9 have rank 6. A head with zero queries attends uniformly and has rank 0."""
-    model = convert(model_of("Model", initializer_range=0.2).double(), attention_head_size=9)
+    model = to_fixed_head_bert(model_of("Model", initializer_range=0.2).double(), attention_head_size=9)
     with torch.no_grad():
         attention = model.encoder.layer[1].attention.self
         attention.query.weight[:9] = attention.query.bias[:9] = 0

@@ -13,7 +13,6 @@ from helpers.tiny_models import config_of
 from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoConfig, AutoModel, BertConfig, BertModel
 
-import fixedbert
 from fixedbert import FixedHeadBertConfig, FixedHeadBertModel
 from fixedbert.model import configuration_fixed_head_bert
 
@@ -93,17 +92,6 @@ def test_unknown_keys_warn_and_suggest(caplog, tmp_path):
             caplog.clear()
             make(attention_head_sise=64)
             assert "no field 'attention_head_sise'" in caplog.text and "'attention_head_size'" in caplog.text
-
-
-def test_models_of_newer_versions_warn(caplog, tmp_path):
-    """A model that a newer fixedbert saved may need code that is not installed, also after it is saved again."""
-    config, file = config_of("Model"), tmp_path / "config.json"
-    config.save_pretrained(tmp_path)
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"fixedbert_version": "999.1"}))
-    assert not caplog.records
-    FixedHeadBertConfig.from_pretrained(tmp_path).save_pretrained(tmp_path)
-    assert caplog.text.count(f"saved by fixedbert 999.1, but this is {fixedbert.__version__}") == 1
-    assert json.loads(file.read_text())["fixedbert_version"] == "999.1"
 
 
 @pytest.mark.parametrize("key", ["attn_implementation", "_attn_implementation"])

@@ -7,7 +7,7 @@ import torch
 from helpers.tiny_checkpoints import SHAPE, WORDS, save
 from helpers.tiny_models import model_of
 
-import fixedbert
+from fixedbert.conversion.growing import to_fixed_head_bert
 
 
 @pytest.fixture(autouse=True)
@@ -37,5 +37,5 @@ def small():
 def large(small, tmp_path_factory):
     """The directory of a model with the same outputs as `small`, but 7 heads of size 8 and 48 neurons per layer."""
     directory = tmp_path_factory.mktemp("models") / "large"
-    save(fixedbert.convert(small, attention_head_size=8, num_attention_heads=7, intermediate_size=48), directory)
+    save(to_fixed_head_bert(small, attention_head_size=8, num_attention_heads=7, intermediate_size=48), directory)
     return str(directory)

@@ -14,8 +14,7 @@ from helpers.tiny_checkpoints import SHAPE, save
 from helpers.tiny_models import model_of
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-import fixedbert
-from fixedbert.conversion.growing import Heads
+from fixedbert.conversion.growing import Heads, to_fixed_head_bert
 from fixedbert.conversion.to_bert import to_bert
 from fixedbert.fine_tuning.distillation import DistillationTrainer
 from fixedbert.shrinking import serving
@@ -46,8 +45,8 @@ def context(large, texts):
 def test_superfluous_heads_and_neurons_are_removed(small, large, rows, tmp_path):
     """If the target is the parameter count of the small model, pruning recovers this model's shape and outputs."""
     result = shrink(large, tmp_path / "out", params=small.num_parameters(), **rows)
-    assert result.after == [SMALL] * 3 and result.fidelity.divergence < 1e-6
-    assert result.parameters[1] == small.num_parameters() and result.folder == str(tmp_path / "out")
+    assert result.after.layers == [SMALL] * 3 and result.fidelity.divergence < 1e-6
+    assert result.after.parameters == small.num_parameters() and result.folder == str(tmp_path / "out")
     pruned = AutoModelForSequenceClassification.from_pretrained(tmp_path / "out")
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "out")
     inputs = tokenizer(["the cat sat", "a dog"], padding=True, return_tensors="pt")
@@ -72,10 +71,10 @@ def test_several_labels_and_targets(rows, tmp_path, problem_type, kind):
         "target_std": [1.0, 5.0, 9.0],
     }
     small = model_of("ForSequenceClassification", **SHAPE, initializer_range=0.3, **fields).eval()
-    large = fixedbert.convert(small, attention_head_size=8, num_attention_heads=7, intermediate_size=48)
+    large = to_fixed_head_bert(small, attention_head_size=8, num_attention_heads=7, intermediate_size=48)
     save(large, tmp_path / "large")
     result = shrink(tmp_path / "large", tmp_path / "out", params=small.num_parameters(), **rows)
-    assert result.after == [SMALL] * 3 and result.fidelity.divergence < 1e-6 and result.fidelity.kind == kind
+    assert result.after.layers == [SMALL] * 3 and result.fidelity.divergence < 1e-6 and result.fidelity.kind == kind
     assert result.fidelity.agreement == (1.0 if kind == "labels" else None)
     pruned = AutoModelForSequenceClassification.from_pretrained(tmp_path / "out")
     assert all(getattr(pruned.config, name) == value for name, value in fields.items())
@@ -87,24 +86,26 @@ def test_flops_are_counted_per_row(small, large, rows, tmp_path):
     (number, size, value_size), neurons = SMALL.heads, SMALL.neurons
     per_token = 2 * number * (size + value_size) * (2 * width + tokens) + 4 * width * neurons  # multiply and add
     result = shrink(large, tmp_path / "out", flops=3 * tokens * per_token, **rows)
-    assert (round(result.tokens), result.operations[1], result.after) == (tokens, 3 * tokens * per_token, [SMALL] * 3)
+    assert (round(result.tokens), result.after.operations) == (tokens, 3 * tokens * per_token)
+    assert result.after.layers == [SMALL] * 3
 
 
 def test_fixed_shapes_and_empty_sublayers(large, rows, tmp_path):
     """The layers get exactly the requested sizes. A sublayer without heads or neurons keeps only its bias."""
     sizes = dict(num_attention_heads=[0, 7, 3], attention_head_size=[8, 3, 8], intermediate_size=[48, 0, 7])
     result = shrink(large, tmp_path / "out", **sizes, **rows)
-    assert [shape.heads.num_heads for shape in result.after] == [0, 7, 3]
-    assert [shape.neurons for shape in result.after] == [48, 0, 7] and result.after[1].heads == Heads(7, 3, 3)
+    layers = result.after.layers
+    assert [shape.heads.num_heads for shape in layers] == [0, 7, 3]
+    assert [shape.neurons for shape in layers] == [48, 0, 7] and layers[1].heads == Heads(7, 3, 3)
     pruned = AutoModelForSequenceClassification.from_pretrained(tmp_path / "out")
-    assert layer_sizes(pruned) == result.after
+    assert layer_sizes(pruned) == layers
     assert "attention.output.dense.weight" not in dict(pruned.bert.encoder.layer[0].named_parameters())
 
 
 def test_all_sublayers_can_be_empty(large, rows, tmp_path):
     """A model without any heads or neurons can be loaded and converted to an equivalent BERT."""
     result = shrink(large, tmp_path / "out", num_attention_heads=0, intermediate_size=0, **rows)
-    assert result.after == [LayerSize(Heads(0, 8, 8), 0)] * 3
+    assert result.after.layers == [LayerSize(Heads(0, 8, 8), 0)] * 3
     pruned = AutoModelForSequenceClassification.from_pretrained(tmp_path / "out").eval()
     inputs = {"input_ids": torch.randint(5, 60, (3, 7))}
     with torch.no_grad():
@@ -219,7 +220,6 @@ def test_harmful_distillation_is_discarded(large, rows, context, tmp_path, capsy
     ("options", "message"),
     [
         ({}, "specify one target"),
-        ({"params": 2e4, "latency_table": "a.json"}, "`latency_table` requires `speedup`"),
         ({"params": 2e4, "max_samples": 10}, r"rows contain \d+ tokens, but a layer with 56 neurons needs"),
         ({"num_attention_heads": [7, 8, 7]}, "layer 1 with 7 heads of size 8 and 48 neurons cannot shrink to 8 heads"),
         ({"params": 1000}, "the target is 1000 parameters, but the original needs .* smallest possible model"),
@@ -246,14 +246,14 @@ def test_several_targets(large, rows, tmp_path, monkeypatch):
     """For several speedups, statistics are collected once, and each model gets a directory and the requested dtype."""
     prices = LayerPrices(lambda heads: heads.num_heads * (heads.size + heads.value_size), lambda neurons: neurons)
     table = Mock(prices=lambda shapes: Prices.of_model([prices] * 3, shapes, 0.0, "seconds"))
-    monkeypatch.setattr(shrinking, "latency_table", lambda _: table)
+    monkeypatch.setattr(shrinking, "measure_latencies", lambda *_: table)
     monkeypatch.setattr("fixedbert.shrinking.context.measure_speedup", lambda *_: (3.0, 2.0, 1.5))
     options = {"speedup": [1.2, 1.5], "dtype": "bfloat16", "unpad_inputs": True}
     collect = Mock(wraps=shrinking.collect_statistics)
     monkeypatch.setattr(shrinking, "collect_statistics", collect)
     family = shrink(large, tmp_path / "out", **options, **rows)
     assert [Path(result.folder).name for result in family.results] == ["1.2x", "1.5x"] and collect.call_count == 1
-    assert family.results[0].parameters[1] >= family.results[1].parameters[1]
+    assert family.results[0].after.parameters >= family.results[1].after.parameters
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"1.2x", "1.5x", "models.txt", "models.png"}
     model = AutoModelForSequenceClassification.from_pretrained(tmp_path / "out" / "1.5x")
     assert model.dtype == torch.bfloat16 and model.base_model.unpad_inputs
