@@ -19,7 +19,7 @@ from .examples import longest_first, sample_rows, warn_of_overlap
 from .fine_tune import FineTuningTask
 from .label_columns import as_float
 from .squad_answers import AnswerArguments, SquadEvaluation
-from .squad_metrics import f1_gain_without_punctuation, squad_scores, squad_v2_scores
+from .squad_metrics import f1_gain_without_punctuation, note_on_spaces, squad_scores, squad_v2_scores
 from .squad_questions import load_squad, question_rows, questions_that_fit
 from .squad_windows import squad_windows
 from .sweep import sweep
@@ -106,6 +106,7 @@ class QuestionAnswering(FineTuningTask):
         record_metrics(trainer, "eval", trainer.evaluate() | counts)
         if trainer.is_world_process_zero():
             write_answers(trainer.args.directory, "eval", evaluation)
+            note_on_spaces(evaluation.answers.values())
             gain = f1_gain_without_punctuation(evaluation.predictions, evaluation.answers)
             if gain >= MIN_GAIN:
                 print(
