@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     from .comparison.report import Comparison as Comparison
     from .conversion.convert import convert as convert
     from .fine_tuning.glue import fine_tune_glue as fine_tune_glue
+    from .fine_tuning.glue_metrics import GlueMetric as GlueMetric
     from .fine_tuning.squad import fine_tune_squad as fine_tune_squad
+    from .fine_tuning.squad_metrics import SquadMetric as SquadMetric
     from .inspection.inspect import inspect as inspect
     from .inspection.results import Inspection as Inspection
     from .planning import Plan as Plan
@@ -37,7 +39,7 @@ if TYPE_CHECKING:
 
 __version__ = VERSION
 
-# Functions and result classes, and their modules, which are imported on first use because importing takes seconds.
+# Functions and classes, and their modules, which are imported on first use because importing takes seconds.
 LAZY = {
     "pretrain": "pretraining.pretrain",
     "fine_tune_glue": "fine_tuning.glue",
@@ -49,6 +51,8 @@ LAZY = {
     "push": "publishing.push",
     "inspect": "inspection.inspect",
     "plan": "planning",
+    "GlueMetric": "fine_tuning.glue_metrics",
+    "SquadMetric": "fine_tuning.squad_metrics",
     "Trained": "training.output",
     "ShrinkResult": "shrinking.report",
     "Comparison": "comparison.report",

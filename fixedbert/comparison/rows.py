@@ -15,10 +15,9 @@ from ..fine_tuning.glue_metrics import GlueEvaluation
 from ..fine_tuning.label_columns import encode_labels
 from ..fine_tuning.labels import MULTI, REGRESSION, align_labels, default_names, problem_type_of
 from ..fine_tuning.squad_answers import SquadEvaluation
-from ..fine_tuning.squad_metrics import best_score, exact_match, squad_scores, squad_v2_scores
+from ..fine_tuning.squad_metrics import best_score, exact_match, note_on_spaces
 from ..fine_tuning.squad_questions import load_squad, questions_in, questions_that_fit
 from ..fine_tuning.squad_windows import squad_windows
-from ..fine_tuning.target_scaling import unscale
 from ..fine_tuning.texts import Columns, RowSource, load_files
 from ..options import AnswerOptions
 from ..shrinking import words
@@ -127,7 +126,7 @@ class TextRows(Rows):
             scores = reference.scores(predictions, labels, probabilities)
             correct = (predictions == labels).reshape(len(labels), -1).all(axis=1)
         if probabilities is None:
-            return Answers([Predictions(unscale(outputs.values, model.config), outputs.kind)], scores)
+            return Answers([outputs], scores)
         if kind == MULTI:  # the labels are independent, so the probability of a set of labels is a product
             sets = ([name for name, flag in zip(names, row, strict=True) if flag] for row in predictions)
             chosen = np.where(predictions, probabilities, 1 - probabilities).prod(axis=1)
@@ -216,6 +215,7 @@ class QuestionRows(Rows):
             positions.setdefault(str(question["id"]), position)
         super().__init__(rows.add_column("row", [positions[name] for name in rows["id"]]), models, file, ())
         has_answers = [bool(answers["text"]) for answers in rows["answers"]]
+        note_on_spaces(answers["text"] for answers in rows["answers"])
         self.labeled, self.version_2 = any(has_answers), any(has_answers) and not all(has_answers)
 
     def features(self, model, length):
@@ -228,7 +228,7 @@ class QuestionRows(Rows):
         outputs, windows = model.outputs, [window for row in model.features for window in row]
         arguments = AnswerOptions(version_2_with_negative=self.version_2)
         evaluation = SquadEvaluation(self.data, datasets.Dataset.from_list(windows), arguments)
-        evaluation.predict(*(output.values.numpy() for output in outputs))
+        nonempty = evaluation.predict(*(output.values.numpy() for output in outputs))
         texts, references = evaluation.predictions, evaluation.answers
         n_best = [(answer, evaluation.n_best[name]) for name, answer in texts.items()]
         probabilities = [next((x["probability"] for x in best if x["text"] == text), 0.0) for text, best in n_best]
@@ -237,7 +237,7 @@ class QuestionRows(Rows):
             outputs = []
         scores, correct = {}, None
         if self.labeled:
-            scores = squad_v2_scores(texts, references) if self.version_2 else squad_scores(texts, references)
+            scores = evaluation.scores(nonempty)
             scores = {"exact_match": scores.get("exact", scores.get("exact_match", 0.0)), "f1": scores["f1"]}
             correct = np.array(
                 [best_score(exact_match, texts, name, answers or [""]) == 1.0 for name, answers in references.items()]

@@ -63,10 +63,6 @@ BERT_NAMES = (
 )
 
 
-# Configuration fields that fine-tuning adds: text columns, and the mean and standard deviation of regression labels.
-TASK_FIELDS = ("text_column_names", "target_mean", "target_std")
-
-
 def task_head(architecture: str, model_type: str) -> str:
     """Returns the task head in a class name, such as "ForMaskedLM" for "BertForMaskedLM". It is one of HEADS."""
     head = architecture.removeprefix(FAMILIES[model_type])
@@ -82,7 +78,7 @@ def task_head(architecture: str, model_type: str) -> str:
 def shared_fields(config: PreTrainedConfig) -> dict:
     """Returns the fields that `config` shares with BertConfig, except dtype, class names and versions."""
     shared = {*BertConfig.__dataclass_fields__} - {"architectures", "model_type", "transformers_version", "dtype"}
-    shared |= {*TASK_FIELDS}
+    shared |= {"text_column_names"}  # added by fine-tuning
     return {name: value for name, value in config.to_dict().items() if name in shared}
 
 

@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 import datasets
-import numpy as np
 from accelerate import PartialState
 from sklearn.metrics import classification_report
 from transformers import AutoModelForSequenceClassification, PreTrainedConfig, PreTrainedTokenizerBase
@@ -19,11 +18,10 @@ from ..training.plots import draw_glue
 from .examples import SAMPLE_SEED, data_sources, longest_first, map_options, max_samples, warn_of_overlap
 from .fine_tune import FineTuningTask
 from .glue_metrics import GlueEvaluation
-from .label_columns import encode_labels, read_class_weights
+from .label_columns import encode_labels, read_class_weights, warn_of_scale
 from .labels import REGRESSION, align_labels
 from .prediction_files import prediction_columns, write_predictions, write_submission
 from .sweep import sweep
-from .target_scaling import choose_scaling, is_unit_scale, scale
 from .texts import ReadingOptions, RowSource, TextData, dataset_rows, load_task, read_splits, text_features
 from .trainer import FineTuningArguments, FineTuningTrainer
 
@@ -111,7 +109,7 @@ class TextClassification(FineTuningTask):
             config.text_column_names = [*self.data.text_columns]
             labels = encode_labels(train["label"], label_ids, config)
             if config.problem_type == REGRESSION:
-                self.fit_scale(labels.reshape(len(train), -1), config)
+                warn_of_scale(labels)
             if data_args.class_weights:
                 self.trainer_options["class_weights"] = read_class_weights(data_args.class_weights, labels, config)
         self.evaluation = GlueEvaluation(name, config, data_args.threshold)
@@ -133,10 +131,8 @@ class TextClassification(FineTuningTask):
             raise InputError(f"{stride}: must be at least 0 and below {room}.", "stride")
         result = {}
         for split, rows in self.data.splits.items():
-            targets = None
-            if "label" in rows.column_names:
-                targets = scale(encode_labels(rows["label"], label_ids, config), config)
-            features = text_features(rows, tokenizer, length, targets, stride=stride, **map_options(self.data_args))
+            labels = encode_labels(rows["label"], label_ids, config) if "label" in rows.column_names else None
+            features = text_features(rows, tokenizer, length, labels, stride=stride, **map_options(self.data_args))
             check_features(split, features, tokenizer)
             if truncated := sum(features["truncated"][:]):
                 PartialState().print(f"{split}: {truncated:,} of {len(rows):,} rows are truncated to {length} tokens")
@@ -144,15 +140,6 @@ class TextClassification(FineTuningTask):
                 PartialState().print(f"{split}: {len(rows):,} rows are split into {len(features):,} windows")
             result[split] = features
         return result
-
-    def fit_scale(self, targets: np.ndarray, config: PreTrainedConfig):
-        """Calls `choose_scaling` for a new head. Replaces a head that was trained on targets in a different range."""
-        is_new = self.new_head or not any("SequenceClass" in name for name in config.architectures or ())
-        if is_new or not is_unit_scale(scale(targets, config)):
-            if not is_new:
-                PartialState().print("replacing the model's head, which was trained on targets in a different range")
-            self.new_head = self.new_head or not is_new
-            choose_scaling(targets, config)
 
     def evaluate(self, trainer: FineTuningTrainer):
         metrics: dict[str, Any] = {}

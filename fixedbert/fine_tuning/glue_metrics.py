@@ -2,15 +2,17 @@
 
 from functools import partial
 
+import evaluate
 import numpy as np
+from datasets import Features, List, Value
 from scipy.special import expit, softmax
 from scipy.stats import pearsonr, spearmanr
 from sklearn.metrics import accuracy_score, average_precision_score, f1_score, matthews_corrcoef, recall_score
 from transformers import EvalPrediction, PreTrainedConfig
 
 from ..data.glue import TASKS
+from ..support.errors import InputError
 from .labels import MULTI, REGRESSION, SINGLE, default_names, match_names, problem_type_of
-from .target_scaling import unscale
 
 
 def lower_is_better(metric: str) -> bool:
@@ -60,11 +62,72 @@ METRICS = {
     MULTI: ("micro_f1", "macro_f1", "exact_match", "average_precision"),
     REGRESSION: ("pearson", "spearmanr", "mse", "mae"),
 }
+CITATION = """\
+@inproceedings{wang-etal-2018-glue,
+  title = {{GLUE}: A Multi-Task Benchmark and Analysis Platform for Natural Language Understanding},
+  author = {Wang, Alex and Singh, Amanpreet and Michael, Julian and Hill, Felix and Levy, Omer and Bowman, Samuel R.},
+  booktitle = {Proceedings of the EMNLP Workshop BlackboxNLP},
+  year = {2018},
+}
+"""
+INPUTS = f"""
+Args:
+    predictions, references: Label ids, lists with 0 or 1 for each label ("{MULTI}"), or scores.
+    positive: Label id of the positive class for F1.
+    probabilities: For several labels per text, the probabilities (texts, labels) for the average precision.
+
+Returns:
+    A dictionary with the metrics of the task.
+"""
+
+
+class GlueMetric(evaluate.Metric):
+    """
+    The metrics for a task.
+
+    Args:
+        name: A GLUE task, or a problem type of transformers for other data.
+    """
+
+    def __init__(self, name: str):
+        if name not in METRICS:
+            raise InputError(f"unknown metric {name!r}; available metrics: {', '.join(METRICS)}.")
+        super().__init__(name, keep_in_memory=True)
+
+    def _build_data_dir(self):
+        return ""  # not used in memory; the default creates a directory
+
+    def _info(self):
+        kind = Value("float64") if "pearson" in METRICS[self.config_name] else Value("int64")
+        feature = List(kind) if self.config_name == MULTI else kind
+        return evaluate.MetricInfo(
+            description=f"The metrics for {self.config_name}: {', '.join(METRICS[self.config_name])}.",
+            citation=CITATION if self.config_name in TASKS else "",
+            inputs_description=INPUTS,
+            features=Features(predictions=feature, references=feature),
+            homepage="https://gluebenchmark.com/" if self.config_name in TASKS else "",
+        )
+
+    def _compute(self, predictions, references, positive: int = 1, probabilities: np.ndarray | None = None):
+        predictions, labels = np.array(predictions), np.array(references)
+        scores: dict[str, float] = {}
+        for name in METRICS[self.config_name]:
+            if name in MEASURES:
+                pair = (labels == positive, predictions == positive) if name == "f1" else (labels, predictions)
+                scores[name] = float(MEASURES[name](*pair))
+        if "combined_score" in METRICS[self.config_name]:
+            scores["combined_score"] = float(np.mean([*scores.values()]))
+        if "average_precision" in METRICS[self.config_name] and probabilities is not None:
+            occurs = labels.any(axis=0)  # the average precision excludes other labels
+            precision = average_precision_score(labels[:, occurs], probabilities[:, occurs]) if occurs.any() else 0.0
+            scores["average_precision"] = float(precision)
+        return scores
 
 
 class GlueEvaluation:
     """
-    Computes the metrics for a task. Also keeps the labels and predictions from the last evaluation, for the plot.
+    Computes the metrics for a task from logits. Also keeps the labels and predictions of the last evaluation for the
+    plot.
 
     Instances can be passed to Trainer as `compute_metrics`.
 
@@ -74,18 +137,16 @@ class GlueEvaluation:
         threshold: If texts can have several labels, each label with at least this probability is predicted.
 
     Attributes:
-        class_names: Names of the labels or targets. Empty for regression with a single target.
+        class_names: Names of the labels. Empty for regression.
         metric_names: Names of the metrics that an evaluation returns.
     """
 
     def __init__(self, task: str | None, config: PreTrainedConfig, threshold: float = 0.5):
-        self.problem_type, self.config, self.threshold = problem_type_of(config), config, threshold
+        self.problem_type, self.threshold = problem_type_of(config), threshold
         self.task = task or self.problem_type
-        is_single_score = self.problem_type == REGRESSION and config.num_labels == 1
-        self.class_names = [] if is_single_score else default_names(config)
-        self.label_ids = self.predictions = np.array([])  # (examples,) or (examples, outputs)
-        targets = self.class_names if self.problem_type == REGRESSION else []
-        self.metric_names = ["loss", *METRICS.get(self.task, ()), *(f"pearson_{name}" for name in targets)]
+        self.class_names = [] if self.problem_type == REGRESSION else default_names(config)
+        self.label_ids = self.predictions = np.array([])  # (examples,) or (examples, labels)
+        self.metric_names = ["loss", *METRICS.get(self.task, ())]
         # GLUE's positive class is 1, but the model can use different label ids.
         matched = match_names([*TASKS[task].labels] if task in TASKS else [], self.class_names)
         self.positive = matched[1] if matched else 1
@@ -94,22 +155,20 @@ class GlueEvaluation:
         """
         Returns the predictions and the probabilities (examples, labels) for the logits (examples, outputs).
 
-        The predictions have the format of `encode_labels`. For regression, they are scores in the units of the data,
-        and the probabilities are None. `output` is the logits, or a tuple that begins with the logits.
+        The predictions have the format of `encode_labels`. For regression, the probabilities are None. `output` is the
+        logits, or a tuple that begins with the logits.
         """
         logits = output[0] if isinstance(output, tuple) else output
         if self.problem_type == REGRESSION:
-            scores = unscale(logits, self.config)
-            return scores if self.class_names else scores[:, 0], None
+            return logits[:, 0], None
         if self.problem_type == MULTI:
             probabilities = expit(logits.astype(np.float64))
             return (probabilities >= self.threshold).astype(int), probabilities
         return logits.argmax(axis=1), softmax(logits.astype(np.float64), axis=1)
 
     def __call__(self, prediction: EvalPrediction) -> dict[str, float]:
-        labels = np.asarray(prediction.label_ids)
         self.predictions, probabilities = self.predict(prediction.predictions)
-        self.label_ids = unscale(labels, self.config) if self.problem_type == REGRESSION else labels
+        self.label_ids = np.asarray(prediction.label_ids)
         return self.scores(self.predictions, self.label_ids, probabilities)
 
     def scores(
@@ -118,34 +177,10 @@ class GlueEvaluation:
         """
         Returns the metrics.
 
-        With several targets, the metrics are averages over the targets, and each target also has its own correlation,
-        such as pearson_price. For several labels per text, the average precision excludes labels that do not occur.
-
         Args:
             predictions, labels: Label ids, multi-hot labels or scores, in the format of `encode_labels`.
             probabilities: Probabilities (examples, labels). Only used for several labels per text.
         """
-        if self.problem_type == REGRESSION and self.class_names:
-            each = [self.measure(*pair) for pair in zip(predictions.T, labels.T, strict=True)]
-            averages = {metric: float(np.mean([scores[metric] for scores in each])) for metric in each[0]}
-            named = zip(self.class_names, each, strict=True)
-            return averages | {f"pearson_{name}": scores["pearson"] for name, scores in named}
-        scores = self.measure(predictions, labels)
-        if self.problem_type == MULTI and probabilities is not None:
-            occurs = labels.any(axis=0)
-            precision = average_precision_score(labels[:, occurs], probabilities[:, occurs]) if occurs.any() else 0.0
-            scores["average_precision"] = float(precision)
-        return scores
-
-    def measure(self, predictions: np.ndarray, labels: np.ndarray) -> dict[str, float]:
-        """Returns the metrics that depend only on predictions and labels."""
-        scores: dict[str, float] = {}
-        for name in METRICS[self.task]:
-            if name in MEASURES:
-                pair = (
-                    (labels == self.positive, predictions == self.positive) if name == "f1" else (labels, predictions)
-                )
-                scores[name] = float(MEASURES[name](*pair))
-        if "combined_score" in METRICS[self.task]:
-            scores["combined_score"] = float(np.mean([*scores.values()]))
-        return scores
+        return GlueMetric(self.task).compute(
+            predictions=predictions, references=labels, positive=self.positive, probabilities=probabilities
+        )

@@ -1,7 +1,6 @@
 """Functions that read labels, sets of labels or scores from columns of a dataset, and compute class weights."""
 
 import math
-import re
 import unicodedata
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
@@ -17,6 +16,8 @@ from ..support.errors import InputError
 from .labels import MULTI, REGRESSION, SINGLE, default_names, problem_type_of, shorten
 
 MISSING = (-1, -100)  # Hugging Face datasets and transformers use these ids for missing labels
+# The usual learning rates are made for targets near unit scale, such as those of STS-B (0 to 5).
+MAX_MEAN, MIN_DEVIATION, MAX_DEVIATION = 10.0, 0.1, 10.0
 
 
 @dataclass(frozen=True)
@@ -26,8 +27,7 @@ class LabelFormat:
 
     Args:
         problem_type: As in transformers: one label, any number of labels, or scores for each text.
-        names: Maps each value in the data to its label name. For regression with several targets, the keys are the
-            names of the targets. Empty for regression with a single target.
+        names: Maps each value in the data to its label name. Empty for regression.
     """
 
     problem_type: str
@@ -40,9 +40,9 @@ class LabelFormat:
         """
         Infers the format from the values in the label columns of all `rows`.
 
-        A single column contains one label, a list of labels, or a score for each text. Several columns contain either
-        0 or 1 for each label, or scores. By default, floats are scores, as in transformers' run_glue.py. Raises
-        InputError, which names the `source`, if the values are ambiguous.
+        A single column contains one label, a list of labels, or a score for each text. Several columns contain 0 or 1
+        for each label. By default, floats are scores, as in transformers' run_glue.py. Raises InputError, which names
+        the `source`, if the values are ambiguous.
         """
         values = [value for row in rows for value in row if not is_missing(value)]
         strings = {str(value) for value in values if not isinstance(value, list)}
@@ -51,19 +51,16 @@ class LabelFormat:
         scores = do_regression or (do_regression is None and are_floats)
         if len(columns) > 1:
             flags = {flag_of(value) for value in values if not is_placeholder(value)}
-            are_flags = do_regression is False or (do_regression is None and flags <= {0, 1})
-            if are_flags or scores:
-                return cls(MULTI if are_flags else REGRESSION, {column: column for column in columns})
-            raise InputError(
-                f"{source}: the columns {', '.join(columns)} contain values other than 0 and 1; set `do_regression` "
-                "if they are scores."
-            )
+            if do_regression or (do_regression is None and not flags <= {0, 1}):
+                raise InputError(
+                    f"{source}: the columns {', '.join(columns)} must contain 0 or 1 for each label; for regression, "
+                    "train one model per column."
+                )
+            return cls(MULTI, {column: column for column in columns})
         lists = [value for value in values if isinstance(value, list)]
-        if lists and do_regression:
-            return cls(REGRESSION, {name: name for name in (f"{columns[0]}_{n}" for n in range(len(lists[0])))})
         items = [*chain(*lists)]
-        if any(isinstance(item, float) for item in items):
-            raise InputError(f"{source}: the labels are lists of floats; set `do_regression` if they are scores.")
+        if lists and (do_regression or any(isinstance(item, float) for item in items)):
+            raise InputError(f"{source}: the labels are lists of scores; for regression, use one number per text.")
         if scores:
             return cls(REGRESSION, {})
         labels = {normalized(value) for value in (items if lists else strings) if not is_placeholder(value)}
@@ -75,17 +72,14 @@ class LabelFormat:
         """Converts the values in a row's label columns to labels or scores. Raises ValueError if one is invalid."""
         if any(is_missing(value) for value in values):
             raise ValueError("the label is missing")
-        is_list = len(values) == 1 and isinstance(values[0], list)
         if self.problem_type == REGRESSION:
-            scores = [as_float(value) for value in (values[0] if is_list else values)]
-            if not all(map(math.isfinite, scores)):
-                raise ValueError(f"the label {', '.join(map(str, values))!r} is not a finite number")
-            if len(scores) != max(1, len(self.names)):
-                raise ValueError(f"expected {max(1, len(self.names))} score(s), but the row has {len(scores)}")
-            return scores if self.names else scores[0]
+            score = as_float(values[0])
+            if not math.isfinite(score):
+                raise ValueError(f"the label {str(values[0])!r} is not a finite number")
+            return score
         if self.problem_type == SINGLE:
             return self.name_of(values[0])
-        if is_list:
+        if len(values) == 1 and isinstance(values[0], list):
             names = [self.name_of(value) for value in values[0]]
             if len({*names}) < len(names):
                 raise ValueError(
@@ -126,22 +120,7 @@ class LabelFormat:
 
 
 def check_label_names(names: list[str], rows: int, source: str):
-    """Raises InputError if the strings in a label column are not class names, or if a class has several spellings."""
-    forms: dict[object, str] = {}
-    for name in names:
-        form = " ".join("".join(c for c in unicodedata.normalize("NFKC", name) if c.isprintable()).casefold().split())
-        same = forms.setdefault(form if math.isnan(as_float(form)) else as_float(form), name)
-        if same != name:
-            raise InputError(
-                f"{source}: the labels {same!r} and {name!r} differ only in spelling; spell them the same way, or "
-                "rename one of them if they are different classes."
-            )
-        parts = [part.strip() for part in re.split(r"[;|,/]", name)]
-        if name.startswith("[") and name.endswith("]") or (len(parts) > 1 and {*parts} <= {*names}):
-            raise InputError(
-                f"{source}: the label {name!r} consists of several labels; use a column of 0s and 1s for each label "
-                "(`label_column_name` a,b,c), or a .jsonl file with lists."
-            )
+    """Raises InputError if the strings in a label column are unlikely to be class names."""
     others = [name for name in names if not math.isfinite(as_float(name))]  # names that are not numbers
     if 0 < len(others) < len(names) and all(name.lower().strip("+-") in ("nan", "inf", "infinity") for name in others):
         raise InputError(f"{source}: the label {others[0]!r} is not a finite number; leave missing labels empty.")
@@ -190,7 +169,7 @@ def encode_labels(labels: Sequence, label_ids: Mapping[str, int], config: PreTra
     Converts labels to the array on which a model is trained. `label_ids` maps label names to the model's label ids.
 
     If examples have one label, the array contains label ids (examples,). If they can have several labels, it contains
-    multi-hot labels (examples, outputs). Scores have shape (examples,), or (examples, outputs) with several targets.
+    multi-hot labels (examples, labels). Scores have shape (examples,).
     """
     problem_type = problem_type_of(config)
     if problem_type == SINGLE:
@@ -200,8 +179,17 @@ def encode_labels(labels: Sequence, label_ids: Mapping[str, int], config: PreTra
         for row, names in enumerate(labels):
             flags[row, [label_ids[name] for name in names]] = 1
         return flags
-    scores = np.array(labels, dtype=np.float64)
-    return scores if scores.ndim == 1 else scores[:, np.argsort([*label_ids.values()])]
+    return np.array(labels, dtype=np.float64)
+
+
+def warn_of_scale(scores: np.ndarray):
+    """Prints the mean and deviation of training targets that are so far from unit scale that training may fail."""
+    mean, deviation = scores.mean(), scores.std()
+    if abs(mean) > MAX_MEAN or not MIN_DEVIATION <= deviation <= MAX_DEVIATION:
+        PartialState().print(
+            f"the scores have mean {mean:.4g} and standard deviation {deviation:.4g}; for a useful model, rescale "
+            f"them to a mean within ±{MAX_MEAN:g} and a standard deviation of {MIN_DEVIATION:g} to {MAX_DEVIATION:g}"
+        )
 
 
 def read_class_weights(text: str, labels: np.ndarray, config: PreTrainedConfig) -> dict[str, float]:

@@ -25,8 +25,7 @@ def align_labels(
     Matches the labels in a dataset with a model's labels by name. Also writes the label names to the model's `config`.
 
     Args:
-        names: Label names in the dataset. For regression, names of the targets, or an empty list for a single target.
-            None if the dataset has no labels.
+        names: Label names in the dataset. An empty list for regression, and None if the dataset has no labels.
         train: True if the model will be trained, so its head can be replaced. If False, different labels raise
             InputError.
         problem_type: The dataset's problem type. By default, this is regression if `names` is empty.
@@ -39,32 +38,28 @@ def align_labels(
     known, is_fine_tuned = label_names(config), any("SequenceClass" in name for name in config.architectures or ())
     own_type = problem_type_of(config)
     has_own_type = is_fine_tuned or config.problem_type is not None
-    if unnamed := known is None and is_fine_tuned and not train:
+    if known is None and is_fine_tuned:
         known = default_names(config)
     if names is None:
         if known is None:
             raise InputError("neither the data nor the model has labels; use a fine-tuned model, or set `train_file`.")
+        if own_type == REGRESSION and known:
+            raise InputError(f"the model predicts {len(known)} scores per text; use a model with a single score.")
         names, problem_type = known, own_type
     problem_type = problem_type or (SINGLE if names else REGRESSION)
     new_head = has_own_type and problem_type != own_type
     matched = match_names(names, known) if known and names and not new_head else None
-    if problem_type == REGRESSION and matched is not None and len(matched) != len(known or []):
-        matched = None  # the other outputs would have no targets
     if matched is not None:
         label_ids = dict(zip(names, matched, strict=True))
         names = known
-    elif known and unnamed and 0 < len(names) <= len(known) and not new_head:
-        label_ids = assume_order(names, known)
-        assumed = {number: name for name, number in label_ids.items()}
-        names = [assumed.get(number, name) for number, name in enumerate(known)]
     else:
         label_ids = {name: number for number, name in enumerate(names)}
         if new_head := new_head or (known is not None and known != names):
             theirs, ours = describe(known or [], own_type), describe(names, problem_type)
             if not train:
                 raise InputError(
-                    f"the model predicts {theirs}, but the data contain {ours}; use data with the same labels, or "
-                    "fine-tune the model on data with these labels."
+                    f"the model predicts {theirs}, but the data contain {ours}; use data with the same labels, "
+                    "correct id2label in the model's config.json, or fine-tune the model on data with these labels."
                 )
             PartialState().print(f"replacing the model's head for {theirs} with a new head for {ours}")
     config.id2label = dict(enumerate(names or ["LABEL_0"]))
@@ -89,28 +84,12 @@ def describe(names: list[str], problem_type: str) -> str:
     return f"{kind} ({shorten(names)})" if names else kind
 
 
-def assume_order(names: list[str], known: list[str]) -> dict[str, int]:
-    """
-    Assigns the label ids of a model without label names to the names in the data, and prints this assumption.
-
-    If all names are numbers, they are the ids. Otherwise, the ids follow the order of the names.
-    """
-    are_numbers = all(name.isdecimal() and int(name) < len(known) for name in names)
-    label_ids = {name: int(name) if are_numbers else number for number, name in enumerate(names)}
-    assumed = shorten(f"{known[number]} = {name!r}" for name, number in label_ids.items())
-    PartialState().print(
-        f"the model has no label names; assuming {assumed}. If this is incorrect, edit id2label in its config.json"
-    )
-    return label_ids
-
-
 def label_names(config: PreTrainedConfig) -> list[str] | None:
     """Returns the model's label names, an empty list for a single score, or None if they are the default names."""
     names = default_names(config)
     if len(names) == 1 and problem_type_of(config) == REGRESSION:
         return []
-    unnamed = all(re.fullmatch(rf"label[ _-]?{number}", name, re.IGNORECASE) for number, name in enumerate(names))
-    return None if unnamed else names
+    return None if is_unnamed(names) else names
 
 
 def default_names(config: PreTrainedConfig) -> list[str]:
@@ -123,12 +102,26 @@ def match_names(names: list[str], known: list[str]) -> list[int] | None:
     Returns each name's index in `known`, or None if a name is missing.
 
     Unless all names match exactly, ignores case and differences in the spaces, hyphens or underscores between words.
+    The numbers 0, 1, ... match transformers' default names LABEL_0, LABEL_1, ...
     """
-    for normalize in (str, lambda name: re.sub(r"(?<=\w)[-_\s]+(?=\w)", "_", name.strip()).casefold()):
-        ours, theirs = ([normalize(name) for name in labels] for labels in (names, known))
-        if {*ours} <= {*theirs}:
+    numbers = [str(number) for number in range(len(known))]
+    for ours, theirs in (
+        (names, known),
+        ([*map(simplified, names)], [*map(simplified, known)]),
+        (names, numbers if is_unnamed(known) else []),
+    ):
+        if {*ours} <= {*theirs} and len({*ours}) == len(ours) and len({*theirs}) == len(theirs):
             return [theirs.index(name) for name in ours]
     return None
+
+
+def simplified(name: str) -> str:
+    return re.sub(r"(?<=\w)[-_\s]+(?=\w)", "_", name.strip()).casefold()
+
+
+def is_unnamed(names: list[str]) -> bool:
+    """Returns True if the names are transformers' defaults: LABEL_0, LABEL_1, ..."""
+    return all(re.fullmatch(rf"label[ _-]?{number}", name, re.IGNORECASE) for number, name in enumerate(names))
 
 
 def shorten(names: Iterable[str], separator: str = ", ") -> str:

@@ -44,23 +44,21 @@ def prediction_columns(
     names: list[str], predictions: np.ndarray, probabilities: np.ndarray | None
 ) -> dict[str, list[str]]:
     """
-    Returns the columns of predictions.csv for the results of `GlueEvaluation.predict`.
-
-    `names` are the label names or, for regression with several targets, the names of the targets.
+    Returns the columns of predictions.csv for the results of `GlueEvaluation.predict`. `names` are the label names.
     """
 
     def columns(prefix: str, values: np.ndarray, form: str) -> dict[str, list[str]]:
         pairs = zip(names, values.T, strict=True)
         return {f"{prefix}_{name}": [format(value, form) for value in column] for name, column in pairs}
 
+    if probabilities is None:
+        return {"prediction": [f"{score:.6g}" for score in predictions]}
     if predictions.ndim == 2:
-        result = columns("prediction", predictions, ".6g" if probabilities is None else "d")
-    elif probabilities is None:
-        result = {"prediction": [f"{score:.6g}" for score in predictions]}
+        result = columns("prediction", predictions, "d")
     else:
         chosen = [f"{row[label]:.6f}" for row, label in zip(probabilities, predictions, strict=True)]
         result = {"prediction": [names[label] for label in predictions], "probability": chosen}
-    return result if probabilities is None else result | columns("probability", probabilities, ".6f")
+    return result | columns("probability", probabilities, ".6f")
 
 
 def write_predictions(

@@ -16,7 +16,7 @@ from ..training.plots import draw_squad
 from .examples import data_sources, longest_first, map_options, max_samples, sample_rows, warn_of_overlap
 from .fine_tune import FineTuningTask
 from .squad_answers import SquadEvaluation
-from .squad_metrics import f1_gain_without_punctuation, squad_scores, squad_v2_scores
+from .squad_metrics import f1_gain_without_punctuation, note_on_spaces, squad_scores, squad_v2_scores
 from .squad_questions import load_squad, question_rows, questions_that_fit
 from .squad_windows import squad_windows
 from .sweep import sweep
@@ -84,6 +84,7 @@ class QuestionAnswering(FineTuningTask):
         record_metrics(trainer, "eval", trainer.evaluate() | counts)
         if trainer.is_world_process_zero():
             write_answers(trainer.args.directory, "eval", evaluation)
+            note_on_spaces(evaluation.answers.values())
             gain = f1_gain_without_punctuation(evaluation.predictions, evaluation.answers)
             if gain >= MIN_GAIN:
                 print(

@@ -6,7 +6,7 @@ from transformers import EvalPrediction
 
 from ..data.store import as_arrays
 from ..options import AnswerOptions
-from .squad_metrics import squad_scores, squad_v2_scores
+from .squad_metrics import SquadMetric, squad_v2_scores
 
 
 class SquadEvaluation:
@@ -21,7 +21,8 @@ class SquadEvaluation:
 
     def __init__(self, rows: datasets.Dataset, windows: datasets.Dataset, arguments: AnswerOptions):
         self.contexts = dict(zip(rows["id"], rows["context"], strict=True))
-        self.answers = {row["id"]: row["answers"]["text"] for row in rows}
+        self.references = rows.select_columns(["id", "answers"]).to_list()
+        self.answers = {row["id"]: row["answers"]["text"] for row in self.references}
         table = windows.with_format("arrow")[:]
         self.questions = table["question"].to_numpy()
         self.offsets, self.ends = as_arrays(table["offsets"].combine_chunks())
@@ -36,11 +37,18 @@ class SquadEvaluation:
         self.null_odds: dict[str, float] = {}  # the score of [CLS] minus the score of the best span
 
     def __call__(self, prediction: EvalPrediction) -> dict[str, float]:
-        texts = self.predict(*prediction.predictions[:2])
+        scores = self.scores(self.predict(*prediction.predictions[:2]))
+        return scores | ({"null_score_diff_threshold": self.threshold} if self.version_2_with_negative else {})
+
+    def scores(self, texts: dict[str, str]) -> dict[str, float]:
+        """Returns the metrics for the texts from `predict`."""
+        predictions = [{"id": name, "prediction_text": text} for name, text in texts.items()]
         if not self.version_2_with_negative:
-            return squad_scores(self.predictions, self.answers)
-        scores = squad_v2_scores(texts, self.answers, self.null_odds, self.threshold)
-        return scores | {"null_score_diff_threshold": self.threshold}
+            return SquadMetric("squad").compute(predictions=predictions, references=self.references)
+        predictions = [row | {"no_answer_probability": self.null_odds[row["id"]]} for row in predictions]
+        return SquadMetric("squad_v2").compute(
+            predictions=predictions, references=self.references, no_answer_threshold=self.threshold
+        )
 
     def predict(self, start_logits: np.ndarray, end_logits: np.ndarray) -> dict[str, str]:
         """Updates the attributes from logits (windows, tokens). Returns the best nonempty text for each question."""

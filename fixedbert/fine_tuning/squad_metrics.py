@@ -6,25 +6,83 @@ import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 
+import evaluate
 import numpy as np
+from accelerate import PartialState
+from datasets import Features, List, Value
+
+from ..support.errors import InputError
 
 PUNCTUATION = str.maketrans("", "", string.punctuation)
-# Thai, Lao, Burmese, Khmer, Japanese and Chinese characters. These languages do not put spaces between words.
-LETTERS = r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
-WITHOUT_SPACES = re.compile(rf"[{LETTERS}\u3000-\u303f\uff00-\uff65]")  # also full-width punctuation
+WITHOUT_SPACES = re.compile("[\u0e00-\u0e7f\u3040-\u30ff\u3400-\u9fff]")  # Thai, Japanese and Chinese
+CITATION = """\
+@inproceedings{rajpurkar-etal-2016-squad,
+  title = {{SQuAD}: 100,000+ Questions for Machine Comprehension of Text},
+  author = {Rajpurkar, Pranav and Zhang, Jian and Lopyrev, Konstantin and Liang, Percy},
+  booktitle = {Proceedings of EMNLP},
+  year = {2016},
+}
+@inproceedings{rajpurkar-etal-2018-know,
+  title = {Know What You Don't Know: Unanswerable Questions for {SQuAD}},
+  author = {Rajpurkar, Pranav and Jia, Robin and Liang, Percy},
+  booktitle = {Proceedings of ACL},
+  year = {2018},
+}
+"""
+INPUTS = """
+Args:
+    predictions: A dictionary for each question with its `id` and `prediction_text`, and for "squad_v2" also
+        `no_answer_probability`, which can be any score. An empty text means "no answer".
+    references: A dictionary for each question with its `id` and `answers`, as in the datasets of the same names.
+    no_answer_threshold: For "squad_v2": predict "no answer" if its score exceeds this value.
+
+Returns:
+    "squad": `exact_match` and `f1` as percentages. "squad_v2": `exact` and `f1`, also for questions with an answer
+    (HasAns) and without (NoAns), and the highest scores over all thresholds (`best_exact` and `best_f1`).
+"""
 
 
-def normalize_answer(text: str, without_spaces: bool = False) -> str:
+class SquadMetric(evaluate.Metric):
     """
-    Lowercases text and removes ASCII punctuation, articles and repeated whitespace, as SQuAD's official scripts do.
+    Exact match and F1 of answers to questions.
 
-    For languages `without_spaces` between words, removes all Unicode punctuation, keeps articles, and makes each
-    character a word, as the official script of MLQA does for Chinese (Lewis et al., 2020).
+    Args:
+        name: "squad" for SQuAD 1.1, or "squad_v2" for SQuAD 2.0, in which questions can have no answer.
     """
-    text = text.lower().translate(PUNCTUATION)
-    if without_spaces:
-        return " ".join(re.sub(f"[{LETTERS}]", r" \g<0> ", without_punctuation(text)).split())
-    return " ".join(re.sub(r"\b(a|an|the)\b", " ", text).split())
+
+    def __init__(self, name: str = "squad"):
+        if name not in ("squad", "squad_v2"):
+            raise InputError(f"unknown metric {name!r}; available metrics: squad, squad_v2.")
+        super().__init__(name, keep_in_memory=True)
+
+    def _build_data_dir(self):
+        return ""  # not used in memory; the default creates a directory
+
+    def _info(self):
+        prediction = {"id": Value("string"), "prediction_text": Value("string")}
+        if self.config_name == "squad_v2":
+            prediction["no_answer_probability"] = Value("float64")
+        answers = {"text": List(Value("string")), "answer_start": List(Value("int32"))}
+        return evaluate.MetricInfo(
+            description="Exact match and F1 for the words of an answer, as in SQuAD's official scripts.",
+            citation=CITATION,
+            inputs_description=INPUTS,
+            features=Features(predictions=prediction, references={"id": Value("string"), "answers": answers}),
+            homepage="https://rajpurkar.github.io/SQuAD-explorer/",
+        )
+
+    def _compute(self, predictions, references, no_answer_threshold: float = 1.0) -> dict[str, float]:
+        texts = {prediction["id"]: prediction["prediction_text"] for prediction in predictions}
+        answers = {reference["id"]: reference["answers"]["text"] for reference in references}
+        if self.config_name == "squad":
+            return squad_scores(texts, answers)
+        nulls = {prediction["id"]: prediction["no_answer_probability"] for prediction in predictions}
+        return squad_v2_scores(texts, answers, nulls, no_answer_threshold)
+
+
+def normalize_answer(text: str) -> str:
+    """Lowercases text and removes ASCII punctuation, articles and repeated whitespace."""
+    return " ".join(re.sub(r"\b(a|an|the)\b", " ", text.lower().translate(PUNCTUATION)).split())
 
 
 def without_punctuation(text: str) -> str:
@@ -32,27 +90,19 @@ def without_punctuation(text: str) -> str:
     return "".join(character for character in text if not unicodedata.category(character).startswith("P"))
 
 
-def normalize_both(prediction: str, answer: str) -> tuple[str, str]:
-    """
-    Normalizes both texts with the same rules. The rules for languages without spaces apply if the answer, or a
-    prediction that is a single word, is in such a language.
-    """
-    text = answer if " " in prediction else prediction + answer
-    without_spaces = WITHOUT_SPACES.search(text) is not None
-    return normalize_answer(prediction, without_spaces), normalize_answer(answer, without_spaces)
-
-
 def exact_match(prediction: str, answer: str) -> float:
     """Returns 1 if the normalized texts are equal, otherwise 0."""
-    predicted, expected = normalize_both(prediction, answer)
-    return float(predicted == expected)
+    return float(normalize_answer(prediction) == normalize_answer(answer))
 
 
 def f1(prediction: str, answer: str) -> float:
     """Returns the harmonic mean of precision and recall for the words in the normalized texts."""
-    predicted, expected = (text.split() for text in normalize_both(prediction, answer))
+    predicted, expected = normalize_answer(prediction).split(), normalize_answer(answer).split()
     common = (Counter(predicted) & Counter(expected)).total()
-    return 2 * common / (len(predicted) + len(expected)) if common else 0.0
+    if not common:
+        return 0.0
+    precision, recall = common / len(predicted), common / len(expected)
+    return 2 * precision * recall / (precision + recall)  # rounded like the official script
 
 
 def f1_or_empty(prediction: str, answer: str) -> float:
@@ -75,10 +125,22 @@ def squad_scores(predictions: Mapping[str, str], answers: Mapping[str, Iterable[
 
     `predictions` and `answers` map question ids to the predicted answer and to the reference answers.
     """
-    return {
-        name: 100 * sum(best_score(score, predictions, *item) for item in answers.items()) / len(answers)
-        for name, score in (("exact_match", exact_match), ("f1", f1))
-    }
+    results = {}
+    for name, score in (("exact_match", exact_match), ("f1", f1)):
+        total = 0.0
+        for item in answers.items():  # rounded like the official script; Python 3.12's sum is more exact
+            total += best_score(score, predictions, *item)
+        results[name] = 100.0 * total / len(answers)
+    return results
+
+
+def note_on_spaces(answers: Iterable[Iterable[str]]):
+    """Prints a note if answers contain Chinese, Japanese or Thai."""
+    if any(WITHOUT_SPACES.search(text) for texts in answers for text in texts):
+        PartialState().print(
+            "some answers contain Chinese, Japanese or Thai; the official SQuAD metric only splits texts at "
+            "spaces, so F1 is hardly more than exact match in these languages"
+        )
 
 
 def f1_gain_without_punctuation(predictions: Mapping[str, str], answers: Mapping[str, list[str]]) -> float:
@@ -107,7 +169,7 @@ def squad_v2_scores(
     given, the results also contain the scores for the best thresholds, and these thresholds (`best_..._thresh`).
     """
     golds = {name: [text for text in texts if normalize_answer(text)] or [""] for name, texts in answers.items()}
-    has_answer = np.array([texts != [""] for texts in golds.values()])
+    has_answer = np.array([bool(texts) for texts in answers.values()])
     nulls = np.array([(null_scores or {}).get(name, 0.0) for name in golds], dtype=np.float64)
     results: dict[str, float] = {}
     best: dict[str, float] = {}
@@ -115,9 +177,9 @@ def squad_v2_scores(
         raw = np.array([best_score(score, predictions, *item) for item in golds.items()])
         thresholded = np.where(nulls > threshold, ~has_answer, raw)
         for part, where in (("", slice(None)), ("HasAns_", has_answer), ("NoAns_", ~has_answer)):
-            if len(thresholded[where]):
-                results[f"{part}{name}"] = 100 * float(thresholded[where].mean())
-                results[f"{part}total"] = len(thresholded[where])
+            if total := len(thresholded[where]):
+                results[f"{part}{name}"] = 100.0 * sum(thresholded[where].tolist()) / total  # as the official script
+                results[f"{part}total"] = total
         if null_scores is not None:
             empty = np.array([not predictions.get(question) for question in golds])
             best[f"best_{name}"], best[f"best_{name}_thresh"] = best_threshold(raw, nulls, has_answer, empty)
@@ -136,10 +198,10 @@ def best_threshold(
     """
     order = np.argsort(null_scores, kind="stable")
     gain = np.where(has_answer, scores, np.where(empty, 0.0, -1.0))[order]
-    totals = (~has_answer).sum() + np.concatenate([[0.0], np.cumsum(gain)])  # with 0, 1, ... predicted texts
+    totals = np.cumsum([(~has_answer).sum(), *gain])  # with 0, 1, ... predicted texts
     texts = int(totals.argmax())
     if texts:
         threshold = null_scores[order[texts - 1]]
     else:  # "no answer" is best for all questions
         threshold = 0.0 if null_scores.min() > 0 else null_scores.min() - 1
-    return 100 * float(totals[texts]) / len(scores), float(threshold)
+    return 100.0 * float(totals[texts]) / len(scores), float(threshold)

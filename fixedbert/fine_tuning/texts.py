@@ -32,7 +32,7 @@ class TextData:
     pairs), `label` (not in test splits; a name, a list of names, a score or a list of scores), `row` (the 0-based
     index in the file), and `ids` (in test splits) or, for GLUE, `index`.
 
-    `labels` are the label names. For regression, they are the names of the targets, or empty for a single target.
+    `labels` are the label names. They are empty for regression.
     """
 
     labels: list[str] | None  # None if no split has labels

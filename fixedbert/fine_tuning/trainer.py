@@ -208,7 +208,7 @@ def mean_loss(predictions: np.ndarray | tuple, labels: np.ndarray | tuple, probl
 
     - label ids (examples,) and logits (examples, classes): the cross-entropy in nats
     - multi-hot labels and logits (examples, labels): the binary cross-entropy in nats
-    - scores and predicted scores (examples, outputs): the mean squared error
+    - scores (examples,) and predicted scores (examples, 1): the mean squared error
     - tuples, such as start and end positions: the average of the losses of all elements
     """
     predictions, labels = (x if isinstance(x, tuple) else (x,) for x in (predictions, labels))

@@ -21,8 +21,8 @@ VERSION = "0.1.0"  # of fixedbert
 TRANSFORMERS_KEYS = set(
     "_attn_implementation _commit_hash _from_auto _from_pipeline _name_or_path attn_implementation auto_map dtype "
     "code_revision experts_implementation finetuning_task model_max_length model_type name_or_path num_labels "
-    "output_attentions per_layer_config quantization_config target_mean target_std "
-    "text_column_names tokenizer_class torch_dtype trust_remote_code".split()
+    "output_attentions per_layer_config quantization_config text_column_names "
+    "tokenizer_class torch_dtype trust_remote_code".split()
 )
 
 # Maps the suffix of each model class FixedHeadBert... to the Auto classes that load it. Saving a model registers its

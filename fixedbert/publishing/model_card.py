@@ -139,8 +139,6 @@ def checkpoint_card(
             EvalResult(task_type=metadata["pipeline_tag"], metric_type=key, metric_value=round(value, 6), **dataset)
             for key, value in metrics.items()
         ]
-    if getattr(config, "target_std", None):
-        provenance += "\n\nTargets were standardized: a prediction is logit * target_std + target_mean (config.json)."
     rows = [(key, f"{value:.4g}") for key, value in metrics.items()]
     return ModelCard.from_template(
         ModelCardData(**metadata),

@@ -9,7 +9,7 @@ from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 from ..data.file_formats import FileRow, text_problem
 from ..fine_tuning.examples import report_bad_rows
 from ..fine_tuning.label_columns import label_sort_key
-from ..fine_tuning.labels import assume_order, default_names, label_names, match_names, shorten
+from ..fine_tuning.labels import default_names, match_names, shorten
 from ..fine_tuning.texts import Columns, RowSource
 from ..support.errors import InputError
 
@@ -85,12 +85,12 @@ def align_word_labels(rows: datasets.Dataset, config: PreTrainedConfig, file: st
     names = sorted({name for labels in rows["labels"] for name in labels if name}, key=label_sort_key)
     known = default_names(config)
     matched = match_names(names, known)
-    if matched is not None:
-        label_ids = dict(zip(names, matched, strict=True))
-    elif label_names(config) is None and len(names) <= len(known):
-        label_ids = assume_order(names, known)
-    else:
-        raise InputError(f"{file}: the labels are {shorten(names)}, but the model predicts {shorten(known)}.")
+    if matched is None:
+        raise InputError(
+            f"{file}: the labels are {shorten(names)}, but the model predicts {shorten(known)}; use data with the "
+            "same labels, or correct id2label in the model's config.json."
+        )
+    label_ids = dict(zip(names, matched, strict=True))
     ids = [[label_ids.get(name, -1) for name in labels] for labels in rows["labels"]]
     return rows.remove_columns("labels").add_column("labels", ids)
 

@@ -64,8 +64,8 @@ def draw_glue(
 
     Args:
         splits: (name, labels, predictions) for each split. The arrays have shape (N,) for N examples, or (N, C) if
-            there are C regression targets or if an example can have several of C labels.
-        labels: Names of the classes or targets, or an empty list for regression with a single target.
+            an example can have several of C labels.
+        labels: Names of the classes, or an empty list for regression.
     """
     with new_figure(4.4 * (2 + len(splits)), 4, file) as figure:
         figure.suptitle(title)
@@ -74,19 +74,13 @@ def draw_glue(
         for panel, (split, expected, predicted) in zip(panels, splits, strict=True):
             if labels and expected.ndim == 1:
                 draw_confusion_matrix(panel, expected, predicted, labels)
-            elif predicted.dtype.kind == "i":
+            elif labels:
                 correct = 2 * (expected * predicted).sum(axis=0)
                 panel.barh(labels, correct / np.maximum((expected + predicted).sum(axis=0), 1))
                 panel.set(xlabel="F1", xlim=(0, 1), ylabel="label")
             else:
-                targets, outputs = np.atleast_2d(expected.T), np.atleast_2d(predicted.T)
-                for name, target, output in zip(labels or [""], targets, outputs, strict=True):
-                    mean, std = (target.mean(), target.std() or 1) if labels else (0, 1)  # targets can differ in scale
-                    panel.plot((target - mean) / std, (output - mean) / std, ".", markersize=3, alpha=0.4, label=name)
-                if labels:
-                    panel.legend()
-                unit = " (standard deviations)" if labels else ""
-                panel.set(xlabel=f"score{unit}", ylabel=f"predicted score{unit}")
+                panel.plot(expected, predicted, ".", markersize=3, alpha=0.4)
+                panel.set(xlabel="score", ylabel="predicted score")
             panel.set_title(f"{split.replace('_', ' ')}, {len(expected):,} examples")
 
 

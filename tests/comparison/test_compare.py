@@ -241,30 +241,6 @@ def test_several_labels_per_text(tmp_path):
     assert not [*changed]
 
 
-def test_several_targets(tmp_path):
-    """A model with several regression targets gets one correlation per target, and predicts in the targets' units."""
-    scale = {"target_mean": [100.0, -3.0, 0.0], "target_std": [20.0, 0.5, 1.0]}
-    sources, *logits = save_pair(tmp_path, **LABELS, problem_type="regression", **scale)
-    targets = np.random.default_rng(0).normal(size=(len(TEXTS), 3))
-    lines = [
-        dict(zip(["text", *NAMES], [text, *row], strict=True))
-        for text, row in zip(TEXTS, targets.tolist(), strict=True)
-    ]
-    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, lines)))
-    result = compare(sources, tmp_path / "rows.jsonl", label_column_name="good,odd,bad", output_dir=tmp_path / "out")
-    units = [values * scale["target_std"] + scale["target_mean"] for values in logits]
-    for values, model in zip(units, result.models, strict=True):
-        assert model.scores["mse"] == pytest.approx(((values - targets) ** 2).mean(), rel=1e-4)
-        for name, prediction, target in zip(NAMES, values.T, targets.T, strict=True):
-            assert model.scores[f"pearson_{name}"] == pytest.approx(np.corrcoef(prediction, target)[0, 1], rel=1e-3)
-    divergence = ((units[0] - units[1]) ** 2).sum(axis=1).mean() / 2
-    assert result.models[1].fidelity.divergence == pytest.approx(divergence, rel=1e-4)
-    assert result.models[1].fidelity.spread == pytest.approx(np.linalg.norm(units[0].std(axis=0)), rel=1e-4)
-    assert result.models[1].lost is None and not (tmp_path / "out/changed.csv").exists()
-    with pytest.raises(InputError, match="the model predicts scores .*but the data contain scores"):
-        compare(sources, tmp_path / "rows.jsonl", label_column_name="odd")
-
-
 def test_half_precision(tmp_path, capsys):
     """A bfloat16 reference model runs in float32, which is printed, and therefore agrees with a float32 copy."""
     model = model_of("ForSequenceClassification", **SHAPE, **LABELS).to(torch.bfloat16)
@@ -286,7 +262,7 @@ def test_labels_of_a_model_without_names(tmp_path):
     assert result.models[1].fidelity.agreement == (one == two).mean() < 1
     assert [model.scores["accuracy"] for model in result.models] == [(x == [2, 0, 1, 2]).mean() for x in (one, two)]
     changed = [(line["one"], line["two"]) for line in changed_rows(tmp_path / "out")]
-    assert changed == [(str(x), str(y)) for x, y in zip(one, two, strict=True) if x != y]
+    assert changed == [(f"LABEL_{x}", f"LABEL_{y}") for x, y in zip(one, two, strict=True) if x != y]
 
 
 def test_output_directory_is_checked_first(tmp_path):

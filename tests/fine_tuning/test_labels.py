@@ -21,6 +21,8 @@ def config_with(*names, **fields):
 @pytest.mark.parametrize(
     "names, known, label_ids",
     [
+        (["0", "2"], ("LABEL_0", "LABEL_1", "LABEL_2"), {"0": 0, "2": 2}),
+        (["label-2", "label-0"], ("LABEL_0", "LABEL_1", "LABEL_2"), {"label-2": 2, "label-0": 0}),
         (["no", "yes"], ("YES", "perhaps", "NO"), {"no": 2, "yes": 0}),
         (["entailment", "not_entailment"], ("Not-Entailment", "ENTAILMENT"), {"entailment": 1, "not_entailment": 0}),
         (["entailment", "not_entailment"], ("not entailment", "Entailment"), {"entailment": 1, "not_entailment": 0}),
@@ -30,7 +32,7 @@ def config_with(*names, **fields):
     ],
 )
 def test_labels_are_matched_by_name(names, known, label_ids):
-    """Label names are matched regardless of case and separators. The model keeps its head and its names."""
+    """Label names are matched regardless of case and separators, and LABEL_0 is 0. The model keeps its head."""
     config = config_with(*known, **FINE_TUNED)
     assert align_labels(names, config, train=False) == (label_ids, False)
     assert default_names(config) == [*known] and config.problem_type == "single_label_classification"
@@ -59,34 +61,22 @@ def test_different_labels_need_a_new_head(capsys):
     assert "head for several labels per text (a, b) with a new head for one label per text" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    "names, label_ids, after",
-    [
-        (["yes", "no"], {"yes": 0, "no": 1}, ["yes", "no", "LABEL_2"]),
-        (["0", "2"], {"0": 0, "2": 2}, ["0", "LABEL_1", "2"]),  # numbers are ids, even if 1 is absent
-        (["label-2", "label-0"], {"label-2": 2, "label-0": 0}, None),  # by name
-    ],
-)
-def test_order_of_unnamed_labels_is_assumed_and_printed(capsys, names, label_ids, after):
-    """If a model has no label names, its ids are assigned in the order of the labels in the data, and printed."""
-    config = config_with("LABEL_0", "LABEL_1", "LABEL_2", **FINE_TUNED)
-    assert align_labels(names, config, train=False) == (label_ids, False)
-    printed = capsys.readouterr().out
-    assert default_names(config) == (after or ["LABEL_0", "LABEL_1", "LABEL_2"])
-    assert (printed != "") == bool(after)
-    assert not after or f"the model has no label names; assuming LABEL_0 = {names[0]!r}" in printed
-
-
-def test_unnamed_labels_that_do_not_fit():
-    """A model without label names refuses scores, and more labels than it has classes."""
+@pytest.mark.parametrize("names", [["no", "yes"], ["1", "2"], ["LABEL_1", "LABEL_2"], ["0", "LABEL_1"], []])
+def test_unnamed_labels_that_differ(names):
+    """A model with the default names LABEL_0 and LABEL_1 refuses other labels. In training, its head is replaced."""
     config = config_with("LABEL_0", "LABEL_1", **FINE_TUNED)
     assert not align_labels(None, config, train=False)[1] and default_names(config) == ["LABEL_0", "LABEL_1"]
-    for names, listed in ((["a", "b", "c"], r"one label per text \(a, b, c\)"), ([], "scores")):
-        with pytest.raises(InputError, match=rf"per text \(LABEL_0, LABEL_1\), but the data contain {listed};"):
-            align_labels(names, config, train=False)
+    with pytest.raises(InputError, match=r"per text \(LABEL_0, LABEL_1\), but the data contain .* correct id2label"):
+        align_labels(names, config, train=False)
+    assert align_labels(names, config, train=True)[1] and default_names(config) == (names or ["LABEL_0"])
     assert label_names(config_with("LABEL_0", **FINE_TUNED)) == []  # a single output means regression
-    assert align_labels(["no", "yes"], config, train=True) == ({"no": 0, "yes": 1}, False)  # names are new
-    assert default_names(config) == ["no", "yes"]
+
+
+@pytest.mark.parametrize("names, known", [(["no", "No"], ("no", "yes")), (["NO"], ("no", "No"))])
+def test_ambiguous_names_do_not_match(names, known):
+    """Two labels never match the same output, nor one label two outputs."""
+    with pytest.raises(InputError, match="the model predicts"):
+        align_labels(names, config_with(*known, **FINE_TUNED), train=False)
 
 
 def test_metrics_and_submissions_use_the_labels_of_the_task():

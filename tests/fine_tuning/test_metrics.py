@@ -4,78 +4,82 @@ import json
 import random
 import re
 import string
-import unicodedata
+from collections import Counter
 
 import numpy as np
 import pytest
 from transformers import BertConfig
 
-from fixedbert.fine_tuning.glue_metrics import METRICS, GlueEvaluation
-from fixedbert.fine_tuning.labels import MULTI, REGRESSION
+import fixedbert
+from fixedbert.fine_tuning.glue_metrics import METRICS, GlueEvaluation, GlueMetric
+from fixedbert.fine_tuning.labels import MULTI
 from fixedbert.fine_tuning.squad_metrics import (
+    SquadMetric,
     best_threshold,
     exact_match,
     f1,
     f1_gain_without_punctuation,
+    note_on_spaces,
     squad_scores,
     squad_v2_scores,
 )
 from fixedbert.fine_tuning.squad_questions import load_squad
+from fixedbert.support.errors import InputError
 
 
 def official_words(text):
-    """Normalizes text like the official script of SQuAD 1.1."""
+    """Normalizes text like the official scripts of SQuAD."""
     kept = "".join(character for character in text.lower() if character not in set(string.punctuation))
     return re.sub(r"\b(a|an|the)\b", " ", kept).split()
 
 
-def mlqa_words(text):
-    """Normalizes text like the official script of MLQA does for Chinese."""
-    kept = [c for c in text.lower() if not unicodedata.category(c).startswith("P") and c not in string.punctuation]
-    return "".join(f" {c} " if "\u4e00" <= c <= "\u9fa5" else c for c in kept).split()
+def official_f1(predicted, expected):
+    same = sum((Counter(predicted) & Counter(expected)).values())
+    if not same:
+        return 0
+    precision, recall = 1.0 * same / len(predicted), 1.0 * same / len(expected)
+    return (2 * precision * recall) / (precision + recall)
 
 
-def f1_of(predicted, expected):
-    same = sum(min(predicted.count(word), expected.count(word)) for word in {*predicted})
-    precision, recall = (same / max(1, len(words)) for words in (predicted, expected))
-    return 2 * precision * recall / (precision + recall) if same else 0.0
+def test_random_texts_as_in_the_official_script():
+    """Scores equal those of SQuAD's official scripts to the last digit, also for texts in several languages."""
+    parts = ["a", "The", "an", "cat", "dog", "x.y", "'s", *string.printable, *"京元，。“”ßİéที่は\u3000\u00a0\u200b"]
+    draw, references, predictions = random.Random(0), {}, {}
+    for question in range(3000):
+        texts = ["".join(draw.choice(parts) + draw.choice([" ", ""]) for _ in range(5)) for _ in range(3)]
+        predictions[str(question)], *references[str(question)] = texts
+    exact = total = 0
+    for question, text in predictions.items():
+        pairs = [(official_words(text), official_words(answer)) for answer in references[question]]
+        exact += max(one == other for one, other in pairs)
+        total += max(official_f1(one, other) for one, other in pairs)
+    assert squad_scores(predictions, references) == {"exact_match": 100.0 * exact / 3000, "f1": 100.0 * total / 3000}
+    questions = [{"id": name, "prediction_text": text} for name, text in predictions.items()]
+    answers = [{"id": name, "answers": {"text": texts, "answer_start": [0, 0]}} for name, texts in references.items()]
+    scores = SquadMetric("squad").compute(predictions=questions, references=answers[::-1])
+    assert scores["f1"] == pytest.approx(100.0 * total / 3000, rel=1e-12) and total > 100  # another order of the sum
 
 
 @pytest.mark.parametrize(
-    "words, parts",
+    "prediction, answer, exact, score",
     [
-        (official_words, ["a", "The", "an", "cat", "dog", "x.y", "'s", "\t", *string.printable]),
-        (mlqa_words, ["北", "京", "大", "，", "。", "“", "”", "the", "Beatles", "2008", ".", " "]),
+        ("the Yuan dynasty (元朝)", "Yuan dynasty (元朝)", 1, 1),
+        ("北京大学", "北京", 0, 0),
+        ("“Paris”", "Paris", 0, 0),
+        ("서울 특별시", "서울", 0, 2 * 1 / (2 + 1)),
     ],
 )
-def test_random_texts_as_in_the_official_scripts(words, parts):
-    """Scores equal those of SQuAD's official script for ASCII texts, and of MLQA's for Chinese."""
-    draw, expected = random.Random(0), (lambda one, other: f1_of(words(one), words(other)))
-    for _ in range(3000):
-        first, second = ("".join(draw.choice(parts) + draw.choice([" ", ""]) for _ in range(5)) for _ in range(2))
-        second += "京" if words is mlqa_words else ""
-        assert f1(first, second) == pytest.approx(expected(first, second), rel=1e-12)
-        assert exact_match(first, second) == (words(first) == words(second))
+def test_answers_in_other_languages(prediction, answer, exact, score):
+    """Answers in any language are scored as in the official script, which splits them at spaces."""
+    assert (exact_match(prediction, answer), f1(prediction, answer)) == (exact, pytest.approx(score))
 
 
-@pytest.mark.parametrize(
-    "prediction, answer, score",
-    [
-        ("北京大学", "北京", 2 * 2 / (4 + 2)),
-        ("東京タワー", "東京", 2 * 2 / (5 + 2)),
-        ("กรุงเทพ", "กรุง", 2 * 4 / (7 + 4)),
-        ("2008年", "2008", 2 * 1 / (2 + 1)),
-        ("Paris，", "Paris", 1.0),
-        ("《红楼梦》。", "红楼梦", 1.0),
-        ("서울 특별시", "서울", 2 * 1 / (2 + 1)),  # Korean has blanks
-        ('Chinese: 大元, "the Great Yuan"', "Great Yuan", 2 * 2 / (4 + 2)),  # English
-        ("“Paris”", "Paris", 0.0),  # as in the official script of SQuAD, whose texts contain such quotation marks
-    ],
-)
-def test_languages_without_blanks(prediction, answer, score):
-    """In languages without blanks, each character is a word. Other languages are scored as in SQuAD's script."""
-    assert f1(prediction, answer) == pytest.approx(score)
-    assert exact_match(prediction, answer) == (score == 1.0)
+def test_note_on_spaces(capsys):
+    """A single note says that F1 is not meaningful for Chinese, Japanese or Thai answers."""
+    note_on_spaces([["Paris", "서울 특별시"], []])
+    assert not capsys.readouterr().out
+    note_on_spaces([["Paris"], ["元朝"], ["กรุงเทพ"], ["タワー"]])
+    assert capsys.readouterr().out.count("contain Chinese, Japanese or Thai") == 1
 
 
 def test_gain_without_punctuation():
@@ -97,16 +101,38 @@ def test_hand_computed_scores():
         "exact": 100 * 2 / 5,
         "f1": pytest.approx(100 * (2 / 3 + 2) / 5),
         "total": 5,
-        "HasAns_exact": 0.0,
-        "HasAns_f1": pytest.approx(100 * (2 / 3) / 2),
-        "HasAns_total": 2,
-        "NoAns_exact": pytest.approx(200 / 3),
-        "NoAns_f1": pytest.approx(200 / 3),
-        "NoAns_total": 3,
+        "HasAns_exact": pytest.approx(100 / 3),
+        "HasAns_f1": pytest.approx(100 * (2 / 3 + 1) / 3),
+        "HasAns_total": 3,
+        "NoAns_exact": 50.0,
+        "NoAns_f1": 50.0,
+        "NoAns_total": 2,
     }
     nulls = {"1": 0.1, "2": 0.2, "3": 0.3, "4": 0.9, "5": 0.0}
     assert squad_v2_scores(predictions, answers, nulls, threshold=0.5)["NoAns_exact"] == 100.0
     assert squad_v2_scores(predictions, answers, nulls, threshold=0.05)["HasAns_f1"] == 0.0
+    predictions["5"] = "cat"
+    questions = [
+        {"id": name, "prediction_text": text, "no_answer_probability": nulls[name]}
+        for name, text in predictions.items()
+    ]
+    references = [{"id": name, "answers": {"text": texts, "answer_start": []}} for name, texts in answers.items()]
+    found = SquadMetric("squad_v2").compute(predictions=questions, references=references, no_answer_threshold=0.5)
+    assert found == squad_v2_scores(predictions, answers, nulls, 0.5)
+
+
+def test_metrics_work_without_a_cache(monkeypatch, tmp_path):
+    """The metrics describe themselves, write nothing to disk, and refuse unknown tasks."""
+    monkeypatch.setattr("evaluate.config.HF_METRICS_CACHE", tmp_path / "cache")
+    metric = fixedbert.GlueMetric("mrpc")
+    found = metric.compute(predictions=[0, 1, 1, 1, 0], references=[0, 1, 1, 0, 1])
+    assert found == {"accuracy": 0.6, "f1": 2 / 3, "combined_score": pytest.approx((0.6 + 2 / 3) / 2)}
+    assert "f1" in metric.description and "2018" in metric.citation and not [*tmp_path.iterdir()]
+    assert fixedbert.GlueMetric("stsb").compute(predictions=[0.1, 0.2, 0.3], references=[1, 3, 2])["spearmanr"] == 0.5
+    with pytest.raises(InputError, match="'boolq'; available metrics: cola"):
+        fixedbert.GlueMetric("boolq")
+    with pytest.raises(InputError, match="available metrics: squad, squad_v2"):
+        fixedbert.SquadMetric("v2")
 
 
 def test_best_threshold_by_brute_force():
@@ -170,21 +196,13 @@ def test_glue_metrics_against_their_formulas(task):
         expected |= {"balanced_accuracy": (3 / 4 + 1 / 3) / 2, "macro_f1": (6 / 9 + 2 / 5) / 2}
     expected["combined_score"] = np.mean([expected[name] for name in METRICS[task] if name in expected])
     names = [name for name in METRICS[task] if name != "average_precision"]  # which needs probabilities
-    evaluation = GlueEvaluation(*((None, BertConfig(problem_type=task)) if "_" in task else (task, BertConfig())))
-    assert evaluation.measure(predictions, labels) == {
+    assert GlueMetric(task).compute(predictions=predictions, references=labels) == {
         name: pytest.approx(expected[name], rel=1e-12) for name in names
     }
 
 
-def test_metrics_for_several_outputs():
-    """Several targets have averaged errors but separate correlations. Average precision uses probabilities."""
-    labels = np.array([[1.0, 5.0], [2.0, 3.0], [3.0, 4.0]])
-    predictions = np.array([[2.0, 5.0], [4.0, 3.0], [6.0, 4.0]])
-    evaluation = GlueEvaluation(None, BertConfig(id2label={0: "price", 1: "size"}, problem_type=REGRESSION))
-    scores = evaluation.scores(predictions, labels)
-    assert {"loss", *scores} == {*evaluation.metric_names}
-    assert scores["mse"] == pytest.approx((1 + 4 + 9) / 6) and scores["mae"] == pytest.approx(1.0)
-    assert (scores["pearson_price"], scores["pearson_size"]) == pytest.approx((1.0, 1.0))
+def test_average_precision():
+    """Average precision uses the probabilities, and excludes labels that do not occur."""
     flags = np.array([[1, 0, 0], [0, 1, 0], [1, 1, 0]])  # the last label does not occur
     probabilities = np.array([[0.9, 0.2, 0.5], [0.8, 0.6, 0.1], [0.7, 0.9, 0.4]])
     evaluation = GlueEvaluation(None, BertConfig(num_labels=3, problem_type=MULTI))

@@ -1,4 +1,4 @@
-"""Tests of fine-tuning on the user's own files: predictions, sets of labels, targets, class weights and long texts."""
+"""Tests of fine-tuning on the user's own files: predictions, sets of labels, scores, class weights and long texts."""
 
 import csv
 import json
@@ -12,7 +12,6 @@ from torch.nn.functional import cross_entropy
 from transformers import AutoModelForSequenceClassification, BertConfig, BertTokenizer
 
 from fixedbert.fine_tuning.label_columns import read_class_weights
-from fixedbert.fine_tuning.target_scaling import choose_scaling, scale, unscale
 from fixedbert.fine_tuning.trainer import ExampleSampler, FineTuningArguments, pool_windows, weighted_cross_entropy
 from fixedbert.options import GlueDataOptions, make
 from fixedbert.support.errors import InputError
@@ -90,53 +89,26 @@ def test_several_labels_per_text(model, tmp_path):
         run_glue([*again, "--validation_file", single, "--do_eval"])
 
 
-def test_several_targets_in_their_units(model, tmp_path):
-    """Targets far from unit scale are standardized, and predictions and metrics are in the original units."""
-    rows = [(text, 50_000.0 + 1000.5 * n, 0.0001 * n) for n, text in enumerate(texts(23))]
-    file = write_csv(tmp_path / "a.csv", ("text", "price", "rate"), rows)
-    files = ("--train_file", file, "--validation_file", file, "--test_file", file)
-    more = ("--label_column_name", "price,rate", "--do_train", "--do_eval", "--do_predict")
-    results, trained, logits = train(model, tmp_path / "out", *files, *more)
-    prices = np.array([price for _, price, _ in rows])
-    assert trained.config.target_mean[0] == pytest.approx(prices.mean())
-    assert trained.config.target_std[0] == pytest.approx(prices.std())
-    scores = logits([text for text, *_ in rows]) * trained.config.target_std + trained.config.target_mean
-    predicted = [float(line["prediction_price"]) for line in predictions_in(tmp_path / "out")]
-    assert predicted == pytest.approx(scores[:, 0].tolist(), rel=1e-5)
-    errors = abs(scores - np.array([row[1:] for row in rows]))
-    assert results["eval_mae"] == pytest.approx(errors.mean(), rel=1e-4)
-    assert {"eval_pearson_price", "eval_pearson_rate"} <= results.keys()
-    assert "logit * target_std + target_mean" in (tmp_path / "out/README.md").read_text()
-
-
-def test_scale_of_a_model_that_is_trained_further(model, tmp_path, capsys):
-    """Targets on a different scale replace a regression model's head and scale. Targets on its scale keep both."""
-    large, small, unit = (
+def test_regression_on_any_scale(model, tmp_path, capsys):
+    """Scores far from unit scale cause a message in training. Predictions and metrics are the model's own outputs."""
+    files = [
         write_csv(tmp_path / f"{name}.csv", ("text", "label"), ((t, a + b * n) for n, t in enumerate(texts(13))))
-        for name, a, b in (("large", 5e5, 1e4), ("small", 1e-6, 1e-4), ("unit", 0.5, 0.1))
-    )
-    expected = {large: True, small: True, unit: False}
-    before, first = str(tmp_path / "first"), train(model, tmp_path / "first", "--train_file", unit, "--do_train")[1]
-    assert not hasattr(first.config, "target_std")
-    for number, file in enumerate((large, large, small, unit)):
-        _, trained, _ = train(before, tmp_path / f"o{number}", "--train_file", file, "--do_train")
-        assert (getattr(trained.config, "target_std", None) is not None) == expected[file]
-        printed = "replacing the model's head, which was trained on targets in" in capsys.readouterr().out
-        assert printed == (number != 1)
-        before = str(tmp_path / f"o{number}")
-
-
-def test_scaling_depends_on_the_targets(capsys):
-    """Targets near unit scale, such as STS-B's, are not scaled. Constant targets keep their scale."""
-    config = BertConfig(num_labels=1)
-    choose_scaling(np.linspace(0, 5, 13)[:, None], config)
-    assert not hasattr(config, "target_std") and scale(np.array([3.0]), config) == 3.0
-    targets = np.array([[1.0, 7.0], [1.0, 5007.0]])
-    choose_scaling(targets, config)
-    assert (config.target_mean, config.target_std) == ([1.0, 2507.0], [1.0, 2500.0])
-    assert "1 ± 1, 2507 ± 2500" in capsys.readouterr().out
-    for same in (targets, torch.tensor(targets)):
-        assert unscale(scale(same, config), config).tolist() == targets.tolist()
+        for name, a, b in (("unit", 0.5, 0.25), ("large", 5e5, 0.25), ("narrow", 1e-6, 1e-4))
+    ]
+    for number, file in enumerate(files):
+        options = ("--train_file", file, "--validation_file", file, "--test_file", file)
+        results, trained, logits = train(
+            model, tmp_path / str(number), *options, "--do_train", "--do_eval", "--do_predict"
+        )
+        printed = capsys.readouterr().out
+        assert ("rescale them" in printed) == (number > 0)
+        assert number != 1 or "the scores have mean 5e+05 and standard deviation 0.9354" in printed
+        predicted = [float(line["prediction"]) for line in predictions_in(tmp_path / str(number))]
+        scores = logits(texts(13))
+        assert predicted == pytest.approx(scores[:, 0].tolist(), rel=1e-4)
+        with open(file) as rows:
+            errors = [abs(float(row["label"]) - y) for row, y in zip(csv.DictReader(rows), scores[:, 0], strict=True)]
+        assert results["eval_mae"] == pytest.approx(np.mean(errors), rel=1e-4)
 
 
 def test_class_weights(model, tmp_path, capsys):

@@ -64,12 +64,7 @@ def test_superfluous_heads_and_neurons_are_removed(small, large, rows, tmp_path)
 @pytest.mark.parametrize("problem_type, kind", [("multi_label_classification", "labels"), ("regression", "numbers")])
 def test_several_labels_and_targets(rows, tmp_path, problem_type, kind):
     """Models with several labels per text or several targets are pruned without changing their outputs or type."""
-    fields = {
-        "num_labels": 3,
-        "problem_type": problem_type,
-        "target_mean": [1.0, 2.0, 3.0],
-        "target_std": [1.0, 5.0, 9.0],
-    }
+    fields = {"num_labels": 3, "problem_type": problem_type, "text_column_names": ["text"]}
     small = model_of("ForSequenceClassification", **SHAPE, initializer_range=0.3, **fields).eval()
     large = to_fixed_head_bert(small, attention_head_size=8, num_attention_heads=7, intermediate_size=48)
     save(large, tmp_path / "large")
