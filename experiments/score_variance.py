@@ -18,9 +18,10 @@ from fixedbert.conversion.growing import to_fixed_head_bert
 from fixedbert.fine_tuning.distillation import Batch, recorded
 from fixedbert.fine_tuning.texts import load_task
 from fixedbert.model.modeling_fixed_head_bert import FixedHeadBertPreTrainedModel
+from fixedbert.options import ShrinkOptions
 from fixedbert.shrinking.budget import LayerSize
-from fixedbert.shrinking.calibration import CalibrationData, texts_of, tokenize_rows
-from fixedbert.shrinking.context import ShrinkContext, Target
+from fixedbert.shrinking.calibration import batches_of, texts_of, tokenize_rows
+from fixedbert.shrinking.context import ShrinkContext
 from fixedbert.shrinking.fisher_information import layers_of, minus_row_mean, self_attention
 from fixedbert.shrinking.layers import refit
 from fixedbert.shrinking.predictions import LoadedModel
@@ -39,7 +40,7 @@ def components(singular: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def measure_variance(source: str, data: CalibrationData) -> dict:
+def measure_variance(options: ShrinkOptions) -> dict:
     """
     Returns, for each layer and head, how many components explain 90% of the sum of squares of three matrices.
 
@@ -50,7 +51,7 @@ def measure_variance(source: str, data: CalibrationData) -> dict:
 
     `variance` lists the fractions of the variance over all texts explained by 1, 2, ..., P components (head average).
     """
-    loaded = LoadedModel.load(source)
+    source, loaded = options.model, LoadedModel.load(options.model)
     model = loaded.model
     if not isinstance(model, FixedHeadBertPreTrainedModel):
         model = to_fixed_head_bert(model)
@@ -59,7 +60,7 @@ def measure_variance(source: str, data: CalibrationData) -> dict:
     H, P = modules[0].num_attention_heads, modules[0].attention_head_size
     moments = [(SecondMoments(H, P), SecondMoments(H, P)) for _ in modules]
     texts, rows = torch.zeros(len(modules), H), 0
-    for batch in data.batches(loaded, data.rows(loaded, data.max_samples)):
+    for batch in batches_of(options, loaded, data.rows(loaded, data.max_samples)):
         with recorded(*(projection for x in modules for projection in (x.query, x.key))) as seen:
             model.base_model(**batch)
         mask = batch["attention_mask"].bool()
@@ -92,11 +93,11 @@ def head_singular_values(left: Tensor, right: Tensor) -> Tensor:
     return torch.stack([torch.linalg.svdvals(a @ b) for a, b in roots])
 
 
-def measure_accuracy(source: str, data: CalibrationData) -> list[dict]:
+def measure_accuracy(options: ShrinkOptions) -> list[dict]:
     """Truncates the scores of all heads to 3/4, 1/2 and 1/4 of the head size. Returns accuracies on the dev set."""
-    context = ShrinkContext.load(source, data, Target(speedup=2.0), unpad_inputs=True, dtype=torch.float32)
+    context = ShrinkContext.load(options)
     pruners = layer_pruners(context)
-    batches, labels = dev_set(context.loaded, data)
+    batches, labels = dev_set(context.loaded, options)
     results, all_predictions = [], []
     for quarters in (4, 3, 2, 1):
         sizes = [shape.heads.size * quarters // 4 for shape in context.shapes]
@@ -114,13 +115,15 @@ def measure_accuracy(source: str, data: CalibrationData) -> list[dict]:
     return results
 
 
-def dev_set(loaded: LoadedModel, data: CalibrationData) -> tuple[list[Batch], Tensor]:
+def dev_set(loaded: LoadedModel, options: ShrinkOptions) -> tuple[list[Batch], Tensor]:
     """Returns the matched dev set of MNLI as batches, and its label ids in the same order."""
-    rows = load_task("mnli", data.data_dir, ("validation",), False).splits["validation_matched"]
-    encoded = list(tokenize_rows(texts_of(rows), loaded.tokenizer, data.max_seq_length or 512))
+    rows = load_task("mnli", options.data_dir, ("validation",), False).splits["validation_matched"]
+    encoded = list(tokenize_rows(texts_of(rows), loaded.tokenizer, options.max_seq_length or 512))
     order = sorted(range(len(encoded)), key=lambda index: len(encoded[index]["input_ids"]))
     ids, names = dict(loaded.model.config.label2id or {}), rows["label"]
-    return data.batches(loaded, [encoded[index] for index in order]), torch.tensor([ids[names[i]] for i in order])
+    return batches_of(options, loaded, [encoded[index] for index in order]), torch.tensor(
+        [ids[names[i]] for i in order]
+    )
 
 
 def draw(record: dict, file: Path):
@@ -159,13 +162,17 @@ def main():
     parser.add_argument("--data_dir", required=True, help="directory with the GLUE tasks")
     parser.add_argument("--output_dir", type=Path, required=True, help="directory for the record and the figure")
     args = parser.parse_args()
-    data = {"task_name": "mnli", "data_dir": args.data_dir, "max_seq_length": 128}
-    pairs = CalibrationData(**data, max_samples=ROWS)
-    models = [measure_variance(source, pairs) for source in args.models]
+    data = {"task_name": "mnli", "data_dir": args.data_dir, "max_seq_length": 128, "output_dir": "unused"}
+    data |= {"speedup": [2.0], "unpad_inputs": True, "dtype": "float32"}
+
+    def variance(source: str) -> dict:
+        return measure_variance(ShrinkOptions(model=source, max_train_samples=ROWS, **data))
+
+    models = [variance(source) for source in args.models]
     record = {
         "models": models,
-        "others": [measure_variance(source, pairs) for source in args.others],
-        "accuracy": [measure_accuracy(source, CalibrationData(**data)) for source in args.models[1:]],
+        "others": [variance(source) for source in args.others],
+        "accuracy": [measure_accuracy(ShrinkOptions(model=source, **data)) for source in args.models[1:]],
     }
     args.output_dir.mkdir(parents=True, exist_ok=True)
     (args.output_dir / "score_variance.json").write_text(json.dumps(record) + "\n")

@@ -47,7 +47,9 @@ def reduce(run: Run, sources: DataSources, calibration_file: str, folder: Path) 
     }
     for size in SIZES:
         model = folder / f"reduced-{size}"
-        shrink = partial(fixedbert.shrink, trained, model, train_file=calibration_file, max_samples=CALIBRATION_ROWS)
+        shrink = partial(
+            fixedbert.shrink, trained, model, train_file=calibration_file, max_train_samples=CALIBRATION_ROWS
+        )
         shrink(attention_head_size=size, value_head_size=run.config.value_head_sizes[0])
         results["reduced"][size] = perplexity(run, model, sources, folder / f"evaluated-{size}")
         results["retrained"][size] = perplexity(run, model, sources, folder / f"retrained-{size}", **more)

@@ -16,6 +16,7 @@ from functools import wraps
 from importlib.util import find_spec
 from inspect import Parameter, Signature, get_annotations
 from pathlib import Path
+from textwrap import dedent
 from types import NoneType, UnionType
 from typing import Any, ClassVar, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -415,6 +416,10 @@ class ConvertOptions(SizeOptions, HubOptions):
     dtype: Dtype | None = option(None, "Dtype of the weights. Default: unchanged.")
     seed: int = option(0, "Seed for initializing new weights.", NOT_NEGATIVE)
 
+    def __post_init__(self):
+        if self.bert and self.unpad_inputs:
+            raise ValueError("`unpad_inputs` cannot be combined with `bert`: transformers' BERT cannot skip padding.")
+
 
 @dataclass(kw_only=True)
 class ShrinkOptions(SizeOptions, CalibrationOptions, HubOptions):
@@ -503,7 +508,15 @@ class ExportOptions(CalibrationOptions, HubOptions):
     output_dir: str = option(None, "New directory for the result.", required=True)
     runtime: Literal["onnx", "openvino"] = option("onnx", "Format of the graph.")
     int8: bool = option(False, "Also write an int8 graph. With `runtime` openvino, it needs calibration data.")
-    max_train_samples: int = option(300, "Maximum number of calibration rows, drawn at random.", COUNT)
+    max_train_samples: int = option(200, "Maximum number of calibration rows, drawn at random.", COUNT)
+
+    def __post_init__(self):
+        has_data = self.task_name is not None or self.train_file is not None
+        if has_data != (self.runtime == "openvino" and self.int8):
+            raise ValueError(
+                "calibration data (`train_file` or `task_name`) must be set with `runtime` openvino and `int8`, and "
+                "omitted otherwise."
+            )
 
 
 @dataclass(kw_only=True)
@@ -516,6 +529,7 @@ class PushOptions:
     repo_id: str = option(
         None, "user/name or organization/name; created if it does not exist.", required=True, positional=True
     )
+    license: str | None = option(None, "License for the weights, such as apache-2.0, to write to the model card.")
     private: bool | None = option(None, "Create a private repository.")
     commit_message: str | None = option(None, "Commit message.")
     token: str | None = option(None, "Hub token. Default: the one saved by `hf auth login`.")
@@ -546,10 +560,14 @@ class PlanOptions:
 
     leading: ClassVar[tuple[str, ...]] = ()
 
-    max_seq_length: int = option(128, "Tokens per training row.", COUNT)
+    max_seq_length: int = option(128, "Tokens per training row.", "[8, 512]")
     params: str | float | None = option(None, "Maximum number of parameters of the pretraining model, such as 110M.")
     flops: str | float | None = option(None, "Maximum training FLOPs per token, such as 700M.")
     attention_head_size: int | None = option(None, "List only shapes with this head size.", COUNT)
+
+    def __post_init__(self):
+        if self.params is None and self.flops is None:
+            raise ValueError("there is no budget; set `params` or `flops`.")
 
 
 class Command(NamedTuple):
@@ -834,6 +852,8 @@ def takes_options(name: str) -> Callable[[Callable[[Any], Result]], Callable[...
             return function(*make(signature(command).bind(*values, **given).arguments, options))
 
         call.__signature__ = signature(command)  # type: ignore[attr-defined]  # for help() and inspect.signature
+        lines = [f"    {each.name}: {each.help}" for _, members in groups(command) for each in members]
+        call.__doc__ = "\n".join([dedent(function.__doc__ or "").strip(), "", "Args:", *lines])
         return call
 
     return decorate

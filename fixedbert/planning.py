@@ -10,6 +10,7 @@ from functools import partial
 from itertools import product
 
 from .counts import PREDICTED, Shape, shape_of
+from .options import PlanOptions, takes_options
 from .presets import PRESETS, preset_config
 from .support.errors import InputError
 
@@ -76,31 +77,19 @@ class Plan:
         return "\n".join([title, HEADER, *map(str, (*self.shapes, *self.known)), LEGEND])
 
 
-def plan(
-    max_seq_length: int = 128,
-    params: str | float | None = None,
-    flops: str | float | None = None,
-    attention_head_size: int | None = None,
-) -> Plan:
+@takes_options("plan")
+def plan(options: PlanOptions) -> Plan:
     """
     Returns up to ten shapes that use as much of the budgets as possible, at most one per width and depth.
 
     The shapes have at least four heads, and proportions in the range of published models.
 
-    Args:
-        max_seq_length: Tokens per training row.
-        params: Maximum number of parameters in the pretraining model, such as "110M" or 110e6.
-        flops: Maximum training FLOPs per token.
-        attention_head_size: Head size of the shapes. By default, several sizes from 16 to 256 are tried.
-
     Raises:
-        InputError: If no budget is set, or no shape fits.
+        InputError: If no shape fits.
     """
-    if not 8 <= max_seq_length <= 512:
-        raise InputError(f"{max_seq_length}: must be between 8 and 512.", "max_seq_length")
-    budgets = {name: str(value) for name, value in (("params", params), ("flops", flops)) if value is not None}
-    if not budgets:
-        raise InputError("there is no budget; set `params` or `flops`.")
+    max_seq_length, attention_head_size = options.max_seq_length, options.attention_head_size
+    given = {"params": options.params, "flops": options.flops}
+    budgets = {name: str(value) for name, value in given.items() if value is not None}
     limits = {name: parse_number(name, text) for name, text in budgets.items()}
     planned = partial(PlannedShape.from_shape, max_seq_length)
     sizes = HEAD_SIZES if attention_head_size is None else (attention_head_size,)

@@ -29,7 +29,7 @@ KILLED = {  # each command takes about half a minute
     "glue with seeds": f"{GLUE} --model_name_or_path model --validation_file rows.csv --do_eval --num_train_epochs 5 --save_steps 30 --logging_steps 7 --seeds 1 2 {QUIET}",  # noqa: E501
     "preparation": f"{PRETRAIN} 2 --train_file large.jsonl --do_eval {QUIET}",
     "study": "study study.yaml --output_dir out --processes 2 --train_file texts.jsonl --tokenizer_name model --store_dir store",  # noqa: E501
-    "shrinking": "shrink model --output_dir out --train_file texts.jsonl --attention_head_size 4 --max_seq_length 32 --batch_size 4 --distil_steps 240 --max_samples 60",  # noqa: E501
+    "shrinking": "shrink model --output_dir out --train_file texts.jsonl --attention_head_size 4 --max_seq_length 32 --batch_size 4 --distil_steps 240 --max_train_samples 60",  # noqa: E501
     "two processes": f"{PRETRAIN} 1 --train_file texts.jsonl --do_train --do_eval --per_device_train_batch_size 2 --max_steps 240 --save_steps 30 --logging_steps 7 {QUIET}",  # noqa: E501
 }
 LAUNCH = ["-m", "accelerate.commands.launch", "--config_file", str(ROOT / "fixedbert/recipes/accelerate/cpu.yaml"),

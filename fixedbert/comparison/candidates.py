@@ -15,6 +15,7 @@ from ..conversion.weights import FILES, report_float32
 from ..data.tokenizers import check_vocab_size, load_tokenizer
 from ..fine_tuning.distillation import Batch, Predictions
 from ..fine_tuning.labels import default_names
+from ..options import CompareOptions
 from ..publishing.export import EMBEDDING, GRAPH, export, graph_size
 from ..publishing.openvino_graphs import CALIBRATION_ROWS, convert_to_openvino, quantize_openvino
 from ..publishing.sentence_models import TextSettings, read_text_settings
@@ -152,7 +153,7 @@ def check_same_task(candidates: list[Candidate]):
 
 
 def build_candidates(
-    reference: Candidate, loaded: LoadedModel, names: list[str], is_required: bool, directory: Path
+    reference: Candidate, loaded: LoadedModel, names: list[str], options: CompareOptions, directory: Path
 ) -> tuple[list[Candidate], list[str]]:
     """
     Returns a candidate for each runtime that this machine and the model support, and notes about skipped runtimes.
@@ -161,14 +162,15 @@ def build_candidates(
         reference: The model in padded float32 PyTorch, with its features.
         loaded: The model and its tokenizer.
         names: Names of the runtimes.
-        is_required: Whether to raise InputError instead of skipping a runtime that is not installed.
+        options: The options of `compare`. If they name runtimes, one that is not installed raises InputError.
         directory: New directory for exported graphs.
     """
-    built, notes = [], []
+    built, notes, is_required = [], [], options.runtime is not None
+    hub_options = {name: getattr(options, name) for name in ("model_revision", "cache_dir", "token")}
     try:
         if GRAPHS.keys() & {*names}:
             with redirect_stdout(None):  # `load_model` has printed the dtype
-                export(reference.source, directory, int8=True)
+                export(reference.source, directory, int8=True, **hub_options)
     except Exception as error:  # torch and onnx raise exceptions of any type
         if is_required and isinstance(error, InputError):
             raise

@@ -16,8 +16,7 @@ import numpy as np
 import torch
 from tqdm.auto import tqdm
 
-from ..fine_tuning.glue import split_names
-from ..fine_tuning.texts import Columns
+from ..options import CompareOptions, takes_options
 from ..publishing.openvino_graphs import CALIBRATION_ROWS
 from ..shrinking.calibration import row_length
 from ..shrinking.latency import machine_name, warn_if_busy
@@ -36,85 +35,54 @@ RESULTS = "comparison.json"
 ROWS: dict[str, type[TextRows | WordRows | QuestionRows]] = {WORDS: WordRows, QUESTIONS: QuestionRows}
 
 
-def compare(  # noqa: PLR0913  the options of the command
-    models: str | Path | list[str | Path],
-    validation_file: str | Path,
-    text_column_names: str | None = None,
-    label_column_name: str | None = None,
-    id_column_name: str | None = None,
-    skip_bad_rows: bool = False,
-    max_seq_length: int | None = None,
-    max_samples: int = 1000,
-    batch_size: int = 32,
-    runtime: list[str] | None = None,
-    output_dir: str | Path | None = None,
-    cache_dir: str | None = None,
-    token: str | None = None,
-) -> Comparison:
+@takes_options("compare")
+def compare(options: CompareOptions) -> Comparison:
     """
     Compares several models, or different ways to run one model on this machine, on the same rows.
 
     With a single model, the result contains every installed runtime. With several models, it contains the fastest
     runtime of each that preserves its predictions. Predictions and speeds are compared with those of the first model
-    in padded float32 PyTorch.
-
-    Args:
-        models: One or more directories or Hub ids of models for the same task: classification, regression, embeddings,
-            token classification or question answering. Directories can also contain exported graphs.
-        validation_file: File with rows for the task, preferably rows not used in training. Labels are optional. For
-            token classification, the rows contain lists of words. For question answering, the file is in SQuAD format.
-        text_column_names: Names of the text columns, such as "premise,hypothesis". For token classification, the
-            column with the words, "tokens" by default.
-        label_column_name: Name of the label column, or names of several label columns separated by commas. The
-            default is "label" if this column exists, and "ner_tags" or "labels" for token classification.
-        id_column_name: Comma-separated names of columns that identify rows. They are copied to changed.csv.
-        skip_bad_rows: Print and skip invalid rows.
-        max_seq_length: Maximum tokens per row. The default is the lowest limit of all models and tokenizers, at most
-            512. Fine-tuning sets the limit of the tokenizer to the length used for training.
-        max_samples: Maximum number of rows, sampled at random.
-        batch_size: Rows per batch.
-        runtime: Runtimes to try, from `fixedbert.comparison.runtimes.RUNTIMES`. The default is all that are installed.
-        output_dir: New directory for the measurements and the rows with different predictions.
-        cache_dir, token: Options for models on the Hub.
+    in padded float32 PyTorch. The models predict classes, scores, embeddings, classes of words, or answers to
+    questions. Directories can also contain exported graphs. Labels are optional.
 
     Raises:
         InputError: If the models have different tasks, the rows are unsuitable, or a runtime is not installed.
     """
-    models = models if isinstance(models, list) else [models]
-    unknown = [name for name in runtime or () if name not in RUNTIMES]
+    unknown = [name for name in options.runtime or () if name not in RUNTIMES]
     if unknown:
         raise InputError(f"{unknown[0]!r}: must be one of {', '.join(RUNTIMES)}.", "runtime")
-    with reading(validation_file):  # before the models are loaded
-        Path(validation_file).stat()
+    source, batch_size, output_dir = data_name(options), options.batch_size, options.output_dir
+    if options.validation_file is not None:
+        with reading(source):  # before the models are loaded
+            Path(source).stat()
     if output_dir is not None:
         check_output_free(Path(output_dir))
     warn_if_busy()
-    loaded = [load_model(str(source), cache_dir=cache_dir, token=token) for source in models]
+    loaded = [load_model(model, **options.hub_options()) for model in options.models]
     candidates = [candidate for _, own in loaded for candidate in own]
     check_same_task(candidates)
     names = Counter(own[0].name for _, own in loaded)
     for candidate in candidates:
         candidate.name = candidate.source if names[candidate.name] > 1 else candidate.name  # avoids duplicates
-    length = row_length(max_seq_length, [(model.config, model.tokenizer) for model in candidates])
-    columns = Columns(*map(split_names, (text_column_names, label_column_name, id_column_name)))
-    rows = ROWS.get(candidates[0].head, TextRows)(Path(validation_file), candidates, columns, skip_bad_rows, length)
+    length = row_length(options.max_seq_length, [(model.config, model.tokenizer) for model in candidates])
+    rows = ROWS.get(candidates[0].head, TextRows)(options, candidates, length)
     available = len(rows.data)
-    rows.data = rows.data.select(random.Random(0).sample(range(available), min(available, max_samples)))
+    rows.data = rows.data.select(random.Random(0).sample(range(available), min(available, options.max_eval_samples)))
     for model in candidates:
         model.features, model.truncated = rows.features(model, length)
     with TemporaryDirectory() as directory:
-        candidates, notes = choose_runtimes(loaded, runtime, batch_size, Path(directory))
+        candidates, notes = choose_runtimes(loaded, options, Path(directory))
         run(candidates, len(rows.data), batch_size)
     answers = [rows.answers(model, candidates) for model in candidates]
     compared = [measurements(*pair, candidates[0], answers[0]) for pair in zip(candidates, answers, strict=True)]
     if all(model is None for model, _ in loaded):  # only exported graphs
         advised = ""
-    elif len(models) > 1:
+    elif len(options.models) > 1:
         advised = "To print the command and code for a runtime, compare the model alone."
     else:
-        advised = advice(compared, candidates[0], str(validation_file), length)
+        advised = advice(compared, candidates[0], options, length)
     result = Comparison(
-        file=str(validation_file),
+        file=source,
         rows=len(rows.data),
         available=available,
         batch_size=batch_size,
@@ -124,7 +92,7 @@ def compare(  # noqa: PLR0913  the options of the command
         item=rows.item,
         notes=notes,
         advice=advised,
-        folder=str(output_dir or ""),
+        folder=output_dir or "",
     )
     if output_dir is None:
         return result
@@ -137,8 +105,13 @@ def compare(  # noqa: PLR0913  the options of the command
     return result
 
 
+def data_name(options: CompareOptions) -> str:
+    """Returns the name of the data for messages."""
+    return options.validation_file or f"GLUE {options.task_name}"
+
+
 def choose_runtimes(
-    models: list[tuple[LoadedModel | None, list[Candidate]]], names: list[str] | None, batch_size: int, directory: Path
+    models: list[tuple[LoadedModel | None, list[Candidate]]], options: CompareOptions, directory: Path
 ) -> tuple[list[Candidate], list[str]]:
     """
     Returns the candidates to compare, and notes about runtimes.
@@ -148,17 +121,18 @@ def choose_runtimes(
     - The first candidate is the first model in padded float32 PyTorch, or its first graph if it has only graphs.
     """
     first, chosen, notes = models[0][1][0], list[Candidate](), list[str]()
+    names = options.runtime
     for index, (loaded, candidates) in enumerate(models):
         if loaded is not None:
             reference, *graphs = candidates
             stored = {graph.runtime for graph in graphs}
             wanted = [name for name in names or RUNTIMES if name not in stored]
-            built, remarks = build_candidates(reference, loaded, wanted, names is not None, directory / str(index))
+            built, remarks = build_candidates(reference, loaded, wanted, options, directory / str(index))
             candidates = [*built, *graphs]
             if not candidates:
                 raise InputError(f"{reference.name}: no runtime works: {'; '.join(remarks)}.", "runtime")
             if len(models) > 1:
-                candidates = [fastest(candidates, reference, batch_size, notes)]
+                candidates = [fastest(candidates, reference, options.batch_size, notes)]
             if "openvino-int8" not in stored and "openvino-int8" in [candidate.runtime for candidate in candidates]:
                 count = min(CALIBRATION_ROWS, len(reference.features))
                 remarks.append(f"openvino-int8: calibrated on {count} of these rows, so it may agree less on new rows")

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from ..options import CompareOptions
 from ..publishing.export import EMBEDDING, OUTPUTS, loading_code
 from ..shrinking.predictions import Fidelity
 from .candidates import Candidate
@@ -113,7 +114,7 @@ def aligned(lines: list[list[str]]) -> list[str]:
     ]
 
 
-def advice(models: list[ComparedModel], first: Candidate, file: str, longest: int) -> str:
+def advice(models: list[ComparedModel], first: Candidate, options: CompareOptions, longest: int) -> str:
     """Returns the fastest runtimes with the same and nearly the same predictions, and Python code that runs them."""
     if len(first.features) < MIN_ROWS:
         return f"There are too few rows for advice; provide at least {MIN_ROWS}."
@@ -127,16 +128,18 @@ def advice(models: list[ComparedModel], first: Candidate, file: str, longest: in
             winners.append(model.runtime)
         lines.append(f"Fastest with at least {fraction:.1%} identical predictions: {', '.join(best)}.")
     for runtime in dict.fromkeys(winners):
-        lines += ["", f"{runtime}:", instructions(runtime, first, file, longest)]
+        lines += ["", f"{runtime}:", instructions(runtime, first, options, longest)]
     return "\n".join(lines)
 
 
-def instructions(runtime: str, model: Candidate, file: str, longest: int) -> str:
+def instructions(runtime: str, model: Candidate, options: CompareOptions, longest: int) -> str:
     """Returns the command that writes a model for the runtime, if necessary, and Python code that runs the model."""
     if runtime in GRAPHS:
         is_onnx, int8 = runtime.startswith("onnx"), " --int8" * runtime.endswith("int8")
-        options = int8 if is_onnx else f" --runtime openvino{int8}" + f" --calibration_file {file}" * bool(int8)
-        command = f"fixedbert export {model.source} --output_dir {runtime}{options}"
+        task = f"--task_name {options.task_name}" + f" --data_dir {options.data_dir}" * bool(options.data_dir)
+        rows = f"--train_file {options.validation_file}" if options.validation_file else task
+        flags = int8 if is_onnx else f" --runtime openvino{int8}" + f" {rows}" * bool(int8)
+        command = f"fixedbert export {model.source} --output_dir {runtime}{flags}"
         names = OUTPUTS.get(f"For{model.head}", ("logits",)) if model.head else [EMBEDDING]
         precision = {"openvino": "f32", "openvino-bf16": "bf16"}.get(runtime)
         code = loading_code(f"{runtime}/{GRAPHS[runtime].file}", names, longest, model.settings, precision)
@@ -144,11 +147,11 @@ def instructions(runtime: str, model: Candidate, file: str, longest: int) -> str
     is_unpadded, dtype = TORCH[runtime]
     name = str(dtype).removeprefix("torch.")
     command = f"$ fixedbert convert {model.source} --output_dir {runtime} --unpad_inputs --dtype {name}\n"
-    source, options = (runtime, "") if is_unpadded else (model.source, f", dtype={dtype}")
+    source, arguments = (runtime, "") if is_unpadded else (model.source, f", dtype={dtype}")
     if model.head:
         model_class = f"AutoModelFor{model.head}"
-        code = TORCH_CODE.format(model_class=model_class, source=source, options=options, longest=longest)
+        code = TORCH_CODE.format(model_class=model_class, source=source, options=arguments, longest=longest)
     else:
-        options = options and f', model_kwargs={{"dtype": {dtype}}}'
-        code = SENTENCE_CODE.format(source=source, options=options, longest=longest)
+        arguments = arguments and f', model_kwargs={{"dtype": {dtype}}}'
+        code = SENTENCE_CODE.format(source=source, options=arguments, longest=longest)
     return (command if is_unpadded else "") + code

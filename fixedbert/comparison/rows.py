@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import datasets
@@ -10,7 +10,7 @@ import numpy as np
 
 from ..data.file_formats import file_format
 from ..fine_tuning.distillation import Predictions
-from ..fine_tuning.glue import check_text_columns
+from ..fine_tuning.glue import check_text_columns, split_names
 from ..fine_tuning.glue_metrics import GlueEvaluation
 from ..fine_tuning.label_columns import encode_labels
 from ..fine_tuning.labels import MULTI, REGRESSION, align_labels, default_names, problem_type_of
@@ -18,8 +18,8 @@ from ..fine_tuning.squad_answers import SquadEvaluation
 from ..fine_tuning.squad_metrics import best_score, exact_match, note_on_spaces
 from ..fine_tuning.squad_questions import load_squad, questions_in, questions_that_fit
 from ..fine_tuning.squad_windows import squad_windows
-from ..fine_tuning.texts import Columns, RowSource, load_files
-from ..options import AnswerOptions
+from ..fine_tuning.texts import Columns, RowSource, TextData, load_files, load_task
+from ..options import AnswerOptions, CompareOptions
 from ..shrinking import words
 from ..shrinking.calibration import DOC_STRIDE, lines_of, texts_of
 from ..support.errors import InputError
@@ -51,10 +51,13 @@ class Rows(ABC):
 
     item = "row"
 
-    def __init__(self, data: datasets.Dataset, models: list[Candidate], file: Path, id_columns: tuple[str, ...]):
-        if id_columns:
-            Columns((), ids=id_columns).check(str(file), RowSource.from_file(file).columns)
-        self.data, self.config, self.file, self.id_columns = data, models[0].config, file, id_columns
+    def __init__(self, data: datasets.Dataset, models: list[Candidate], options: CompareOptions):
+        self.data, self.config, self.file = data, models[0].config, Path(options.validation_file or "")
+        self.id_columns = split_names(options.id_column_name)
+        if self.id_columns and options.validation_file is None:
+            raise InputError("requires `validation_file`.", "id_column_name")
+        if self.id_columns:
+            Columns((), ids=self.id_columns).check(str(self.file), RowSource.from_file(self.file).columns)
 
     def keys(self) -> Cells:
         """Returns the columns that identify the rows in the file."""
@@ -78,32 +81,20 @@ class Rows(ABC):
 class TextRows(Rows):
     """Texts or text pairs, for classification, regression or embeddings."""
 
-    def __init__(self, file: Path, models: list[Candidate], columns: Columns, skip_bad_rows: bool, length: int):
-        is_classifier, config = models[0].head == TEXTS, models[0].config
-        self.text_columns: tuple[str, ...] = ("text",)
+    def __init__(self, options: CompareOptions, models: list[Candidate], length: int):
         self.label_ids: dict[str, int] | None = None  # by label name; None without labels
-        if file_format(file) == ".txt":
-            data = [{"row": position, "sentence1": text} for position, text in lines_of(file)]
-            return super().__init__(datasets.Dataset.from_list(data), models, file, columns.ids)
-        has_labels = bool(columns.labels) or "label" in RowSource.from_file(file).columns
-        split = "validation" if is_classifier and has_labels else "test"
+        self.task = options.task_name
         expected = [tuple(getattr(model.config, "text_column_names", None) or ()) for model in models]
-        loaded = load_files(
-            {split: str(file)},
-            do_regression=problem_type_of(config) == REGRESSION,
-            skip_bad_rows=skip_bad_rows,
-            text_columns=columns.texts or None,
-            expected_columns=expected[0],
-            label_columns=columns.labels or ("label",),
-        )
+        loaded = load_rows(options, models[0], expected[0])
+        self.text_columns = loaded.text_columns
         for trained_on in dict.fromkeys(expected):
             check_text_columns(loaded.text_columns, trained_on)
-        rows, self.text_columns = loaded.splits[split], loaded.text_columns
-        if split == "validation":
-            self.label_ids, _ = align_labels(loaded.labels, config, False, loaded.problem_type)
-        if not is_classifier:  # each text of a pair becomes a row
+        rows = next(iter(loaded.splits.values()))
+        if models[0].head != TEXTS:  # each text of a pair becomes a row
             rows = datasets.Dataset.from_list([{"sentence1": text} for texts in texts_of(rows) for text in texts])
-        super().__init__(rows, models, file, columns.ids)
+        elif "label" in rows.column_names:
+            self.label_ids, _ = align_labels(loaded.labels, models[0].config, False, loaded.problem_type)
+        super().__init__(rows, models, options)
 
     def features(self, model, length):
         columns = (
@@ -117,7 +108,7 @@ class TextRows(Rows):
         (outputs,) = model.outputs
         if outputs.kind == "embeddings":
             return Answers([outputs], {})
-        evaluation, reference = GlueEvaluation(None, model.config), GlueEvaluation(None, self.config)
+        evaluation, reference = GlueEvaluation(self.task, model.config), GlueEvaluation(self.task, self.config)
         kind, names = evaluation.problem_type, reference.class_names
         predictions, probabilities = evaluation.predict(outputs.values.numpy())
         scores, correct = {}, None
@@ -140,6 +131,26 @@ class TextRows(Rows):
         return [*self.keys(), *texts, ("label", labels)]
 
 
+def load_rows(options: CompareOptions, model: Candidate, expected: tuple[str, ...]) -> TextData:
+    """Reads the texts of a GLUE task's first validation split, or of a file. `expected` are the model's columns."""
+    if options.task_name is not None:
+        data = load_task(options.task_name.lower(), options.data_dir, ("validation",), options.skip_bad_rows)
+        return replace(data, splits=dict([next(iter(data.splits.items()))]))
+    file, labels = Path(str(options.validation_file)), split_names(options.label_column_name)
+    if file_format(file) == ".txt":
+        rows = [{"row": position, "sentence1": text} for position, text in lines_of(file)]
+        return TextData(None, {"test": datasets.Dataset.from_list(rows)}, None, ("text",))
+    has_labels = bool(labels) or "label" in RowSource.from_file(file).columns
+    return load_files(
+        {"validation" if model.head == TEXTS and has_labels else "test": str(file)},
+        do_regression=problem_type_of(model.config) == REGRESSION,
+        skip_bad_rows=options.skip_bad_rows,
+        text_columns=split_names(options.text_column_names) or None,
+        expected_columns=expected,
+        label_columns=labels or ("label",),
+    )
+
+
 class WordRows(Rows):
     """
     Texts split into words, with or without labels, for token classification.
@@ -150,10 +161,11 @@ class WordRows(Rows):
 
     item = "word"
 
-    def __init__(self, file: Path, models: list[Candidate], columns: Columns, skip_bad_rows: bool, length: int):
-        names = (",".join(columns.texts) or words.WORDS, ",".join(columns.labels) or None)
-        rows = words.align_word_labels(words.load_words(str(file), *names, skip_bad_rows), models[0].config, str(file))
-        super().__init__(rows, models, file, columns.ids)
+    def __init__(self, options: CompareOptions, models: list[Candidate], length: int):
+        file = file_of(options)
+        names = (options.text_column_names or words.WORDS, options.label_column_name)
+        rows = words.load_words(file, *names, options.skip_bad_rows)
+        super().__init__(words.align_word_labels(rows, models[0].config, file), models, options)
 
     def features(self, model, length):
         words.check_splits_words(model.tokenizer)
@@ -204,16 +216,17 @@ class QuestionRows(Rows):
 
     item = "question"
 
-    def __init__(self, file: Path, models: list[Candidate], columns: Columns, skip_bad_rows: bool, length: int):
-        if columns.texts or columns.labels or columns.ids:
+    def __init__(self, options: CompareOptions, models: list[Candidate], length: int):
+        file, skip_bad_rows = file_of(options), options.skip_bad_rows
+        if options.text_column_names or options.label_column_name or options.id_column_name:
             raise InputError(f"{file}: files in SQuAD format have fixed column names; do not specify any.")
-        rows = load_squad(str(file), version_2_with_negative=True, answered=False, skip_bad_rows=skip_bad_rows)
+        rows = load_squad(file, version_2_with_negative=True, answered=False, skip_bad_rows=skip_bad_rows)
         for model in models:
-            rows = questions_that_fit(rows, str(file), model.tokenizer, length, stride_for(length), skip_bad_rows)
+            rows = questions_that_fit(rows, file, model.tokenizer, length, stride_for(length), skip_bad_rows)
         positions: dict[str, int] = {}
-        for position, question in enumerate(questions_in(file)):
+        for position, question in enumerate(questions_in(Path(file))):
             positions.setdefault(str(question["id"]), position)
-        super().__init__(rows.add_column("row", [positions[name] for name in rows["id"]]), models, file, ())
+        super().__init__(rows.add_column("row", [positions[name] for name in rows["id"]]), models, options)
         has_answers = [bool(answers["text"]) for answers in rows["answers"]]
         note_on_spaces(answers["text"] for answers in rows["answers"])
         self.labeled, self.version_2 = any(has_answers), any(has_answers) and not all(has_answers)
@@ -247,6 +260,13 @@ class QuestionRows(Rows):
     def cells(self, models):
         answers = [" | ".join(dict.fromkeys(answers["text"])) for answers in self.data["answers"]]
         return [*self.keys(), ("id", self.data["id"][:]), ("question", self.data["question"][:]), ("answers", answers)]
+
+
+def file_of(options: CompareOptions) -> str:
+    """Returns the file with words or questions. Raises InputError if a GLUE task, which has texts, is given."""
+    if options.validation_file is None:
+        raise InputError("has texts, but the model needs words or questions; set `validation_file`.", "task_name")
+    return options.validation_file
 
 
 def stride_for(length: int) -> int:

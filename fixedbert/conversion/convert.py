@@ -9,6 +9,7 @@ from transformers import PreTrainedModel
 
 from ..counts import size_text
 from ..model.modeling_fixed_head_bert import FixedHeadBertPreTrainedModel
+from ..options import ConvertOptions, takes_options
 from ..publishing.model_card import checkpoint_card
 from ..support.errors import InputError, error_context
 from ..support.files import new_directory
@@ -18,40 +19,11 @@ from .families import fixed_head_config
 from .growing import to_fixed_head_bert
 from .to_bert import to_bert
 
-DTYPES = ("float32", "bfloat16", "float16")
 
-
-def convert(  # noqa: PLR0913  one parameter per command-line option
-    model: str | Path,
-    output_dir: str | Path,
-    attention_head_size: int | list[int] | None = None,
-    num_attention_heads: int | list[int] | None = None,
-    value_head_size: int | list[int] | None = None,
-    intermediate_size: int | list[int] | None = None,
-    bert: bool = False,
-    seed: int = 0,
-    architecture: str | None = None,
-    unpad_inputs: bool = False,
-    dtype: str | None = None,
-    revision: str = "main",
-    cache_dir: str | None = None,
-    token: str | None = None,
-) -> PreTrainedModel:
+@takes_options("convert")
+def convert(options: ConvertOptions) -> PreTrainedModel:
     """
     Converts a BERT to a FixedHeadBert that computes the same function. Can also add heads, head dimensions or neurons.
-
-    Args:
-        model: A BERT, RoBERTa, DistilBERT, ELECTRA or FixedHeadBert: a directory or a Hub id.
-        output_dir: New directory for the converted model, its tokenizer and a model card.
-        attention_head_size, num_attention_heads, value_head_size, intermediate_size: One number, or one per layer. The
-            default is the size in `model`, which is also the minimum. `value_head_size` defaults to
-            `attention_head_size` if values have the same size as queries and keys.
-        bert: Whether to convert a FixedHeadBert to transformers' BERT instead.
-        seed: Random seed for new weights.
-        architecture: Class to load instead of the one in config.json. Weights that it does not have are dropped.
-        unpad_inputs: Whether the converted model skips padding tokens, which is faster.
-        dtype: The dtype of the weights, "float32", "bfloat16" or "float16". The default keeps the dtype of `model`.
-        revision, cache_dir, token: Options for downloading a model from the Hub.
 
     Returns:
         The converted model.
@@ -59,28 +31,20 @@ def convert(  # noqa: PLR0913  one parameter per command-line option
     Raises:
         InputError: If the model cannot be converted, a size is smaller than in `model`, or `output_dir` is not empty.
     """
-    sizes: dict[str, Any] = {
-        "attention_head_size": attention_head_size,
-        "num_attention_heads": num_attention_heads,
-        "value_head_size": value_head_size,
-        "intermediate_size": intermediate_size,
-    }
-    hub_options = {"revision": revision, "cache_dir": cache_dir, "token": token}
-    if bert and unpad_inputs:
-        raise InputError("must be omitted with `bert`: transformers' BERT cannot skip padding.", "unpad_inputs")
-    with new_directory(output_dir) as directory:
-        old = load_bert(model, architecture, **hub_options)
+    model, hub_options = options.model, options.hub_options()
+    with new_directory(options.output_dir) as directory:
+        old = load_bert(model, options.architecture, **hub_options)
         with error_context(model):
-            new = resize(old, bert, seed, **sizes)
+            new = resize(old, options.bert, options.seed, **options.sizes())
             difference = f"largest difference between outputs {check_equivalence(old, new):.1g}"
-            difference += f" before rounding to {dtype}" if dtype else ""
+            difference += f" before rounding to {options.dtype}" if options.dtype else ""
             summary = f"{describe_shape(old)} -> {describe_shape(new)}; {difference}"
         del old
-        set_precision(new, unpad_inputs, dtype)
+        set_precision(new, options.unpad_inputs, options.dtype)
         new.save_pretrained(directory)
         auxiliary = auxiliary_directory(model, **hub_options)
         name, metadata = copy_auxiliary_files(model, auxiliary, directory)
-        card = checkpoint_card(new, Path(output_dir).name, f"Converted from `{name}`: {summary}.", **metadata)
+        card = checkpoint_card(new, Path(options.output_dir).name, f"Converted from `{name}`: {summary}.", **metadata)
         card.save(directory / CARD)
     PartialState().print(summary)
     return new
@@ -90,8 +54,7 @@ def resize(model: PreTrainedModel, bert: bool, seed: int, **sizes: Any) -> PreTr
     """Returns the model, enlarged to `sizes`, as a BERT if `bert` is True and as a FixedHeadBert otherwise."""
     if bert and not isinstance(model, FixedHeadBertPreTrainedModel):
         raise InputError(f"`bert` requires a FixedHeadBert, not a {model.config.model_type} model; omit `bert`.")
-    unchanged = bert and all(size is None for size in sizes.values())
-    larger = model if unchanged else to_fixed_head_bert(model, **sizes, seed=seed)
+    larger = model if bert and not sizes else to_fixed_head_bert(model, **sizes, seed=seed)
     return to_bert(larger) if bert else larger
 
 
@@ -100,8 +63,6 @@ def set_precision(model: PreTrainedModel, unpad_inputs: bool, dtype: str | None)
     if unpad_inputs:
         model.config.unpad_inputs = vars(model.base_model)["unpad_inputs"] = True
     if dtype is not None:
-        if dtype not in DTYPES:
-            raise InputError(f"{dtype!r}: must be one of {', '.join(DTYPES)}.", "dtype")
         model.to(getattr(torch, dtype))
     return model
 

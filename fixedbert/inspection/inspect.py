@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass, replace
 from itertools import islice
-from pathlib import Path
 
 import torch
 from tqdm.auto import tqdm
@@ -15,6 +14,7 @@ from ..data.corpora import Corpus, CorpusReader
 from ..data.sentences import ends_sentence, split_document
 from ..data.sequences import read_sequences
 from ..data.tokenizers import check_vocab_size, load_tokenizer
+from ..options import InspectOptions, takes_options
 from ..support.errors import InputError, require_package
 from ..support.files import error_reason, finite, new_directory, reading, to_json
 from .page import draw_maps, inspection_html
@@ -34,84 +34,53 @@ class Checkpoint:
     example_length: int  # maximum number of tokens in an example
 
 
-def inspect(  # noqa: PLR0913  one argument per command-line option
-    model: str | Path,
-    output_dir: str | Path,
-    validation_file: str | Path,
-    max_seq_length: int = 128,
-    max_samples: int = 1000,
-    importance_samples: int = 8,
-    batch_size: int = 16,
-    compare: str | Path | None = None,
-    revision: str = "main",
-    cache_dir: str | None = None,
-    token: str | None = None,
-) -> Inspection:
+@takes_options("inspect")
+def inspect(options: InspectOptions) -> Inspection:
     """
     Computes statistics of attention heads on text. Writes inspection.html, inspection.json and inspection.png.
 
-    Args:
-        model: Directory or Hub id of a BERT-like encoder.
-        output_dir: New directory for the written files.
-        validation_file: Text file, directory or glob pattern. Supports all formats that pretraining reads.
-        max_seq_length, batch_size: Number of tokens per sequence, and of sequences per batch.
-        max_samples: Maximum number of sequences to run the model on.
-        importance_samples: Number of sequences for measuring `importance`, which takes one forward pass per head.
-        compare: Directory or Hub id of a second encoder. It is inspected on the same text and shown on the same page.
-            Its results are written to compared.json and compared.png.
-        revision, cache_dir, token: Options for models on the Hub. `revision` applies only to `model`.
+    The encoder in `compare` is inspected on the same text and shown on the same page. Its results are written to
+    compared.json and compared.png.
 
     Raises:
         InputError: If the model or text does not exist, the text is too short, or attention cannot be recorded.
     """
-    text = str(validation_file)
-    hub_options = {"revision": revision, "cache_dir": cache_dir, "token": token}
-    for name, value in (("max_samples", max_samples), ("importance_samples", importance_samples)):
-        if value < 1:
-            raise InputError(f"{value}: must be at least 1.", name)
+    text, length = options.validation_file, options.max_seq_length
     require_package("matplotlib", "plots")
     CorpusReader(Corpus(text))  # fails early if no text is found
-    with new_directory(output_dir) as directory:
-        checkpoints = [load_checkpoint(str(model), max_seq_length, **hub_options)]
-        if compare is not None:
-            checkpoints.append(load_checkpoint(str(compare), max_seq_length, **{**hub_options, "revision": "main"}))
+    with new_directory(options.output_dir) as directory:
+        checkpoints = [load_checkpoint(options.model, length, **options.hub_options())]
+        if options.compare is not None:
+            hub_options = options.hub_options() | {"revision": "main"}
+            checkpoints.append(load_checkpoint(options.compare, length, **hub_options))
         sentences = example_sentences(checkpoints[0], text)
-        samples = (max_seq_length, batch_size, max_samples, importance_samples)
-        inspections = [inspect_checkpoint(checkpoint, text, sentences, *samples) for checkpoint in checkpoints]
+        inspections = [inspect_checkpoint(checkpoint, sentences, options) for checkpoint in checkpoints]
         for name, inspection in zip(("inspection", "compared"), inspections, strict=False):
             (directory / f"{name}.json").write_text(to_json(json_fields(inspection), indent=1) + "\n")
             draw_maps(inspection, directory / f"{name}.png")
         (directory / "inspection.html").write_text(inspection_html(inspections), encoding="utf-8")
     first, *others = inspections
-    return replace(first, compared=others[0] if others else None, directory=str(output_dir))
+    return replace(first, compared=others[0] if others else None, directory=options.output_dir)
 
 
-def inspect_checkpoint(
-    checkpoint: Checkpoint,
-    text: str,
-    sentences: list[str],
-    length: int,
-    batch_size: int,
-    max_samples: int,
-    importance_samples: int,
-) -> Inspection:
+def inspect_checkpoint(checkpoint: Checkpoint, sentences: list[str], options: InspectOptions) -> Inspection:
     """
-    Computes statistics of the heads on sequences of `length` tokens from the text and on the example sentences.
+    Computes statistics of the heads on sequences of `max_seq_length` tokens from the text and on example sentences.
 
     Raises:
         InputError: If the text is shorter than one sequence, or if a measure is NaN or infinite.
     """
-    recorder = checkpoint.recorder
+    recorder, text, length = checkpoint.recorder, options.validation_file, options.max_seq_length
     error = InputError(f"{checkpoint.name}: attention outputs contain NaN or infinity; are the weights corrupted?")
-    sequences = read_sequences([text], checkpoint.tokenizer, length, max_samples)
+    sequences = read_sequences([text], checkpoint.tokenizer, length, options.max_eval_samples)
     if not len(sequences):
         raise InputError(f"{text}: shorter than {length} tokens; pass more text or a lower `max_seq_length`.")
     try:
-        for ids in tqdm(sequences.split(batch_size), desc="computing measures", unit="batch"):
+        for ids in tqdm(sequences.split(options.batch_size), desc="computing measures", unit="batch"):
             recorder.add_sequences(ids)
     except torch.linalg.LinAlgError:  # raised for matrices that contain infinity
         raise error from None
-    first = sequences[:importance_samples]
+    first = sequences[: options.importance_samples]
     rounds = 1 + len(sentences)
     with tqdm(total=rounds * sum(recorder.counts), desc="ablating heads", unit="head") as progress:
         importance = recorder.importance(first, progress)

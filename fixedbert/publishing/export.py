@@ -26,13 +26,13 @@ from ..conversion.growing import to_fixed_head_bert
 from ..conversion.weights import report_float32
 from ..data.tokenizers import load_tokenizer
 from ..model.configuration_fixed_head_bert import FixedHeadBertConfig
-from ..shrinking.calibration import CalibrationData
+from ..options import ExportOptions, takes_options
+from ..shrinking.calibration import task_rows
 from ..shrinking.predictions import LoadedModel
 from ..support.errors import InputError, require_package
 from ..support.files import new_directory
 from .model_card import checkpoint_card
 from .openvino_graphs import (
-    CALIBRATION_ROWS,
     OPENVINO,
     OPENVINO_INT8,
     OpenVinoModel,
@@ -95,29 +95,10 @@ class Graph(nn.Module):
         return tensors if self.pooling is None else [*tensors, self.pooling(tensors[0], attention_mask)]
 
 
-def export(  # noqa: PLR0913  the options of the command
-    model: str | Path,
-    output_dir: str | Path,
-    int8: bool = False,
-    runtime: str = "onnx",
-    calibration_file: str | Path | None = None,
-    text_column_names: str | None = None,
-    revision: str = "main",
-    cache_dir: str | None = None,
-    token: str | None = None,
-) -> str:
+@takes_options("export")
+def export(options: ExportOptions) -> str:
     """
     Exports a model to ONNX or OpenVINO. Creates a directory with a graph, configuration, tokenizer and model card.
-
-    Args:
-        model: A directory or a Hub id.
-        output_dir: New directory for the exported model.
-        int8: Also write a graph with int8 weights and, for OpenVINO, int8 activations.
-        runtime: "onnx" or "openvino".
-        calibration_file: File with at least 32 unlabeled rows of the model's task, on which OpenVINO's int8 graph is
-            calibrated.
-        text_column_names: Comma-separated names of the text columns in this file, such as "premise,hypothesis".
-        revision, cache_dir, token: Options for downloading a model from the Hub.
 
     Returns:
         A summary with the size and output error of each graph, and the command that compares the speed.
@@ -125,11 +106,11 @@ def export(  # noqa: PLR0913  the options of the command
     Raises:
         InputError: If the model cannot be loaded or exported, a package is missing, or `output_dir` is not empty.
     """
-    check_options(runtime, int8, calibration_file)
-    hub_options = {"revision": revision, "cache_dir": cache_dir, "token": token}
-    with new_directory(output_dir) as directory:
-        bert, auxiliary = load_bert(model, **hub_options), auxiliary_directory(model, **hub_options)
-        report_float32(model, bert)
+    check_packages(options)
+    source, runtime, hub_options = options.model, options.runtime, options.hub_options()
+    with new_directory(options.output_dir) as directory:
+        bert, auxiliary = load_bert(source, **hub_options), auxiliary_directory(source, **hub_options)
+        report_float32(source, bert)
         bert = bert.float().eval()
         if bert.config.model_type == "distilbert":  # its forward accepts no token types
             bert = to_fixed_head_bert(bert)
@@ -137,17 +118,17 @@ def export(  # noqa: PLR0913  the options of the command
         head = task_head(type(bert).__name__, bert.config.model_type)
         graph = Graph(bert, head, read_pooling(auxiliary) if head == "Model" else None).eval()
         tokenizer, settings = load_tokenizer(str(auxiliary), trust_remote_code=False), read_text_settings(auxiliary)
-        batches = example_batches(graph, tokenizer)
-        rows = calibration_batches(model, calibration_file, text_column_names, **hub_options)
-        summary = f"{describe_shape(bert)} -> {write_graphs(graph, batches, directory, runtime, int8, rows)}"
+        batches, rows = example_batches(graph, tokenizer), calibration_batches(options)
+        summary = f"{describe_shape(bert)} -> {write_graphs(graph, batches, directory, runtime, options.int8, rows)}"
         graph_config(graph).save_pretrained(directory)
-        origin, metadata = copy_auxiliary_files(model, auxiliary, directory)
-        name = Path(output_dir).name
-        loading = loading_instructions(graph, name, tokenizer, settings, runtime, int8)
+        origin, metadata = copy_auxiliary_files(source, auxiliary, directory)
+        name = Path(options.output_dir).name
+        loading = loading_instructions(graph, name, tokenizer, settings, runtime, options.int8)
         metadata = {"library_name": runtime, **metadata, "tags": [runtime, *metadata.get("tags", [])]}
         provenance = f"Exported from `{origin}`: {summary}."
         checkpoint_card(bert, name, provenance, loading=loading, **metadata).save(directory / CARD)
-    return f"{summary}\nTo compare the speed: fixedbert compare {model} {output_dir} --validation_file FILE"
+    command = f"fixedbert compare {source} {options.output_dir} --validation_file FILE"
+    return f"{summary}\nTo compare the speed: {command}"
 
 
 def loading_instructions(
@@ -187,16 +168,12 @@ def loading_code(
     )
 
 
-def check_options(runtime: str, int8: bool, calibration_file: str | Path | None):
-    """Raises InputError if options are incompatible or a package is missing."""
-    if runtime not in LOADING:
-        raise InputError(f"{runtime!r}: must be one of {', '.join(LOADING)}.", "runtime")
-    is_openvino = runtime == "openvino"
-    if (calibration_file is not None) != (is_openvino and int8):
-        raise InputError("must be set with `runtime` openvino and `int8`, and omitted otherwise.", "calibration_file")
+def check_packages(options: ExportOptions):
+    """Raises InputError if a package is missing."""
+    is_openvino = options.runtime == "openvino"
     for package in ("onnxruntime", "onnxscript"):
         require_package(package, "onnx")
-    for package in ["openvino"] * is_openvino + ["nncf"] * (is_openvino and int8):
+    for package in ["openvino"] * is_openvino + ["nncf"] * (is_openvino and options.int8):
         require_package(package, "openvino")
 
 
@@ -219,16 +196,12 @@ def example_batches(graph: Graph, tokenizer: PreTrainedTokenizerBase) -> list[Ba
     return batches
 
 
-def calibration_batches(
-    source: str | Path, file: str | Path | None, text_column_names: str | None, **hub_options
-) -> list[Batch]:
-    """Returns up to 200 rows of the file as batches of one row, or an empty list if `file` is None."""
-    if file is None:
+def calibration_batches(options: ExportOptions) -> list[Batch]:
+    """Returns calibration rows as batches of one row, or an empty list without calibration data."""
+    if options.train_file is None and options.task_name is None:
         return []
-    columns = None if text_column_names is None else tuple(text_column_names.split(","))
-    data = CalibrationData(train_file=[str(file)], text_column_names=columns)
-    loaded = LoadedModel.load(source, **hub_options)
-    rows = data.rows(loaded, CALIBRATION_ROWS)
+    loaded = LoadedModel.load(options.model, **options.hub_options())
+    rows = task_rows(options, loaded, options.max_train_samples)
     return [dict(loaded.tokenizer.pad([row], return_tensors="pt")) for row in rows]
 
 

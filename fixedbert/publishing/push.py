@@ -13,6 +13,7 @@ from ..data.tokenizers import TOKENIZER_FILES, load_tokenizer
 from ..model import modeling_fixed_head_bert
 from ..model.configuration_fixed_head_bert import AUTO_MAP
 from ..model.modeling_fixed_head_bert import FixedHeadBertPreTrainedModel
+from ..options import PushOptions, takes_options
 from ..support.errors import InputError, shorten
 from ..support.files import error_reason, read_json_object
 from .model_card import checkpoint_card
@@ -26,28 +27,13 @@ IGNORED = ["checkpoint-*"]
 DELETED = "model*.safetensors model*.safetensors.index.json pytorch_model*".split()
 
 
-def push(
-    folder: str | Path,
-    repo_id: str,
-    license: str | None = None,
-    private: bool | None = None,
-    commit_message: str | None = None,
-    token: str | None = None,
-    dry_run: bool = False,
-) -> str:
+@takes_options("push")
+def push(options: PushOptions) -> str:
     """
     Uploads a FixedHeadBert with its tokenizer, code, model card and results to the Hub in one commit.
 
     Creates the repository if it does not exist, and deletes weights from earlier uploads. If the directory contains no
-    model card, adds one. If `license` is set, writes it to the card. Updates the model's code in the directory.
-
-    Args:
-        folder: Directory of the model.
-        repo_id: `user/name` or `organization/name`.
-        license: License for the weights, such as apache-2.0.
-        private: Create a private repository.
-        token: Token with write access. The default is the one saved by `hf auth login`.
-        dry_run: Check the model and tokenizer, but change nothing and do not connect to the Hub.
+    model card, adds one. Updates the model's code in the directory.
 
     Returns:
         The URL of the commit. With `dry_run`, a list of the files to upload.
@@ -56,24 +42,25 @@ def push(
         InputError: If the model or tokenizer cannot be loaded, the repository is public although `private` is set, or
             the Hub cannot be reached or refuses the upload.
     """
-    directory, api = Path(folder), HfApi(token=token)
+    repo_id = options.repo_id
+    directory, api = Path(options.folder), HfApi(token=options.token)
     model = load_complete(directory)
-    if dry_run:
+    if options.dry_run:
         names = {file.relative_to(directory).as_posix() for file in directory.rglob("*") if file.is_file()}
         names |= {CARD, *(file.name for file in CODE)}
         files = filter_repo_objects(sorted(names), allow_patterns=UPLOADED, ignore_patterns=IGNORED)
         return "\n".join([f"Files to upload to {repo_id}:", *files])
-    write_card(directory / CARD, model, repo_id, license)
+    write_card(directory / CARD, model, repo_id, options.license)
     for file in CODE:  # the copy in the directory can be older
         shutil.copy(file, directory)
     try:
-        repo_id = api.create_repo(repo_id, private=private, exist_ok=True).repo_id
-        if private and not api.model_info(repo_id).private:
+        repo_id = api.create_repo(repo_id, private=options.private, exist_ok=True).repo_id
+        if options.private and not api.model_info(repo_id).private:
             raise InputError(f"{repo_id}: this repository is public; make it private on the Hub first.")
         return api.upload_folder(
             repo_id=repo_id,
             folder_path=directory,
-            commit_message=commit_message or "Upload with fixedbert",
+            commit_message=options.commit_message or "Upload with fixedbert",
             allow_patterns=UPLOADED,
             ignore_patterns=IGNORED,
             delete_patterns=DELETED,

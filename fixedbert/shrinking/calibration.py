@@ -2,7 +2,6 @@
 
 import random
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from glob import glob
 from pathlib import Path
 
@@ -15,121 +14,116 @@ from ..conversion.families import max_tokens
 from ..data.file_formats import DataFile, file_format
 from ..data.sequences import read_sequences
 from ..fine_tuning.distillation import Batch
+from ..fine_tuning.glue import split_names
 from ..fine_tuning.squad_questions import load_squad
 from ..fine_tuning.squad_windows import squad_windows
 from ..fine_tuning.texts import load_files, load_task
+from ..options import CalibrationOptions
 from ..support.errors import InputError
 from .predictions import MASKED_LM, MASKED_POSITIONS, LoadedModel, head_name
 from .words import WORDS, check_splits_words, has_words, load_words
 
 MAX_LENGTH = 512  # default for the maximum number of tokens per row
 MASKED = 0.15  # fraction of the tokens that are masked for a masked LM
-HELD_OUT = 6  # there are at most `max_samples` / 6 held-out rows
+HELD_OUT = 6  # there are at most `max_train_samples` / 6 held-out rows
 DOC_STRIDE = 128  # overlap of consecutive windows of a SQuAD paragraph, in tokens
 
 
-@dataclass(frozen=True)
-class CalibrationData:
+def check_files(options: CalibrationOptions):
+    """Raises InputError if a file of calibration data does not exist."""
+    for file in options.train_file or ():
+        if not (Path(file).exists() or glob(file, recursive=True)):
+            raise InputError(f"{file}: file not found.")
+
+
+def load_batches(
+    options: CalibrationOptions, loaded: LoadedModel, distillation_rows: int
+) -> tuple[list[Batch], list[Batch], list[Batch]]:
     """
-    The source of the calibration rows: a GLUE task or files. The fields are arguments of `shrink`. Labels are ignored.
+    Returns calibration, held-out and distillation batches. Calibration and distillation batches can share rows.
+    Held-out rows come from the validation split of a GLUE task, or from the files. No other batch contains them.
+    """
+    maximum = options.max_train_samples
+    rows = task_rows(options, loaded, max(maximum, distillation_rows))
+    if options.task_name is None:
+        count = max(1, min(len(rows), maximum) // HELD_OUT)
+        held_out, rows = rows[:count], rows[count:]
+    else:
+        held_out = task_rows(options, loaded, max(1, maximum // HELD_OUT), "validation")
+    parts = (rows[:maximum], held_out, rows[:distillation_rows])
+    calibration, held_out_batches, distillation = (batches_of(options, loaded, part) for part in parts)
+    return calibration, held_out_batches, distillation
+
+
+def task_rows(options: CalibrationOptions, loaded: LoadedModel, count: int, split: str = "train") -> list[dict]:
+    """
+    Returns at most `count` tokenized rows for the model's task, in random order, without their labels.
 
     Files contain texts or text pairs (.csv, .tsv, .jsonl, .parquet, or .txt with one text per line), lists of words
     for token classification, questions in SQuAD format, or running text for a masked LM or an encoder without pooling.
+
+    Raises:
+        InputError: If the model is for multiple choice, or if the rows are unsuitable for its task head.
     """
+    head, tokenizer = head_name(loaded.model), loaded.tokenizer
+    length = row_length(options.max_seq_length, [(loaded.model.config, tokenizer)])
+    if head == "MultipleChoice":
+        raise InputError("multiple-choice models have no calibration data.")
+    if head == "QuestionAnswering":
+        features = questions(options, tokenizer, length)
+    elif options.train_file and (head in MASKED_LM or not (head or loaded.pooling)):
+        sequences = read_sequences(options.train_file, tokenizer, length, 4 * count)
+        features = ({"input_ids": ids, "attention_mask": [1] * length} for ids in sequences.tolist())
+    else:
+        separate = bool(loaded.pooling) or head in MASKED_LM or not head  # each text of a pair becomes a row
+        rows = texts(options, split, head == "TokenClassification")
+        separated = ((loaded.settings.prompt + text,) for row in rows for text in row) if separate else rows
+        features = tokenize_rows(separated, tokenizer, length)
+    tokenized = list(features)
+    random.Random(options.seed).shuffle(tokenized)
+    return tokenized[:count]
 
-    task_name: str | None = None
-    data_dir: str | None = None
-    train_file: list[str] | None = None
-    text_column_names: tuple[str, ...] | None = None
-    skip_bad_rows: bool = False
-    max_seq_length: int | None = None
-    max_samples: int = 1500
-    batch_size: int = 32
-    seed: int = 0
 
-    def __post_init__(self):
-        if (self.task_name is None) == (self.train_file is None):
-            raise InputError("specify either `task_name` or `train_file` for the calibration rows.")
-        for file in self.train_file or ():
-            if not (Path(file).exists() or glob(file, recursive=True)):
-                raise InputError(f"{file}: file not found.")
-
-    def load(self, loaded: LoadedModel, distillation_rows: int = 0) -> tuple[list[Batch], list[Batch], list[Batch]]:
-        """
-        Returns calibration, held-out and distillation batches. Calibration and distillation batches can share rows.
-        Held-out rows come from the validation split of a GLUE task, or from the files. No other batch contains them.
-        """
-        rows = self.rows(loaded, max(self.max_samples, distillation_rows))
-        if self.task_name is None:
-            count = max(1, min(len(rows), self.max_samples) // HELD_OUT)
-            held_out, rows = rows[:count], rows[count:]
+def texts(options: CalibrationOptions, split: str, can_be_words: bool) -> Iterator[tuple]:
+    """Yields texts or text pairs from the GLUE task or files. If `can_be_words`, texts can be lists of words."""
+    skip, columns = options.skip_bad_rows, split_names(options.text_column_names) or None
+    if options.task_name is not None:
+        for dataset in load_task(options.task_name.lower(), options.data_dir, (split,), skip).splits.values():
+            yield from texts_of(dataset)
+    for file in options.train_file or ():
+        column = WORDS if columns is None else columns[0]
+        if file_format(Path(file)) == ".txt":
+            yield from ((line,) for _, line in lines_of(Path(file)))
+        elif can_be_words and has_words(file, column):
+            yield from ((words,) for words in load_words(file, column, skip_bad_rows=skip)["words"])
         else:
-            held_out = self.rows(loaded, max(1, self.max_samples // HELD_OUT), "validation")
-        parts = (rows[: self.max_samples], held_out, rows[:distillation_rows])
-        calibration, held_out_batches, distillation = (self.batches(loaded, part) for part in parts)
-        return calibration, held_out_batches, distillation
+            data = load_files({"test": file}, text_columns=columns, skip_bad_rows=skip)
+            yield from texts_of(data.splits["test"])
 
-    def rows(self, loaded: LoadedModel, count: int, split: str = "train") -> list[dict]:
-        """
-        Returns at most `count` tokenized rows in random order. Raises InputError if the model is for multiple choice,
-        or if the rows are unsuitable for its task head.
-        """
-        head, tokenizer = head_name(loaded.model), loaded.tokenizer
-        length = row_length(self.max_seq_length, [(loaded.model.config, tokenizer)])
-        if head == "MultipleChoice":
-            raise InputError("multiple-choice models cannot be shrunk.")
-        if head == "QuestionAnswering":
-            features = self.questions(tokenizer, length)
-        elif self.train_file and (head in MASKED_LM or not (head or loaded.pooling)):
-            sequences = read_sequences(self.train_file, tokenizer, length, 4 * count)
-            features = ({"input_ids": ids, "attention_mask": [1] * length} for ids in sequences.tolist())
-        else:
-            separate = bool(loaded.pooling) or head in MASKED_LM or not head  # each text of a pair becomes a row
-            rows = self.texts(split, head == "TokenClassification")
-            texts = ((loaded.settings.prompt + text,) for row in rows for text in row) if separate else rows
-            features = tokenize_rows(texts, tokenizer, length)
-        tokenized = list(features)
-        random.Random(self.seed).shuffle(tokenized)
-        return tokenized[:count]
 
-    def texts(self, split: str = "train", can_be_words: bool = False) -> Iterator[tuple]:
-        """Yields texts or text pairs from the GLUE task or files. If `can_be_words`, texts can be lists of words."""
-        skip = self.skip_bad_rows
-        if self.task_name is not None:
-            for dataset in load_task(self.task_name.lower(), self.data_dir, (split,), skip).splits.values():
-                yield from texts_of(dataset)
-        for file in self.train_file or ():
-            column = WORDS if self.text_column_names is None else self.text_column_names[0]
-            if file_format(Path(file)) == ".txt":
-                yield from ((line,) for _, line in lines_of(Path(file)))
-            elif can_be_words and has_words(file, column):
-                yield from ((words,) for words in load_words(file, column, skip_bad_rows=skip)["words"])
-            else:
-                data = load_files({"test": file}, text_columns=self.text_column_names, skip_bad_rows=skip)
-                yield from texts_of(data.splits["test"])
+def questions(options: CalibrationOptions, tokenizer: PreTrainedTokenizerBase, length: int) -> Iterator[dict]:
+    """Yields tokenized questions, each with one of the overlapping windows into which its paragraph is split."""
+    if options.train_file is None:
+        raise InputError("does not support question answering; use a `train_file` in SQuAD format.", "task_name")
+    for file in options.train_file:
+        settings = {"version_2_with_negative": True, "answered": False, "skip_bad_rows": options.skip_bad_rows}
+        examples = load_squad(file, **settings)
+        windows = squad_windows(examples, tokenizer, length, min(DOC_STRIDE, length // 2), for_training=False)
+        names = [name for name in tokenizer.model_input_names if name in windows.column_names]
+        yield from windows.select_columns(names)
 
-    def questions(self, tokenizer: PreTrainedTokenizerBase, length: int) -> Iterator[dict]:
-        """Yields tokenized questions, each with one of the overlapping windows into which its paragraph is split."""
-        if self.train_file is None:
-            raise InputError("does not support question answering; use a `train_file` in SQuAD format.", "task_name")
-        for file in self.train_file:
-            options = {"version_2_with_negative": True, "answered": False, "skip_bad_rows": self.skip_bad_rows}
-            examples = load_squad(file, **options)
-            windows = squad_windows(examples, tokenizer, length, min(DOC_STRIDE, length // 2), for_training=False)
-            names = [name for name in tokenizer.model_input_names if name in windows.column_names]
-            yield from windows.select_columns(names)
 
-    def batches(self, loaded: LoadedModel, rows: list[dict]) -> list[Batch]:
-        """Returns rows, sorted by length, as padded batches on the model's device. Masks tokens for a masked LM."""
-        rows = sorted(rows, key=lambda row: len(row["input_ids"]))
-        generator = torch.Generator().manual_seed(self.seed)
-        batches = []
-        for begin in range(0, len(rows), self.batch_size):
-            batch: Batch = dict(loaded.tokenizer.pad(rows[begin : begin + self.batch_size], return_tensors="pt"))
-            if head_name(loaded.model) in MASKED_LM:
-                batch = mask_randomly(batch, loaded.tokenizer, generator)
-            batches.append({name: x.to(loaded.model.device) for name, x in batch.items()})
-        return batches
+def batches_of(options: CalibrationOptions, loaded: LoadedModel, rows: list[dict]) -> list[Batch]:
+    """Returns rows, sorted by length, as padded batches on the model's device. Masks tokens for a masked LM."""
+    rows, size = sorted(rows, key=lambda row: len(row["input_ids"])), options.batch_size
+    generator = torch.Generator().manual_seed(options.seed)
+    batches = []
+    for begin in range(0, len(rows), size):
+        batch: Batch = dict(loaded.tokenizer.pad(rows[begin : begin + size], return_tensors="pt"))
+        if head_name(loaded.model) in MASKED_LM:
+            batch = mask_randomly(batch, loaded.tokenizer, generator)
+        batches.append({name: x.to(loaded.model.device) for name, x in batch.items()})
+    return batches
 
 
 def row_length(max_seq_length: int | None, models: Iterable[tuple[PreTrainedConfig, PreTrainedTokenizerBase]]) -> int:

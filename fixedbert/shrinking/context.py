@@ -1,6 +1,6 @@
 """The inputs of `shrink`: the original model, the target speed or size, the data, and the inference settings."""
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 
 import torch
 from accelerate import PartialState
@@ -10,11 +10,11 @@ from ..conversion.convert import check_equivalence
 from ..conversion.growing import heads_of, resized, to_fixed_head_bert
 from ..counts import forward_flops
 from ..fine_tuning.distillation import Batch
-from ..model.configuration_fixed_head_bert import FixedHeadBertConfig
 from ..model.modeling_fixed_head_bert import FixedHeadBertPreTrainedModel
+from ..options import ShrinkOptions
 from ..support.errors import InputError
 from .budget import LayerSize
-from .calibration import CalibrationData, mean_tokens
+from .calibration import load_batches, mean_tokens
 from .fisher_information import layer_sizes
 from .latency import measure_speedup, warn_if_busy
 from .predictions import Fidelity, LoadedModel, measure_fidelity
@@ -24,54 +24,13 @@ from .serving import Serving, fastest_serving, random_batches
 
 
 @dataclass(frozen=True, kw_only=True)
-class Target:
-    """The target speed or size: exactly one of speedup, params and flops, or any of the layer sizes."""
-
-    speedup: float | None = None
-    params: float | None = None
-    flops: float | None = None
-    attention_head_size: int | list[int] | None = None
-    value_head_size: int | list[int] | None = None
-    num_attention_heads: int | list[int] | None = None
-    intermediate_size: int | list[int] | None = None
-
-    def __post_init__(self):
-        names = {name for name, value in asdict(self).items() if value is not None}
-        budgets = names & {"speedup", "params", "flops"}
-        if len(budgets) + bool(names - budgets) != 1:
-            raise InputError("specify one target: `speedup`, `params`, `flops`, or layer sizes.")
-
-    @property
-    def is_shape(self) -> bool:
-        return self.speedup is None and self.params is None and self.flops is None
-
-    def shapes(self, config: FixedHeadBertConfig) -> list[LayerSize]:
-        """
-        Returns the shape of each layer after pruning, if the target is layer sizes.
-
-        Raises:
-            InputError: If a layer would grow, or its head size would be 0.
-        """
-        sizes = ("attention_head_size", "value_head_size", "num_attention_heads", "intermediate_size")
-        shapes = [LayerSize(*shape) for shape in resized(config, **{name: getattr(self, name) for name in sizes})]
-        old_shapes = map(LayerSize, heads_of(config), config.neuron_counts)
-        for index, (old, new) in enumerate(zip(old_shapes, shapes, strict=True)):
-            pairs = zip((*new.heads, new.neurons), (*old.heads, old.neurons), strict=True)
-            if any(not 0 <= size <= limit for size, limit in pairs) or min(new.heads[1:]) < 1:
-                raise InputError(
-                    f"layer {index} with {old.heads} and {old.neurons} neurons cannot shrink to {new.heads} and "
-                    f"{new.neurons} neurons."
-                )
-        return shapes
-
-
-@dataclass(frozen=True, kw_only=True)
 class ShrinkContext:
     """
     The inputs of `shrink`.
 
     Args:
         source: Directory or Hub id of the original.
+        options: The options of `shrink`, with at most one speedup.
         original: The original as a FixedHeadBert in float32. It is also the model in `loaded`.
         calibration, held_out, distillation: Batches of tokenized rows.
         batches: Batches for timing models.
@@ -81,59 +40,75 @@ class ShrinkContext:
     source: str
     original: FixedHeadBertPreTrainedModel
     loaded: LoadedModel
-    target: Target
+    options: ShrinkOptions
     calibration: list[Batch]
     held_out: list[Batch]
     distillation: list[Batch]
     batches: list[Batch]
     serving: Serving
-    seed: int
 
     @classmethod
-    def load(
-        cls,
-        source: str,
-        data: CalibrationData,
-        target: Target,
-        unpad_inputs: bool | None = None,
-        dtype: torch.dtype | None = None,
-        distillation_rows: int = 0,
-        **hub_options,
-    ) -> "ShrinkContext":
+    def load(cls, options: ShrinkOptions) -> "ShrinkContext":
         """
         Loads the model, the tokenizer and the data, and chooses the inference settings of the new model.
-
-        Args:
-            unpad_inputs, dtype: Inference settings. None stands for the default, which `shrink` describes.
 
         Raises:
             InputError: If the model cannot be shrunk, or the calibration rows contain too few tokens.
         """
-        loaded = LoadedModel.load(source, **hub_options)
+        source, dtype = options.model, None if options.dtype is None else getattr(torch, options.dtype)
+        loaded = LoadedModel.load(source, **options.hub_options())
         stored_dtype = loaded.model.dtype
         original = fixed_head_model(loaded.model, source)
         loaded = replace(loaded, model=original)
-        calibration, held_out, distillation = data.load(loaded, distillation_rows)
+        calibration, held_out, distillation = load_batches(
+            options, loaded, (options.distil_steps or 0) * options.batch_size
+        )
         check_tokens(original, calibration)
         batches = random_batches(calibration)
-        if target.speedup is None:
-            serving = Serving(unpad_inputs is not False, dtype or stored_dtype)
+        if options.speedup is None:
+            serving = Serving(options.unpad_inputs is not False, dtype or stored_dtype)
         else:
             warn_if_busy()
-            serving = fastest_serving(original, batches[:1], unpad_inputs, dtype)
+            serving = fastest_serving(original, batches[:1], options.unpad_inputs, dtype)
         PartialState().print(f"the new model runs {serving}")
         return cls(
             source=source,
             original=original,
             loaded=loaded,
-            target=target,
+            options=options,
             calibration=calibration,
             held_out=held_out,
             distillation=distillation,
             batches=batches,
             serving=serving,
-            seed=data.seed,
         )
+
+    @property
+    def speedup(self) -> float | None:
+        """The target speedup; None for other targets."""
+        return self.options.speedup[0] if self.options.speedup else None
+
+    @property
+    def target_shapes(self) -> list[LayerSize]:
+        """
+        The shape of each layer after pruning if the target is layer sizes, otherwise an empty list.
+
+        Raises:
+            InputError: If a layer would grow, or its head size would be 0.
+        """
+        config, sizes = self.original.config, self.options.sizes()
+        if not sizes:
+            return []
+        shapes = [LayerSize(*shape) for shape in resized(config, **sizes)]
+        old_shapes = map(LayerSize, heads_of(config), config.neuron_counts)
+        for index, (old, new) in enumerate(zip(old_shapes, shapes, strict=True)):
+            pairs = zip((*new.heads, new.neurons), (*old.heads, old.neurons), strict=True)
+            if any(not 0 <= size <= limit for size, limit in pairs) or min(new.heads[1:]) < 1:
+                raise InputError(
+                    f"layer {index} with {old.heads} and {old.neurons} neurons cannot shrink to {new.heads} and "
+                    f"{new.neurons} neurons."
+                )
+        return shapes
 
     @property
     def shapes(self) -> list[LayerSize]:

@@ -119,7 +119,7 @@ def test_unlabelled_rows(models, tmp_path):
     lines = [f"{first},{second}" for first, second in PAIRS]
     (tmp_path / "rows.csv").write_text("\n".join(["sentence1,sentence2", *lines]) + "\n")
     sources = [directory / "one", directory / "two"]
-    result = compare(sources, tmp_path / "rows.csv", max_samples=13, output_dir=tmp_path / "out")
+    result = compare(sources, tmp_path / "rows.csv", max_eval_samples=13, output_dir=tmp_path / "out")
     assert result.rows == 13 and result.models[1].scores == {} and result.models[1].lost is None
     changed = changed_rows(tmp_path / "out")
     assert len(changed) == round(13 * (1 - result.models[1].fidelity.agreement))

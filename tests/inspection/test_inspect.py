@@ -217,7 +217,7 @@ def text(tmp_path) -> str:
 def test_command(model, text, tmp_path, capsys):
     """`fixedbert inspect` prints a table and writes a page, a plot, and JSON with every measure."""
     files = ["--output_dir", str(tmp_path / "out"), "--validation_file", text]
-    main(["inspect", model, *files, "--max_seq_length", "16", "--max_samples", "20"])
+    main(["inspect", model, *files, "--max_seq_length", "16", "--max_eval_samples", "20"])
     printed = capsys.readouterr().out
     found = json.loads((tmp_path / "out" / "inspection.json").read_text())
     assert found["sequences"] == 20 and found["importance_sequences"] == 8 and found["head_sizes"] == [6, 6]
@@ -255,7 +255,7 @@ def test_non_finite_outputs_are_rejected(model, text, tmp_path, name):
     weights[f"bert.encoder.layer.0.{name}.weight"].fill_(3e38)
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(InputError, match="attention outputs contain NaN or infinity"):
-        inspect(str(folder), tmp_path / "out", text, max_seq_length=8, max_samples=2)
+        inspect(str(folder), tmp_path / "out", text, max_seq_length=8, max_eval_samples=2)
     assert not (tmp_path / "out").exists()
 
 

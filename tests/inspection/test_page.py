@@ -98,7 +98,7 @@ def check_numbers(found: Inspection, side: dict):
 def test_page_shows_the_results_of_inspect(model, text, tmp_path):
     """A page for two checkpoints contains the numbers that `inspect` returns, all within the color scales."""
     found = inspect(
-        model, tmp_path / "out", text, max_seq_length=16, max_samples=5, importance_samples=3, compare=model
+        model, tmp_path / "out", text, max_seq_length=16, max_eval_samples=5, importance_samples=3, compare=model
     )
     assert {file.name for file in (tmp_path / "out").iterdir()} == {
         "inspection.html", "inspection.json", "inspection.png", "compared.json", "compared.png",
