@@ -189,7 +189,7 @@ def test_unsuitable_teachers(teacher, tmp_path):
 def test_teachers_for_a_different_task(model, teacher, download, tmp_path):
     """A regression model can teach a regression model. A classifier or a model without a task head cannot."""
     taught = ("--do_train", "--max_steps", "1", "--teacher_model")
-    with pytest.raises(InputError, match="^`teacher_model`: .*classifier.bias, classifier.weight"):
+    with pytest.raises(InputError, match="^`teacher_model`: .*'classifier.bias', 'classifier.weight'"):
         glue(model, download, tmp_path / "no", *taught, model)
     with pytest.raises(InputError, match=r"its labels \(entailment, not_entailment\) differ"):
         glue(model, download, tmp_path / "no", *taught, teacher, task="stsb")
