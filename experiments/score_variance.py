@@ -20,7 +20,7 @@ from fixedbert.fine_tuning.texts import load_task
 from fixedbert.model.modeling_fixed_head_bert import FixedHeadBertPreTrainedModel
 from fixedbert.options import ShrinkOptions
 from fixedbert.shrinking.budget import LayerSize
-from fixedbert.shrinking.calibration import batches_of, texts_of, tokenize_rows
+from fixedbert.shrinking.calibration import batches_of, task_rows, texts_of, tokenize_rows
 from fixedbert.shrinking.context import ShrinkContext
 from fixedbert.shrinking.fisher_information import layers_of, minus_row_mean, self_attention
 from fixedbert.shrinking.layers import refit
@@ -60,7 +60,7 @@ def measure_variance(options: ShrinkOptions) -> dict:
     H, P = modules[0].num_attention_heads, modules[0].attention_head_size
     moments = [(SecondMoments(H, P), SecondMoments(H, P)) for _ in modules]
     texts, rows = torch.zeros(len(modules), H), 0
-    for batch in batches_of(options, loaded, data.rows(loaded, data.max_samples)):
+    for batch in batches_of(options, loaded, task_rows(options, loaded, options.max_train_samples)):
         with recorded(*(projection for x in modules for projection in (x.query, x.key))) as seen:
             model.base_model(**batch)
         mask = batch["attention_mask"].bool()

@@ -1,6 +1,7 @@
 """Loads BERT-like models from all supported checkpoint formats, without running code from the checkpoint."""
 
 import re
+from inspect import signature
 from pathlib import Path
 
 import transformers
@@ -11,11 +12,11 @@ from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 from ..counts import size_text
 from ..model import modeling_fixed_head_bert
 from ..model.configuration_fixed_head_bert import AUTO_MAP, FixedHeadBertConfig
-from ..support.errors import InputError, error_context, shorten
+from ..support.errors import error_context
 from ..support.files import reading
 from .families import FAMILIES, check_config, fixed_head_config, task_head
 from .growing import Heads, int_or_list, set_heads
-from .weights import load_body, stored_tensors
+from .weights import load_weights, stored_tensors, unexpected_weights
 
 # Maps a part of a parameter name to the task head that has this parameter.
 HEADS_BY_PART = {"seq_relationship": "ForPreTraining", "cls.": "ForMaskedLM", "lm_head": "ForMaskedLM"}
@@ -75,10 +76,7 @@ def load_bert(source: str | Path, architecture: str | None = None, **hub_options
                 break
     extra = [] if architecture else [key for key in unexpected if not key.endswith(POOLER)]
     if extra:
-        raise InputError(
-            f"{source}: {name}, the class in config.json, has no parameters for {shorten(extra)}; to drop them, "
-            "pass the class as `architecture` to fixedbert convert."
-        )
+        raise unexpected_weights(source, name, extra)
     if unexpected:
         PartialState().print(f"{source}: dropped tensors that are not parameters of {name}: {', '.join(unexpected)}.")
     return model
@@ -131,13 +129,9 @@ def load_tensors(
     """Returns a loaded model, and the names of tensors in the file that are not parameters of the model."""
     library = modeling_fixed_head_bert if config.model_type == "fixed_head_bert" else transformers
     model_class = getattr(library, architecture)
-    model, info = load_body(model_class, source, config, **hub_options)
-    missing = sorted(info["missing_keys"])
-    if missing and architecture.endswith("Model") and all("pooler" in key for key in missing):
-        model, info = load_body(model_class, source, config, add_pooling_layer=False, **hub_options)
-        missing = []
-    for key, actual, expected in sorted(info["mismatched_keys"]):
-        raise InputError(f"{source}: {key} has shape {tuple(actual)}, but config.json requires {tuple(expected)}.")
-    if missing:
-        raise InputError(f"{source}: weights are missing for {shorten(missing)}; use a complete checkpoint.")
+    has_pooler = any("pooler" in name for name in stored_tensors(source, **hub_options))
+    options = {"new_head": False, "ignore_mismatched_sizes": False, **hub_options}
+    if "add_pooling_layer" in signature(model_class).parameters and not has_pooler:
+        options["add_pooling_layer"] = False
+    model, info = load_weights(model_class, source, config, **options)
     return model, sorted(info["unexpected_keys"])

@@ -23,22 +23,29 @@ FLOATS = {torch.float16, torch.bfloat16, torch.float32, torch.float64}  # dtypes
 OPTIONAL = ("pooler", "decoder")  # parts of a base model that some task heads do not use
 
 
-def load_body(model_class: Any, source: str | Path, config: PreTrainedConfig, **options) -> tuple[Any, dict]:
+def load_weights(
+    model_class: Any,
+    source: str | Path,
+    config: PreTrainedConfig,
+    new_head: bool = True,
+    ignore_mismatched_sizes: bool = True,
+    **options,
+) -> tuple[Any, dict]:
     """
     Loads a model with `model_class.from_pretrained` and checks that the file contains every weight of its base model.
 
-    Weights of the task head and the pooler may be missing or have a different shape. The loading info lists them.
     The model has the precision of the file or the configuration, whichever is higher.
 
     Args:
+        new_head, ignore_mismatched_sizes: Whether weights of the task head and the pooler may be missing, or have a
+            different shape. The loading info lists them.
         options: Keyword arguments for `from_pretrained`.
 
     Returns:
         The model, and transformers' loading info.
 
     Raises:
-        InputError: If weights of the base model are missing, unexpected or quantized, have an invalid shape, or
-            contain NaN or infinity.
+        InputError: If weights are missing, unexpected or quantized, have an invalid shape, or contain NaN or infinity.
     """
     stored = stored_tensors(source, **options)
     if "dtype" not in options:
@@ -50,7 +57,7 @@ def load_body(model_class: Any, source: str | Path, config: PreTrainedConfig, **
     buffers = {name.rpartition(".")[2] for name, _ in model.named_buffers()}  # may be in old files
     ignored = empty | {name for name in stored if name.rpartition(".")[2] in buffers}
     info["unexpected_keys"] -= ignored
-    check_base_weights(source, model, info)
+    check_names(source, model, info, new_head, ignore_mismatched_sizes)
     for name in sorted(stored.keys() - ignored - info["unexpected_keys"]):
         if stored[name].dtype not in FLOATS and not getattr(config, "quantization_config", None):
             raise InputError(f"{source}: {name} has dtype {stored[name].dtype}; use weights that are not quantized.")
@@ -100,32 +107,41 @@ def highest_precision(config: PreTrainedConfig, stored: dict[str, Tensor]) -> to
     return reduce(torch.promote_types, sorted(dtypes, key=str))
 
 
-def check_base_weights(source: str | Path, model: PreTrainedModel, info: dict):
-    """Raises InputError if `info` lists missing, unexpected or wrongly shaped weights of the base model."""
+def check_names(source: str | Path, model: PreTrainedModel, info: dict, new_head: bool, ignore_mismatched_sizes: bool):
+    """Raises InputError if `info` lists missing, unexpected or wrongly shaped weights. See `load_weights`."""
     base, prefix = model.base_model, f"{model.base_model_prefix}."
     parts = {name for name, _ in base.named_children()}
 
-    def required(name: str) -> bool:
+    def in_body(name: str) -> bool:
         return (base is model or name.startswith(prefix)) and "pooler" not in name
 
     def in_base(name: str) -> bool:
         part = name.removeprefix(prefix).partition(".")[0]
         return (part in parts or name.startswith(prefix)) and part not in OPTIONAL
 
-    if missing := sorted(filter(required, info["missing_keys"])):
-        others = f", but the file has {shorten(sorted(info['unexpected_keys']))}" if info["unexpected_keys"] else ""
-        raise InputError(
-            f"{source}: weights are missing for {shorten(missing)}{others}; the file is incomplete, or config.json "
-            "belongs to a different model."
-        )
     for name, actual, expected in sorted(info["mismatched_keys"]):
-        if required(name):
+        if in_body(name) or not ignore_mismatched_sizes:
+            remedy = "run fixedbert convert if the BERT has pruned heads"
+            remedy = remedy if in_body(name) else "fine-tune a new task head with `ignore_mismatched_sizes`"
             raise InputError(
                 f"{source}: {name} has shape {tuple(actual)}, but the configuration requires {tuple(expected)}; use "
-                "the matching config.json, or run fixedbert convert if the BERT has pruned heads."
+                f"the matching config.json, or {remedy}."
             )
+    absent = {*info["missing_keys"], *(name for name, *_ in info["mismatched_keys"])}
+    missing = sorted(name for name in absent if in_body(name) or not new_head)
+    if missing:
+        others, remedy = "", "train the model first, or use a complete checkpoint"
+        if any(map(in_body, missing)):
+            remedy = "the file is incomplete, or config.json belongs to a different model"
+            if info["unexpected_keys"]:
+                others = f", but the file has {shorten(sorted(info['unexpected_keys']))}"
+        raise InputError(f"{source}: weights are missing for {shorten(missing)}{others}; {remedy}.")
     if unexpected := sorted(filter(in_base, info["unexpected_keys"])):
-        raise InputError(
-            f"{source}: {type(model).__name__} with this configuration has no parameters for {shorten(unexpected)}; "
-            "use the config.json that was saved with the weights."
-        )
+        raise unexpected_weights(source, type(model).__name__, unexpected)
+
+
+def unexpected_weights(source: str | Path, class_name: str, names: list[str]) -> InputError:
+    return InputError(
+        f"{source}: {class_name} with this configuration has no parameters for {shorten(names)}; use the config.json "
+        "that was saved with the weights, or drop parts of a task head with `architecture` of fixedbert convert."
+    )

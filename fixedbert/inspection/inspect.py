@@ -9,7 +9,7 @@ from transformers import AutoModel, PreTrainedTokenizerBase
 
 from ..conversion.checkpoints import read_config
 from ..conversion.families import max_tokens
-from ..conversion.weights import load_body, report_float32
+from ..conversion.weights import load_weights, report_float32
 from ..data.corpora import Corpus, CorpusReader
 from ..data.sentences import ends_sentence, split_document
 from ..data.sequences import read_sequences
@@ -130,7 +130,7 @@ def load_checkpoint(name: str, length: int, **hub_options) -> Checkpoint:
     """Loads a model and its tokenizer. Raises InputError if the model is not an encoder or `length` is invalid."""
     with reading(name, "pass a complete model of a type that transformers supports", "the model cannot be loaded"):
         config = read_config(name, **hub_options)
-        model, _ = load_body(AutoModel, name, config, trust_remote_code=False, **hub_options)
+        model, _ = load_weights(AutoModel, name, config, trust_remote_code=False, **hub_options)
     report_float32(name, model)
     tokenizer = load_tokenizer(name, **hub_options)
     check_vocab_size(tokenizer, config.vocab_size, name)

@@ -10,7 +10,7 @@ from transformers.models.auto.auto_factory import _BaseAutoModelClass
 
 from ..conversion.checkpoints import read_config
 from ..conversion.families import FAMILIES, fixed_head_config, max_tokens
-from ..conversion.weights import load_body
+from ..conversion.weights import load_weights
 from ..data.tokenizers import check_same_vocabulary, check_vocab_size
 from ..model.configuration_fixed_head_bert import FixedHeadBertConfig
 from ..options import ModelOptions, NewModelOptions
@@ -106,16 +106,9 @@ def load_model(
         check_vocab_size(tokenizer, config.vocab_size, name)
     with reading(name, problem="cannot load the weights"):
         options = arguments.hub_options() | {"attn_implementation": attention}
-        model, info = load_body(auto_class, name, config, **options)
-    if info["mismatched_keys"] and not arguments.ignore_mismatched_sizes:
-        key, shape, required = sorted(info["mismatched_keys"])[0]
-        raise InputError(
-            f"{name}: expected shape {tuple(required)} for {key}, but found {tuple(shape)}; set "
-            "`ignore_mismatched_sizes` to initialize the task head randomly."
-        )
+        options |= {"new_head": train, "ignore_mismatched_sizes": arguments.ignore_mismatched_sizes}
+        model, info = load_weights(auto_class, name, config, **options)
     if missing := sorted({*info["missing_keys"], *(key for key, *_ in info["mismatched_keys"])}):
-        if not train:
-            raise InputError(f"{name}: no weights for {', '.join(missing)}; train the model first with `do_train`.")
         PartialState().print(f"{name}: randomly initialized {', '.join(missing)}")
     if arguments.resize_embeddings:
         size = max(config.vocab_size, max(tokenizer.get_vocab().values()) + 1)

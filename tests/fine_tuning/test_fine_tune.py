@@ -148,9 +148,9 @@ def test_different_labels_need_a_new_head(model, download, tmp_path, capsys):
 
 def test_a_model_without_a_head_is_not_evaluated(model, download, questions, tmp_path):
     """Evaluation and prediction with a randomly initialized head are refused."""
-    with pytest.raises(InputError, match="no weights for classifier.bias, classifier.weight; train"):
+    with pytest.raises(InputError, match="weights are missing for 'classifier.bias', 'classifier.weight'; train"):
         glue(model, download, tmp_path / "no", "--do_predict", task="ax")
-    with pytest.raises(InputError, match="no weights for qa_outputs.bias, qa_outputs.weight"):
+    with pytest.raises(InputError, match="weights are missing for 'qa_outputs.bias', 'qa_outputs.weight'"):
         squad(model, questions, tmp_path / "no", "--do_eval")
     assert not (tmp_path / "no").exists()
 

@@ -44,11 +44,11 @@ def test_head_without_weights(tmp_path, vocabulary):
         config = load_config(arguments, num_labels=num_labels)
         return load_model(AutoModelForSequenceClassification, arguments, config, tokenizer, train)
 
-    with pytest.raises(InputError, match="no weights for classifier.bias, classifier.weight"):
+    with pytest.raises(InputError, match="weights are missing for 'classifier.bias', 'classifier.weight'"):
         load("pretrained", 3, train=False)
     model = load("pretrained", 3, train=True)
     model.save_pretrained(tmp_path / "classifier")
-    with pytest.raises(InputError, match=r"expected shape \(5,\) for classifier.bias, but found \(3,\)"):
+    with pytest.raises(InputError, match=r"classifier.bias has shape \(3,\), but .* requires \(5,\)"):
         load("classifier", 5, train=True)
     assert load("classifier", 5, train=True, ignore_mismatched_sizes=True).classifier.out_features == 5
     again = load("classifier", 3, train=False)
