@@ -98,8 +98,7 @@ class FixedHeadBertSelfAttention(bert.BertSelfAttention):
         source = hidden_states if encoder_hidden_states is None else encoder_hidden_states
         query, key, value = self.project_heads(hidden_states, source)
         if cache is not None:
-            options = {"kwargs": kwargs} if CACHE == "cache" else {}
-            key, value = cache.update(key, value, self.layer_idx, **options)
+            key, value = cache.update(key, value, self.layer_idx)
         if attend is not eager_attention_forward:
             query, key, value = expand_and_pad_heads(query, key, value)
         if is_packed:

@@ -43,7 +43,6 @@ from .unpadding_fixed_head_bert import (
     fast_forward,
     find_label_indices,
     is_symbolic,
-    may_be_true,
     padding_mask,
     sequence_ids_from,
 )
@@ -213,7 +212,10 @@ class FixedHeadBertModel(FixedHeadBertPreTrainedModel, bert.BertModel):
             inputs["use_cache"] = inputs.get("use_cache") if sequence_ids is None else False
         outputs = super().forward(attention_mask=mask, **inputs, return_dict=True)
         padding = padding_mask(attention_mask, ids_or_embeddings)
-        if padding is not None and may_be_true(padding if self.unpad_inputs else padding[:, 0]):
+        if padding is None:
+            return outputs
+        changed = padding if self.unpad_inputs else padding[:, 0]
+        if is_symbolic(changed) or changed.any():
             if self.unpad_inputs:
                 last = outputs.last_hidden_state = outputs.last_hidden_state.masked_fill(padding[..., None], 0)
                 if outputs.hidden_states and outputs.hidden_states[-1] is not None:

@@ -241,11 +241,6 @@ def is_symbolic(x: torch.Tensor) -> bool:
     return is_tracing(x) or x.is_meta or torch._C._functorch.is_batchedtensor(x)
 
 
-def may_be_true(mask: torch.Tensor) -> bool:
-    """Returns False if no element is True. If tensor values cannot be read, returns True."""
-    return is_symbolic(mask) or bool(mask.any())
-
-
 def sequence_ids_from(position_ids: torch.Tensor | None, shape: torch.Size) -> torch.Tensor | None:
     """Returns the index (B, L) of each token's sequence in its row, or None if `position_ids` (B, L) never restart."""
     if position_ids is None:
