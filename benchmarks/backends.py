@@ -2,18 +2,15 @@
 
 import math
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from typing import NamedTuple
-from unittest.mock import patch
 
 import torch
 from tqdm import tqdm
 from transformers.utils import is_flash_attn_2_available
 
 from fixedbert import FixedHeadBertConfig, FixedHeadBertModel
-from fixedbert.model import unpadding_fixed_head_bert
 
 LAYOUTS = ("full rows", "unpadded", "packed")
 HALF = (torch.float16, torch.bfloat16)
@@ -46,32 +43,7 @@ class Line:
         return f"{self.title:<58} {text}" + ("  WRONG" if self.right is False else "")
 
 
-class Backend(NamedTuple):
-    """An attention implementation in transformers, and optionally the function to use for packed sequences."""
-
-    implementation: str
-    packed_function: str | None = None
-
-    def __str__(self) -> str:
-        return self.implementation + (f", {self.packed_function.replace('_', ' ')}" if self.packed_function else "")
-
-    def activate(self) -> AbstractContextManager:
-        """Returns a context manager that selects `packed_function` for packed sequences."""
-        if self.packed_function is None:
-            return nullcontext()
-        attend = getattr(unpadding_fixed_head_bert, self.packed_function)
-        return patch.object(unpadding_fixed_head_bert, "select_packed_attention", lambda *args: attend)
-
-
-EAGER = Backend("eager")
-BACKENDS = (
-    EAGER,
-    Backend("sdpa"),
-    Backend("sdpa", "padded_attention"),
-    Backend("sdpa", "looped_attention"),
-    Backend("flash_attention_2"),
-    Backend("flex_attention"),
-)
+BACKENDS = ("eager", "sdpa", "flash_attention_2", "flex_attention")
 
 
 @dataclass(frozen=True)
@@ -101,26 +73,24 @@ SCALES = {
 }
 
 
-def unavailable(backend: Backend, device: torch.device) -> str | None:
+def unavailable(backend: str, device: torch.device) -> str | None:
     """Returns the reason why a backend cannot run on this machine, or None if it can."""
     on_gpu = device.type == "cuda"
     ampere = on_gpu and torch.cuda.get_device_capability(device) >= (8, 0)
-    if backend.implementation == "flash_attention_2":
+    if backend == "flash_attention_2":
         if not is_flash_attn_2_available():
             return "flash-attn is not installed"
         return None if ampere else "requires a GPU with compute capability 8.0"
-    if backend.implementation == "flex_attention" and not on_gpu:
+    if backend == "flex_attention" and not on_gpu:
         return "does not compute gradients on a CPU"
     return None
 
 
-def supports(backend: Backend, case: Case) -> bool:
+def supports(backend: str, case: Case) -> bool:
     """Returns True if a backend supports the precision and layout of a case."""
-    if backend.packed_function is not None and case.layout == "full rows":
-        return False
-    if backend.implementation == "flex_attention":  # limited, because every shape is compiled
+    if backend == "flex_attention":  # limited, because every shape is compiled
         return case.size <= 128 and case.dtype == torch.bfloat16
-    return case.dtype in HALF or backend.implementation != "flash_attention_2"
+    return case.dtype in HALF or backend != "flash_attention_2"
 
 
 def cases(scale: Scale) -> Iterator[Case]:
@@ -131,7 +101,7 @@ def cases(scale: Scale) -> Iterator[Case]:
                     yield Case(layout, causal, size, value_size, dtype)
 
 
-def config_of(case: Case, length: int, backend: Backend) -> FixedHeadBertConfig:
+def config_of(case: Case, length: int, backend: str) -> FixedHeadBertConfig:
     return FixedHeadBertConfig(
         vocab_size=99,
         hidden_size=48,
@@ -145,8 +115,8 @@ def config_of(case: Case, length: int, backend: Backend) -> FixedHeadBertConfig:
         hidden_dropout_prob=0,
         attention_probs_dropout_prob=0,
         is_decoder=case.causal,
-        unpad_inputs=case.layout == "unpadded" or backend.packed_function is not None,
-        attn_implementation=backend.implementation,
+        unpad_inputs=case.layout != "full rows",
+        attn_implementation=backend,
     )
 
 
@@ -167,12 +137,12 @@ def weights_of(case: Case, length: int) -> dict[str, torch.Tensor]:
     """Returns random weights, rounded to the precision of a case."""
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        model = FixedHeadBertModel(config_of(case, length, EAGER), add_pooling_layer=False)
+        model = FixedHeadBertModel(config_of(case, length, "eager"), add_pooling_layer=False)
     return {name: weight.to(case.dtype) for name, weight in model.state_dict().items()}
 
 
 def outputs_and_gradients(
-    case: Case, backend: Backend, lengths: list[int], device: torch.device, dtype: torch.dtype
+    case: Case, backend: str, lengths: list[int], device: torch.device, dtype: torch.dtype
 ) -> list[torch.Tensor]:
     """
     Returns the last hidden states of non-padding tokens (T, D), and each layer's query, key and value gradients.
@@ -183,8 +153,7 @@ def outputs_and_gradients(
     model = FixedHeadBertModel(config, add_pooling_layer=False).to(device, dtype)
     model.load_state_dict(weights_of(case, lengths[0]))
     inputs, real = inputs_of(case, lengths, device)
-    with backend.activate():
-        hidden_states = model(**inputs, use_cache=False).last_hidden_state[real]
+    hidden_states = model(**inputs, use_cache=False).last_hidden_state[real]
     probe = torch.randn(hidden_states.shape, generator=torch.Generator().manual_seed(2)).to(device, dtype)
     hidden_states.backward(probe)
     heads = [layer.attention.self for layer in model.encoder.layer]
@@ -198,12 +167,12 @@ def distance(actual: list[torch.Tensor], expected: list[torch.Tensor]) -> float:
     return max(error if math.isfinite(error) else math.inf for error in errors)
 
 
-def agreement(device: torch.device, backends: list[Backend]) -> Iterator[dict]:
+def agreement(device: torch.device, backends: list[str]) -> Iterator[dict]:
     """For each case and backend, yields the error relative to eager attention in float64, and the error limit."""
     scale = SCALES[device.type]
     for case in tqdm(list(cases(scale)), desc="backends", leave=False):
         plain = replace(case, layout="packed" if case.layout == "packed" else "full rows")
-        expected = outputs_and_gradients(plain, EAGER, scale.lengths, device, torch.float64)
+        expected = outputs_and_gradients(plain, "eager", scale.lengths, device, torch.float64)
         epsilon = torch.finfo(case.dtype).eps
         limit = EAGER_EPSILONS * epsilon
         for backend in (backend for backend in backends if supports(backend, case)):
@@ -214,14 +183,14 @@ def agreement(device: torch.device, backends: list[Backend]) -> Iterator[dict]:
             except Exception as raised:  # kernels raise various exceptions
                 deviation, error = math.inf, f"{type(raised).__name__}: {raised}"
             yield {
-                "backend": str(backend),
+                "backend": backend,
                 **case.record(),
                 "distance": deviation,
                 "limit": limit,
                 "right": error is None and deviation <= limit,
                 "error": error,
             }
-            if backend == EAGER and math.isfinite(deviation):
+            if backend == "eager" and math.isfinite(deviation):
                 limit = EPSILONS * epsilon + TIMES_EAGER[case.dtype] * deviation
 
 
@@ -235,10 +204,10 @@ def agreement_lines(device: torch.device) -> Iterator[Line]:
     results = list(agreement(device, backends))
     for backend in BACKENDS:
         if backend not in backends:
-            yield Line(str(backend), skipped=unavailable(backend, device))
+            yield Line(backend, skipped=unavailable(backend, device))
             continue
         for dtype in (torch.float32, *HALF):
-            selected = [one for one in results if one["backend"] == str(backend) and one["dtype"] == str(dtype)]
+            selected = [one for one in results if one["backend"] == backend and one["dtype"] == str(dtype)]
             if selected:
                 worst = max(selected, key=lambda one: one["distance"] / one["limit"])
                 yield Line(

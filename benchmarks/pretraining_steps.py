@@ -1,4 +1,4 @@
-"""Measures the speed of pretraining steps on a GPU, with and without torch.compile."""
+"""Measures the speed of pretraining steps on a GPU."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -22,10 +22,6 @@ SHORT_FRACTION = 0.1  # fraction of rows that are shorter than LENGTH, as in BER
 ROWS = 256  # initial batch size, halved until the batch fits in GPU memory
 WARM_UP, STEPS = 5, 20
 MATRIX_SIZE = 8192  # rows and columns of the matrices that are multiplied
-VARIANTS = {
-    "as in pretraining": {},
-    "torch.compile": {"compiled": True},
-}
 
 
 @dataclass
@@ -67,28 +63,17 @@ def make_examples(rows: int, vocabulary: int, seed: int) -> list[dict[str, np.nd
     return pairs
 
 
-def on_device(batch, device: torch.device):
-    if isinstance(batch, dict):
-        return {name: on_device(x, device) for name, x in batch.items()}
-    return batch.to(device, non_blocking=True) if hasattr(batch, "to") else batch  # tensors and packed batches
+def on_device(batch: dict[str, torch.Tensor], device: torch.device) -> dict[str, torch.Tensor]:
+    return {name: x.to(device, non_blocking=True) for name, x in batch.items()}
 
 
-def measure_steps(preset: str, device: torch.device, rows: int, count: int, compiled: bool = False) -> Measurement:
-    """
-    Measures the speed of training steps in bf16 with AdamW, after a warm-up.
-
-    Args:
-        compiled: Use torch.compile and batches with a fixed shape.
-    """
+def measure_steps(preset: str, device: torch.device, rows: int, count: int) -> Measurement:
+    """Measures the speed of training steps in bf16 with AdamW, after a warm-up."""
     torch.manual_seed(0)
     config = preset_config(preset, unpad_inputs=True, sparse_prediction=True, attn_implementation="sdpa")
-    model: torch.nn.Module = FixedHeadBertForPreTraining(config).to(device).train()
-    if compiled:
-        model = torch.compile(model)
+    model = FixedHeadBertForPreTraining(config).to(device).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
-    collator = PretrainingCollator(0, "mlm+nsp")
-    if compiled:
-        collator.row_length, collator.row_labels = LENGTH, target_count(LENGTH, PREDICTED)
+    collator = PretrainingCollator(0)
     drawn = [make_examples(rows, config.vocab_size, seed) for seed in range(WARM_UP + count)]
     batches = [on_device(collator(one), device) for one in drawn]
 
@@ -146,13 +131,13 @@ def largest_batch_size(preset: str, device: torch.device) -> int:
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """Returns True for out-of-memory errors from torch and CUDA, including errors inside torch.compile and workers."""
+    """Returns True for out-of-memory errors from torch and CUDA, including errors inside workers."""
     text = f"{type(error).__name__}: {error}"
     return any(words in text for words in ("OutOfMemoryError", "out of memory", "_STATUS_ALLOC_FAILED"))
 
 
 def speed_lines(device: torch.device) -> Iterator[Line]:
-    """Yields lines with the speed of three presets in several variants."""
+    """Yields lines with the speed of three presets."""
     if device.type != "cuda":
         yield Line("pretraining steps", skipped="no GPU")
         return
@@ -166,11 +151,7 @@ def speed_lines(device: torch.device) -> Iterator[Line]:
         except Exception as error:
             yield error_line(f"{preset}: largest batch size", error)
             continue
-        works = {
-            name: partial(measure_steps, preset, device, rows, STEPS, **changes) for name, changes in VARIANTS.items()
-        }
-        for name, work in works.items():
-            yield step_line(f"{preset}, {rows} rows: {name}", work, matmul_speed)
+        yield step_line(f"{preset}, {rows} rows", partial(measure_steps, preset, device, rows, STEPS), matmul_speed)
 
 
 def step_line(title: str, work: Callable[[], Measurement], matmul_speed: float) -> Line:

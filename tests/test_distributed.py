@@ -1,4 +1,4 @@
-"""Training in two processes: FSDP, tensor parallelism, averages over tokens, skipped steps and resumed runs."""
+"""Training in two processes: FSDP, averages over tokens, skipped steps and resumed runs."""
 
 import json
 import os
@@ -14,7 +14,7 @@ from accelerate.utils.launch import prepare_multi_gpu_env
 from helpers import ROOT, fork_server
 from helpers.outputs import log_of, results, weights_in
 from helpers.script_arguments import SHAPE, glue_of, pretraining
-from helpers.tiny_models import L, config_of, inputs_of, model_of
+from helpers.tiny_models import L, inputs_of, model_of
 from torch.utils.data import DataLoader
 from transformers import AutoTokenizer, Trainer, TrainingArguments
 
@@ -60,64 +60,6 @@ for half in (slice(0, 2), slice(2, 4)):
 model(**batch("ForPreTraining", slice(2 * rank, 2 * rank + 2))).loss.backward()
 for one, other in zip(model.parameters(), reference.parameters()):
     assert torch.allclose(one.grad.full_tensor(), other.grad, rtol=1e-4, atol=1e-5)
-"""
-
-TENSOR_PARALLEL = """
-from transformers.distributed import DistributedConfig
-dist.init_process_group("gloo")
-def local_rows(weight):  # older versions of transformers use plain tensors
-    return len(weight.to_local() if hasattr(weight, "to_local") else weight)
-def is_same(one, reference):
-    one = one.full_tensor() if hasattr(one, "full_tensor") else one
-    for dim, (size, all) in enumerate(zip(one.shape, reference.shape)):
-        reference = reference if size == all else reference.chunk(2, dim)[rank]
-    return torch.allclose(one, reference, rtol=0, atol=1e-9)
-shape = dict(num_attention_heads=6, attention_head_size=10, intermediate_size=38, qk_norm=True, vocab_size=100)
-unequal = dict(attention_head_size=[5, 13, 6], value_head_size=[9, 4, 6], layer_attention_heads=[4, 6, 2])
-for head, tied, changes in (("ForPreTraining", True, {}), ("LMHeadModel", True, {}), ("ForMaskedLM", False, {}),
-        ("LMHeadModel", False, unequal)):
-    reference = model_of(head, **shape | changes, tie_word_embeddings=tied).double().eval()
-    torch.nn.init.normal_(reference.cls.predictions.bias)
-    directory = f"{sys.argv[1]}/{head}-{tied}"
-    if rank == 0:
-        reference.save_pretrained(directory)
-    dist.barrier()
-    config = DistributedConfig(tp_size=2)
-    model = type(reference).from_pretrained(directory, distributed_config=config, dtype=torch.float64).eval()
-    layer, decoder = model.bert.encoder.layer[0], model.cls.predictions.decoder
-    assert local_rows(layer.intermediate.dense.weight) == 19
-    assert local_rows(layer.attention.self.query.weight) == (10 if changes else 30)
-    assert local_rows(layer.attention.self.value.weight) == (18 if changes else 30)
-    words = model.bert.embeddings.word_embeddings.weight
-    assert local_rows(words) == local_rows(decoder.weight) == local_rows(decoder.bias) == 50
-    assert (decoder.weight is words) == tied and decoder.bias is model.cls.predictions.bias
-    inputs = inputs_of(head)
-    real = inputs["attention_mask"].bool()
-    for unpad_inputs in (False, True):
-        model.bert.unpad_inputs = unpad_inputs
-        with torch.no_grad():
-            assert torch.allclose(model(**inputs)[0][real], reference(**inputs)[0][real], rtol=0, atol=1e-9)
-    for each in (model, reference):
-        each(**batch(head, slice(None))).loss.backward()
-    for (name, one), (_, other) in zip(model.named_parameters(), reference.named_parameters(), strict=True):
-        assert is_same(one.grad, other.grad), name
-    model.save_pretrained(f"{directory}-again")
-    dist.barrier()
-    again = type(reference).from_pretrained(f"{directory}-again", dtype=torch.float64)
-    for (name, one), (_, other) in zip(again.named_parameters(), reference.named_parameters(), strict=True):
-        assert torch.equal(one, other), name
-invalid_shapes = (dict(layer_attention_heads=[4, 6, 3]), dict(num_attention_heads=5), dict(head_embedding="mul"))
-for number, invalid in enumerate(invalid_shapes):
-    directory = f"{sys.argv[1]}/invalid-{number}"
-    if rank == 0:
-        model_of("ForMaskedLM", **shape | invalid).save_pretrained(directory)
-    dist.barrier()
-    try:
-        fixedbert.FixedHeadBertForMaskedLM.from_pretrained(directory, distributed_config=config)
-        raise AssertionError("invalid model was loaded")
-    except ValueError as error:
-        counts = ("3, 4, 6", "5", "1, 6")[number]
-        assert str(error).startswith(f"tp_size=2 must divide the number of heads in every layer: [{counts}"), error
 """
 
 AVERAGE = """
@@ -243,12 +185,6 @@ def run(script: str, *arguments: str) -> str:
 def test_sharded_parameters_get_the_same_gradients(tmp_path):
     """FSDP shards each layer, with the same gradients as in one process."""
     run(SHARDED, str(tmp_path))
-
-
-def test_heads_split_between_processes(tmp_path):
-    """Tensor parallelism gives the results of one process. Models whose heads cannot be split evenly are rejected."""
-    run(TENSOR_PARALLEL, str(tmp_path))
-    assert "tp_plan" not in str(config_of("Model", qk_norm=True).to_dict())
 
 
 def test_loss_is_a_mean_over_labelled_tokens(tmp_path):

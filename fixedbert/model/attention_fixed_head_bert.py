@@ -85,8 +85,8 @@ class FixedHeadBertSelfAttention(bert.BertSelfAttention):
         is_flash = "flash" in (self.config._attn_implementation or "")
         is_packed = attention_mask is None and kwargs.get("cu_seq_lens_q") is not None and not is_flash
         if is_packed:
-            # Only flash attention accepts sequence lengths. SDPA replaces eager attention, which would need a mask.
-            if attend is eager_attention_forward and (self.is_causal or hidden_states.device.type != "cpu"):
+            # Only flash attention accepts sequence lengths. SDPA replaces causal eager attention, which needs a mask.
+            if attend is eager_attention_forward and self.is_causal:
                 attend = ALL_ATTENTION_FUNCTIONS["sdpa"]
         elif kwargs.get("output_attentions"):
             # Only eager attention returns probabilities.
@@ -98,8 +98,7 @@ class FixedHeadBertSelfAttention(bert.BertSelfAttention):
         source = hidden_states if encoder_hidden_states is None else encoder_hidden_states
         query, key, value = self.project_heads(hidden_states, source)
         if cache is not None:
-            options = {"kwargs": kwargs} if CACHE == "cache" else {}
-            key, value = cache.update(key, value, self.layer_idx, **options)
+            key, value = cache.update(key, value, self.layer_idx)
         if attend is not eager_attention_forward:
             query, key, value = expand_and_pad_heads(query, key, value)
         if is_packed:
@@ -261,8 +260,8 @@ class FixedHeadBertLayer(bert.BertLayer):
 
     def __init__(self, config: FixedHeadBertConfig, layer_idx: int | None = None):
         GradientCheckpointingLayer.__init__(self)
-        self.chunk_size_feed_forward = config.chunk_size_feed_forward
-        self.seq_len_dim = 1
+        self.chunk_size = config.chunk_size_feed_forward
+        self.chunk_size_feed_forward, self.seq_len_dim = 0, 1  # BERT would only split multiples of the chunk size
         self.attention = FixedHeadBertAttention(config, is_causal=config.is_decoder, layer_idx=layer_idx)
         self.is_decoder = config.is_decoder
         layer = copy.copy(config)
@@ -278,6 +277,11 @@ class FixedHeadBertLayer(bert.BertLayer):
         queries = hidden_states[:, query_indices.to(hidden_states.device)]
         output, _ = self.attention(queries, encoder_hidden_states=hidden_states, **kwargs)
         return self.feed_forward_chunk(output)
+
+    def feed_forward_chunk(self, x: torch.Tensor) -> torch.Tensor:
+        """Maps (B, L, D) to (B, L, D), in chunks of `chunk_size_feed_forward` tokens to save memory."""
+        chunks = x.split(self.chunk_size, dim=1) if self.chunk_size else [x]
+        return torch.cat([super(FixedHeadBertLayer, self).feed_forward_chunk(chunk) for chunk in chunks], dim=1)
 
 
 class FixedHeadBertEncoder(bert.BertEncoder):

@@ -1,7 +1,6 @@
 # Copyright 2026 The fixedbert authors. Licensed under the Apache License, Version 2.0.
 """Configuration for FixedHeadBert: BERT's configuration with a head size that does not depend on the width."""
 
-import copy
 from difflib import get_close_matches
 from typing import Literal
 
@@ -45,6 +44,16 @@ AUTO_MAP = {"AutoConfig": "configuration_fixed_head_bert.FixedHeadBertConfig"} |
     for head, auto_classes in HEADS.items()
     for auto_class in auto_classes
 }
+
+HEAD_SIZE_NAMES = ("attention_head_size", "head_size", "head_dim")
+
+
+def check_aliases(arguments: dict):
+    """Raises ValueError if `arguments` contain different head sizes under different names."""
+    passed = [name for name in HEAD_SIZE_NAMES if name in arguments]
+    for alias in passed[1:]:
+        if arguments[alias] != arguments[passed[0]]:
+            raise ValueError(f"{alias}={arguments[alias]} contradicts {passed[0]}={arguments[passed[0]]}.")
 
 
 @strict
@@ -107,15 +116,6 @@ class FixedHeadBertConfig(transformers.BertConfig):
     _auto_class = "AutoConfig"  # saves this file with the configuration
     keys_to_ignore_at_inference = ["past_key_values", "cache", "masked_lm_loss", "next_sentence_loss"]  # not logits
     base_model_fsdp_plan = {"embeddings.word_embeddings": "free_full_weight", "encoder.layer.*": "free_full_weight"}
-    base_model_tp_plan = {
-        "embeddings.word_embeddings": "embedding_rowwise",
-        "encoder.layer.*.attention.self.query": "colwise",
-        "encoder.layer.*.attention.self.key": "colwise",
-        "encoder.layer.*.attention.self.value": "colwise",
-        "encoder.layer.*.attention.output.dense": "rowwise",
-        "encoder.layer.*.intermediate.dense": "colwise",
-        "encoder.layer.*.output.dense": "rowwise",
-    }
 
     attention_head_size: int | list[int] | None = 128
     value_head_size: int | list[int] | None = None
@@ -127,16 +127,15 @@ class FixedHeadBertConfig(transformers.BertConfig):
     unpad_inputs: bool = False
     sparse_prediction: bool = False
 
+    def __new__(cls, **kwargs):
+        # After __init__, a head size that equals the default cannot be distinguished from one that was not passed.
+        check_aliases(kwargs)
+        return super().__new__(cls)
+
     def __post_init__(self, **kwargs):
-        for alias in kwargs.keys() & {"head_size", "head_dim"}:
-            size, default = kwargs.pop(alias), type(self).attention_head_size
-            if self.attention_head_size not in (default, size):
-                raise ValueError(f"{alias}={size} contradicts attention_head_size={self.attention_head_size}.")
-            self.attention_head_size = size
-        if self.qk_norm:  # all tensor-parallel processes share the norms' scales
-            norms = ("encoder.layer.*.attention.self.q_norm", "encoder.layer.*.attention.self.k_norm")
-            plan = self.base_model_tp_plan | dict.fromkeys(norms, "replicated_with_grad_allreduce")
-            self.__dict__["base_model_tp_plan"] = plan
+        for alias in HEAD_SIZE_NAMES[1:]:
+            if alias in kwargs:
+                self.attention_head_size = kwargs.pop(alias)
         super().__post_init__(**kwargs)
         if self.model_type not in (type(self).model_type, FixedHeadBertConfig.model_type):  # would get heads of 128
             raise ValueError(
@@ -163,6 +162,7 @@ class FixedHeadBertConfig(transformers.BertConfig):
         config.json names an attention kernel on the Hub, the name is ignored, because loading the kernel would run
         its code. Callers can still pass a kernel explicitly as `attn_implementation`.
         """
+        check_aliases(kwargs)
         attention = ("attn_implementation", "_attn_implementation")
         config_dict = {key: x for key, x in config_dict.items() if not (key in attention and "/" in str(x))}
         if kwargs.pop("return_unused_kwargs", False):
@@ -213,21 +213,16 @@ class FixedHeadBertConfig(transformers.BertConfig):
 
     @property
     def num_key_value_heads(self) -> int:
-        """Number of key and value heads to compute and cache. It is 1 if all heads share one projection."""
+        """Number of key and value heads, which follows from the other fields: 1 if all heads share one projection."""
         return self.num_attention_heads if self.head_embedding is None else 1
 
-    @property  # type: ignore[misc]  # read-only, derived from the other fields
-    def per_layer_config(self) -> list["FixedHeadBertConfig"]:  # type: ignore[override]
-        """One configuration per layer. Transformers derives the shapes of cached keys and values from them."""
-        layers = []
-        for heads, size, value_size in zip(self.head_counts, self.head_sizes, self.value_head_sizes, strict=True):
-            layer = copy.copy(self)
-            vars(layer).update(num_attention_heads=heads, layer_attention_heads=None)
-            vars(layer).update(attention_head_size=size, value_head_size=value_size)
-            # Setting qk_head_dim disables the static cache.
-            vars(layer).update(qk_head_dim=None if size == value_size else size)
-            layers.append(layer)
-        return layers
+    @num_key_value_heads.setter
+    def num_key_value_heads(self, number: int | None):
+        if number not in (None, self.num_key_value_heads):
+            raise ValueError(
+                f"num_key_value_heads must be {self.num_key_value_heads}, not {number}: it follows from "
+                "num_attention_heads and head_embedding."
+            )
 
     def validate_architecture(self):
         """Validates sizes and combinations of fields. `strict` calls this method after construction."""

@@ -32,39 +32,42 @@ from transformers.modeling_utils import PreTrainedModel
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 from transformers.models.bert import modeling_bert as bert
 from transformers.utils import ModelOutput, logging
+from transformers.utils.deprecation import deprecate_kwarg
 from transformers.utils.generic import can_return_tuple
 
 from .attention_fixed_head_bert import BiasOnly, FixedHeadBertEncoder, FixedHeadBertLayer, FixedHeadBertSelfAttention
 from .configuration_fixed_head_bert import HEADS, FixedHeadBertConfig
 from .unpadding_fixed_head_bert import (
     CACHE,
-    PackedBatch,
     apply_to_non_padding,
     fast_forward,
     find_label_indices,
     is_symbolic,
-    may_be_true,
     padding_mask,
     sequence_ids_from,
 )
 
 logger = logging.get_logger(__name__)
 
-# Tensor parallelism shards the prediction head along the vocabulary, like the embeddings that it is tied to.
-PREDICTION_TP_PLAN = {"cls.predictions.decoder": "colwise_gather_output", "cls.predictions.bias": "colwise"}
-
 
 def forward_like(stock: type[PreTrainedModel]) -> Callable:
-    """Returns a decorator that makes a forward method accept the positional arguments of the BERT class `stock`."""
+    """
+    Returns a decorator that makes a forward method accept the positional arguments of the BERT class `stock` and,
+    like BERT until transformers 5.40, the cache under its old name.
+    """
     stock_signature = signature(stock.forward)
 
     def decorate(forward: Callable) -> Callable:
+        if CACHE != "past_key_values":
+            forward = deprecate_kwarg("past_key_values", "5.40.0", new_name=CACHE)(forward)
+
         @can_return_tuple
         @wraps(stock.forward)
         def by_name(self, *args, **kwargs):
-            if "past_key_values" in kwargs:
-                kwargs.setdefault(CACHE, kwargs.pop("past_key_values"))
-            return forward(**stock_signature.bind_partial(self, *args).arguments, **kwargs)
+            if kwargs.get(CACHE) is None:
+                kwargs.pop(CACHE, None)  # otherwise, transformers would prefer it to a filled `past_key_values`
+            by_position = stock_signature.bind_partial(self, *args).arguments
+            return forward(by_position.pop("self"), **by_position, **kwargs)
 
         return by_name
 
@@ -129,33 +132,21 @@ class FixedHeadBertPreTrainedModel(bert.BertPreTrainedModel):
         biases = {key: source for key, source in (self._tied_weights_keys or {}).items() if key.endswith("bias")}
         return tied | biases
 
-    def predict(self, head: nn.Module, hidden_states: torch.Tensor, labels, attention_mask, sparse: bool, indices):
+    def predict(self, head: nn.Module, hidden_states: torch.Tensor, labels, attention_mask, sparse: bool):
         """
         Returns the logits (B, L, V) of the masked-LM `head` over V vocabulary tokens, and the labels (B, L) with -100
         at padding. If `sparse`, returns (N, V) and (N,) for the N labeled tokens only, 15% of tokens in BERT's recipe.
-        `indices` (N,) locate these tokens in the flattened batch. By default, they are computed from `labels`.
         """
         if labels is not None:
             labels = mask_padding_labels(labels, hidden_states, attention_mask)
             if sparse:
-                indices = find_label_indices(labels) if indices is None else indices
+                indices = find_label_indices(labels)
                 return head(hidden_states.flatten(0, 1)[indices]), labels.flatten()[indices]
         return apply_to_non_padding(head, hidden_states, self.skipped_padding(attention_mask, hidden_states)), labels
 
     def skipped_padding(self, attention_mask, outputs: torch.Tensor) -> torch.Tensor | None:
         """Returns a mask (B, L), True where `outputs` (B, L, ...) are skipped, or None if padding is not skipped."""
         return padding_mask(attention_mask, outputs) if self.base_model.unpad_inputs else None
-
-    @classmethod
-    def maybe_distribute_model(cls, model, distributed_config, *args, **kwargs):
-        """Distributes the model. Raises ValueError unless each layer's heads can be split equally among processes."""
-        processes = getattr(distributed_config, "tp_size", None) or 1
-        counts = sorted({*model.config.head_counts, model.config.num_key_value_heads})
-        if processes > 1 and 0 in (*counts, *model.config.neuron_counts):
-            raise ValueError("tp_size must be 1, because layers without heads or neurons cannot be split.")
-        if model.tp_plan and any(heads % processes for heads in counts):
-            raise ValueError(f"tp_size={processes} must divide the number of heads in every layer: {counts}.")
-        return super().maybe_distribute_model(model, distributed_config, *args, **kwargs)
 
 
 class FixedHeadBertModel(FixedHeadBertPreTrainedModel, bert.BertModel):
@@ -173,9 +164,7 @@ class FixedHeadBertModel(FixedHeadBertPreTrainedModel, bert.BertModel):
         self.post_init()
 
     @forward_like(bert.BertModel)
-    def forward(
-        self, attention_mask=None, output_mask=None, packed_batch: PackedBatch | None = None, **inputs
-    ) -> ModelOutput:
+    def forward(self, attention_mask=None, output_mask=None, **inputs) -> ModelOutput:
         """
         Runs the model. Accepts all arguments of BERT. If no `attention_mask` is passed, a new sequence begins wherever
         `position_ids` (B, L) restart in a row. The pooled output is computed from the first non-padding token.
@@ -183,17 +172,18 @@ class FixedHeadBertModel(FixedHeadBertPreTrainedModel, bert.BertModel):
         Args:
             output_mask: Mask (B, L), True for the tokens that the task head reads, or False to select no tokens. The
                 token that the pooler reads is always included. Used only with `unpad_inputs`.
-            packed_batch: The non-padding tokens. By default, they are computed from the attention mask, which makes
-                the CPU wait for the GPU. Used only with `unpad_inputs`.
 
         Raises:
-            ValueError: If the mask has an invalid shape, or if ids and embeddings are both passed or both missing.
+            ValueError: If the mask has an invalid shape, if ids and embeddings are both passed or both missing, or if
+                `encoder_hidden_states` are passed.
         """
         ids_or_embeddings = single_input(inputs)
+        if inputs.get("encoder_hidden_states") is not None:
+            raise ValueError("encoder_hidden_states must be None: FixedHeadBert does not support cross-attention.")
         check_mask(attention_mask, ids_or_embeddings, inputs.get(CACHE))
         # Flash attention needs sequence lengths for packed rows, which only the fast path computes.
         if self.unpad_inputs or "flash" in self.config._attn_implementation:
-            return fast_forward(self, ids_or_embeddings, attention_mask, output_mask, packed_batch, inputs)
+            return fast_forward(self, ids_or_embeddings, attention_mask, output_mask, inputs)
         return self.bert_forward(attention_mask, **inputs)
 
     def bert_forward(self, attention_mask, **inputs) -> ModelOutput:
@@ -222,7 +212,10 @@ class FixedHeadBertModel(FixedHeadBertPreTrainedModel, bert.BertModel):
             inputs["use_cache"] = inputs.get("use_cache") if sequence_ids is None else False
         outputs = super().forward(attention_mask=mask, **inputs, return_dict=True)
         padding = padding_mask(attention_mask, ids_or_embeddings)
-        if padding is not None and may_be_true(padding if self.unpad_inputs else padding[:, 0]):
+        if padding is None:
+            return outputs
+        changed = padding if self.unpad_inputs else padding[:, 0]
+        if is_symbolic(changed) or changed.any():
             if self.unpad_inputs:
                 last = outputs.last_hidden_state = outputs.last_hidden_state.masked_fill(padding[..., None], 0)
                 if outputs.hidden_states and outputs.hidden_states[-1] is not None:
@@ -286,6 +279,13 @@ def mean_loss(logits: torch.Tensor, labels: torch.Tensor, ignore_index: int = -1
     return loss.masked_fill(is_empty, 0)
 
 
+def with_mean_loss(outputs: ModelOutput, labels: torch.Tensor | None) -> ModelOutput:
+    """Replaces the loss of BERT's classifiers by `mean_loss`, because BERT's is NaN if all labels (B,) are -100."""
+    if labels is not None:
+        outputs.loss = mean_loss(outputs.logits, labels.view(-1))
+    return outputs
+
+
 def span_loss(logits: torch.Tensor, positions: torch.Tensor, padding: torch.Tensor | None) -> torch.Tensor:
     """Returns the mean cross-entropy of logits (B, L) and `positions` (B,). Ignores positions at padding or >= L."""
     L = logits.shape[1]
@@ -306,26 +306,22 @@ class FixedHeadBertForPreTrainingOutput(bert.BertForPreTrainingOutput):
 
 class FixedHeadBertForPreTraining(FixedHeadBertPreTrainedModel, bert.BertForPreTraining):
     """
-    Pretraining model. `labels` (B, L) are the ids of masked tokens, and -100 elsewhere. `label_indices` (N,) are the
-    indices of the masked tokens in the flattened batch. By default they are computed from the labels.
-    `next_sentence_label` (B,) is 0 if the second segment continues the first, and 1 if it is random. Losses are
-    returned only if `labels` and `next_sentence_label` are both passed.
+    Pretraining model. `labels` (B, L) are the ids of masked tokens, and -100 elsewhere. `next_sentence_label` (B,) is
+    0 if the second segment continues the first, and 1 if it is random. Losses are returned only if both are passed.
     """
-
-    _tp_plan = PREDICTION_TP_PLAN
 
     def __init__(self, config: FixedHeadBertConfig):
         self.build(config, cls=bert.BertPreTrainingHeads)
         self.sparse_prediction = config.sparse_prediction
 
     @forward_like(bert.BertForPreTraining)
-    def forward(self, attention_mask=None, labels=None, next_sentence_label=None, label_indices=None, **inputs):
+    def forward(self, attention_mask=None, labels=None, next_sentence_label=None, **inputs):
         sparse = self.sparse_prediction and labels is not None and next_sentence_label is not None
         output_mask = labels != -100 if sparse else None
         outputs = self.bert(attention_mask=attention_mask, output_mask=output_mask, return_dict=True, **inputs)
         next_sentence = self.cls.seq_relationship(outputs.pooler_output)  # (B, 2)
         head, hidden_states = self.cls.predictions, outputs.last_hidden_state
-        logits, labels = self.predict(head, hidden_states, labels, attention_mask, sparse, label_indices)
+        logits, labels = self.predict(head, hidden_states, labels, attention_mask, sparse)
         loss = masked_lm_loss = next_sentence_loss = None
         if labels is not None and next_sentence_label is not None:
             masked_lm_loss = token_loss(logits, labels)
@@ -337,11 +333,10 @@ class FixedHeadBertForPreTraining(FixedHeadBertPreTrainedModel, bert.BertForPreT
 
 class FixedHeadBertForMaskedLM(FixedHeadBertPreTrainedModel, bert.BertForMaskedLM):
     """
-    Masked language model. For `labels` and `label_indices`, see FixedHeadBertForPreTraining. The loss is averaged over
+    Masked language model. `labels` (B, L) are the ids of masked tokens, and -100 elsewhere. The loss is averaged over
     the labels in the batch, or over all labels in the training step if Trainer passes `num_items_in_batch`.
     """
 
-    _tp_plan = PREDICTION_TP_PLAN
     accepts_loss_kwargs = True
 
     def __init__(self, config: FixedHeadBertConfig):
@@ -351,13 +346,11 @@ class FixedHeadBertForMaskedLM(FixedHeadBertPreTrainedModel, bert.BertForMaskedL
         self.sparse_prediction = config.sparse_prediction
 
     @forward_like(bert.BertForMaskedLM)
-    def forward(self, attention_mask=None, labels=None, num_items_in_batch=None, label_indices=None, **inputs):
+    def forward(self, attention_mask=None, labels=None, num_items_in_batch=None, **inputs):
         sparse = self.sparse_prediction and labels is not None
         output_mask = labels != -100 if sparse else None
         outputs = self.bert(attention_mask=attention_mask, output_mask=output_mask, return_dict=True, **inputs)
-        logits, labels = self.predict(
-            self.cls, outputs.last_hidden_state, labels, attention_mask, sparse, label_indices
-        )
+        logits, labels = self.predict(self.cls, outputs.last_hidden_state, labels, attention_mask, sparse)
         loss = None if labels is None else token_loss(logits, labels, num_items_in_batch)
         return modeling_outputs.MaskedLMOutput(loss, logits, outputs.hidden_states, outputs.attentions)
 
@@ -368,7 +361,6 @@ class FixedHeadBertLMHeadModel(FixedHeadBertPreTrainedModel, bert.BertLMHeadMode
     token ids, or -100 for tokens that are not predicted. `shift_labels` (B, L) are labels that are already shifted.
     """
 
-    _tp_plan = PREDICTION_TP_PLAN
     accepts_loss_kwargs = True
 
     def __init__(self, config: FixedHeadBertConfig):
@@ -384,8 +376,9 @@ class FixedHeadBertLMHeadModel(FixedHeadBertPreTrainedModel, bert.BertLMHeadMode
             inputs["use_cache"] = False
         outputs = self.bert(attention_mask=attention_mask, return_dict=True, **inputs)
         positions = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
-        kept = outputs.last_hidden_state[:, positions]
-        logits = apply_to_non_padding(self.cls, kept, self.skipped_padding(attention_mask, outputs.last_hidden_state))
+        padding = self.skipped_padding(attention_mask, outputs.last_hidden_state)
+        padding = None if padding is None else padding[:, positions]
+        logits = apply_to_non_padding(self.cls, outputs.last_hidden_state[:, positions], padding)
         loss = None
         if labels is not None:
             if shift_labels is None:
@@ -403,8 +396,9 @@ class FixedHeadBertForNextSentencePrediction(FixedHeadBertPreTrainedModel, bert.
         self.build(config, cls=bert.BertOnlyNSPHead)
 
     @forward_like(bert.BertForNextSentencePrediction)
-    def forward(self, **inputs):
-        return super().forward(output_mask=False, **inputs, return_dict=True)
+    def forward(self, labels=None, **inputs):
+        outputs = super().forward(output_mask=False, labels=labels, **inputs, return_dict=True)
+        return with_mean_loss(outputs, labels)
 
 
 def classifier(config: FixedHeadBertConfig) -> nn.Linear:
@@ -422,8 +416,9 @@ class FixedHeadBertForSequenceClassification(FixedHeadBertPreTrainedModel, bert.
         self.build(config, dropout=classifier_dropout, classifier=classifier)
 
     @forward_like(bert.BertForSequenceClassification)
-    def forward(self, **inputs):
-        return super().forward(output_mask=False, **inputs, return_dict=True)
+    def forward(self, labels=None, **inputs):
+        outputs = super().forward(output_mask=False, labels=labels, **inputs, return_dict=True)
+        return with_mean_loss(outputs, labels if self.config.problem_type == "single_label_classification" else None)
 
 
 class FixedHeadBertForMultipleChoice(FixedHeadBertPreTrainedModel, bert.BertForMultipleChoice):
@@ -433,8 +428,9 @@ class FixedHeadBertForMultipleChoice(FixedHeadBertPreTrainedModel, bert.BertForM
         self.build(config, dropout=classifier_dropout, classifier=lambda config: nn.Linear(config.hidden_size, 1))
 
     @forward_like(bert.BertForMultipleChoice)
-    def forward(self, **inputs):
-        return super().forward(output_mask=False, **inputs, return_dict=True)
+    def forward(self, labels=None, **inputs):
+        outputs = super().forward(output_mask=False, labels=labels, **inputs, return_dict=True)
+        return with_mean_loss(outputs, labels)
 
 
 class FixedHeadBertForTokenClassification(FixedHeadBertPreTrainedModel, bert.BertForTokenClassification):

@@ -51,7 +51,6 @@ class PackedBatch:
     query_indices: torch.Tensor | None = None  # (N,), indices into the row for tokens to read; None: all tokens
     query_cu_seqlens: torch.Tensor | None = None  # (S + 1,), cumulative counts of these tokens, starting at 0
     query_max_seqlen: int = 0
-    is_pooled: bool = False  # True if `query_indices` include the first non-padding token in each row
 
     @classmethod
     def from_mask(cls, mask: torch.Tensor, sequence_ids: torch.Tensor | None = None) -> "PackedBatch":
@@ -79,7 +78,7 @@ class PackedBatch:
             return self
         sequence = torch.bucketize(queries, self.cu_seqlens[1:].long(), right=True)
         lengths = cumulative(sequence.bincount(minlength=len(self.cu_seqlens) - 1))
-        return PackedBatch(self.indices, self.cu_seqlens, self.max_seqlen, queries, *lengths, is_pooled=pooled)
+        return PackedBatch(self.indices, self.cu_seqlens, self.max_seqlen, queries, *lengths)
 
     def round_up(self) -> "PackedBatch":
         """
@@ -94,11 +93,6 @@ class PackedBatch:
         if queries is not None:
             queries = torch.cat([queries, queries[-1:].expand(len(ends))])
         return replace(self, cu_seqlens=torch.cat([self.cu_seqlens, ends]), query_cu_seqlens=queries)
-
-    def to(self, device, non_blocking: bool = False) -> "PackedBatch":
-        """Returns a copy with all tensors on `device`. Accelerate calls this method to move a batch."""
-        tensors: dict = {name: x for name, x in vars(self).items() if isinstance(x, torch.Tensor)}
-        return replace(self, **{name: x.to(device, non_blocking=non_blocking) for name, x in tensors.items()})
 
     def pack(self, x: torch.Tensor, shape: torch.Size) -> torch.Tensor:
         """
@@ -122,57 +116,81 @@ def cumulative(lengths: torch.Tensor) -> tuple[torch.Tensor, int]:
     return pad(lengths.cumsum(0, dtype=torch.int32), (1, 0)), int(lengths.max())
 
 
-def pack_batch(
-    shape: torch.Size, attention_mask, sequence_ids, output_mask, pooled: bool, device=None, always: bool = False
-) -> PackedBatch | None:
-    """
-    Returns a PackedBatch for a batch of `shape` (B, L), or None if all tokens are padding or, unless `always`, if
-    BERT's forward is faster. `sequence_ids` (B, L) separate the sequences in a row. `output_mask` (B, L) is True for
-    the tokens that the task head reads. It is None if the head reads all tokens, and False if it reads none. If
-    `pooled`, the pooler reads the first non-padding token in each row.
-    """
-    selects_all = not always and (output_mask is None or (shape[0] == 1 and shape[1] <= SHORT_TEXT))
-    if attention_mask is not None:
-        mask = attention_mask.bool()
-        if not mask.any() or (selects_all and mask.all()):
-            return None
-    elif sequence_ids is None and selects_all:
-        return None
-    else:
-        mask = torch.ones(shape, dtype=torch.bool, device=device)
-    batch = PackedBatch.from_mask(mask, sequence_ids)
-    return batch if output_mask is None else batch.select_queries(output_mask, shape, pooled)
-
-
-def fast_forward(model, ids_or_embeddings, attention_mask, output_mask, batch: PackedBatch | None, inputs: dict):
+def fast_forward(model, ids_or_embeddings: torch.Tensor, attention_mask, output_mask, inputs: dict):
     """Runs FixedHeadBertModel without padding if possible, else BERT's forward. Outputs are zero at skipped tokens."""
-    shape, pooled = ids_or_embeddings.shape[:2], model.pooler is not None
-    positions = inputs.get("position_ids")
-    sequence_ids = sequence_ids_from(positions, shape) if attention_mask is None and batch is None else None
-    if requires_padding(model, ids_or_embeddings, attention_mask, sequence_ids, batch, inputs):
-        return model.bert_forward(attention_mask, **inputs)
+    forward, batch = choose_path(model, ids_or_embeddings, attention_mask, output_mask, inputs)
+    return forward(model, ids_or_embeddings.shape[:2], attention_mask, inputs, batch)
+
+
+def choose_path(
+    model, ids_or_embeddings: torch.Tensor, attention_mask, output_mask, inputs: dict
+) -> tuple[Callable, PackedBatch | None]:
+    """Returns `padded_forward`, `rounded_forward` or `packed_forward`, and for the last one the packed batch."""
+    shape, device = ids_or_embeddings.shape[:2], ids_or_embeddings.device
+    sequence_ids = sequence_ids_from(inputs.get("position_ids"), shape) if attention_mask is None else None
+    if requires_padding(model, ids_or_embeddings, attention_mask, sequence_ids, inputs):
+        return padded_forward, None
     if model.config.is_decoder:
         output_mask = None  # a causal mask needs a query for each key
-    device = ids_or_embeddings.device
     is_rounded = should_round(model.dtype, device)
-    if batch is None:
-        always = is_rounded and (shape[0] > 1 or shape[1] > SHORT_TEXT)
-        batch = pack_batch(shape, attention_mask, sequence_ids, output_mask, pooled, device, always)
-    elif output_mask is None or batch.is_pooled < pooled:  # the head reads more than the collator expected
-        batch = replace(batch, query_indices=None, query_cu_seqlens=None)
-    names = ("input_ids", "inputs_embeds", "token_type_ids")
-    tokens = {name: x for name in names if (x := inputs.get(name)) is not None}
-    tokens["position_ids"] = model.embeddings.position_ids[:, : shape[1]] if positions is None else positions
-    if batch is None and is_rounded and shape[1] % MULTIPLE and not model.config.is_decoder:
-        mask = torch.ones(shape, dtype=torch.long) if attention_mask is None else attention_mask
-        return rounded_forward(model, mask, tokens, inputs)
-    if batch is None:
-        return model.bert_forward(attention_mask, **inputs)
+    is_short = shape[0] == 1 and shape[1] <= SHORT_TEXT
+    # Without padding, packing saves time only if the last layer can skip tokens or the number of tokens is rounded.
+    skips_only_padding = is_short or (output_mask is None and not is_rounded)
+    mask = torch.ones(shape, dtype=torch.bool, device=device) if attention_mask is None else attention_mask.bool()
+    if mask.any() and not (skips_only_padding and sequence_ids is None and mask.all()):
+        batch = PackedBatch.from_mask(mask, sequence_ids)
+        if output_mask is not None:
+            batch = batch.select_queries(output_mask, shape, pooled=model.pooler is not None)
+        return packed_forward, batch.round_up() if is_rounded else batch
+    if is_rounded and shape[1] % MULTIPLE and not model.config.is_decoder:
+        return rounded_forward, None
+    return padded_forward, None
 
+
+def requires_padding(model, ids_or_embeddings, attention_mask, sequence_ids, inputs: dict) -> bool:
+    """Returns True if padding cannot be skipped, for example with a cache, or if the model should not skip it."""
+    config, name = model.config, model.config._attn_implementation
+
+    def requested(field: str):
+        return getattr(config, field) if inputs.get(field) is None else inputs[field]
+
+    return (
+        is_symbolic(ids_or_embeddings)
+        or requested("output_attentions") is not False
+        or requested("output_hidden_states") is not False
+        or (config.is_decoder and requested("use_cache") and sequence_ids is None and not model.training)
+        or inputs.get(CACHE) is not None
+        or not (attention_mask is None or isinstance(attention_mask, torch.Tensor) and attention_mask.ndim == 2)
+        or not (model.unpad_inputs or sequence_ids is not None)
+        or (inputs.get("cu_seq_lens_q") is not None and sequence_ids is None)  # packed by the caller
+        or (ids_or_embeddings.device.type != "cpu" and "flash" not in name)  # one call for each length would be slow
+        or "flex" in name
+        or name not in ALL_MASK_ATTENTION_FUNCTIONS  # for example vLLM's, which tracks sequences itself
+        or (model.training and hasattr(model.get_input_embeddings(), "neftune_noise_alpha"))  # scaled by padded length
+    )
+
+
+def padded_forward(model, shape: torch.Size, attention_mask, inputs: dict, batch: None):
+    """Runs BERT's forward."""
+    return model.bert_forward(attention_mask, **inputs)
+
+
+def rounded_forward(model, shape: torch.Size, attention_mask, inputs: dict, batch: None):
+    """Runs BERT's forward on rows whose length L is rounded up to a multiple of 16 (see `PackedBatch.round_up`)."""
+    mask = torch.ones(shape, dtype=torch.long) if attention_mask is None else attention_mask
+    extra = -shape[1] % MULTIPLE
+    tokens = inputs_by_token(model, shape, inputs)
+    tokens = {name: pad(x, (0, 0) * (x.ndim - 2) + (0, extra)) for name, x in tokens.items()}
+    outputs = model.bert_forward(pad(mask, (0, extra)), **inputs | tokens)
+    outputs.last_hidden_state = outputs.last_hidden_state[:, : shape[1]]
+    return outputs
+
+
+def packed_forward(model, shape: torch.Size, attention_mask, inputs: dict, batch: PackedBatch):
+    """Runs the model on a packed batch. The last layer computes only the tokens that the task head reads."""
+    tokens = inputs_by_token(model, shape, inputs)
     hidden_states = model.embeddings(**{name: batch.pack(x, shape) for name, x in tokens.items()})
-    if is_rounded:
-        batch = batch.round_up()
-        hidden_states = pad(hidden_states, (0, 0, 0, int(batch.cu_seqlens[-1]) - hidden_states.shape[1]))
+    hidden_states = pad(hidden_states, (0, 0, 0, int(batch.cu_seqlens[-1]) - hidden_states.shape[1]))
     lengths = SequenceLengths(batch.cu_seqlens, batch.cu_seqlens, batch.max_seqlen, batch.max_seqlen)
     *layers, last = model.encoder.layer
     for layer in layers:
@@ -184,14 +202,11 @@ def fast_forward(model, ids_or_embeddings, attention_mask, output_mask, batch: P
     return BaseModelOutputWithPoolingAndCrossAttentions(hidden_states, model.pool(hidden_states, attention_mask))
 
 
-def rounded_forward(model, attention_mask, tokens: dict, inputs: dict):
-    """Runs BERT's forward on rows whose length L is rounded up to a multiple of 16 (see `PackedBatch.round_up`)."""
-    L = attention_mask.shape[1]
-    extra = -L % MULTIPLE
-    tokens = {name: pad(x, (0, 0) * (x.ndim - 2) + (0, extra)) for name, x in tokens.items()}
-    outputs = model.bert_forward(pad(attention_mask, (0, extra)), **inputs | tokens)
-    outputs.last_hidden_state = outputs.last_hidden_state[:, :L]
-    return outputs
+def inputs_by_token(model, shape: torch.Size, inputs: dict) -> dict[str, torch.Tensor]:
+    """Returns the inputs with a value for each token, of shape (B, L, ...), or (1, L) if all rows are equal."""
+    names = ("input_ids", "inputs_embeds", "token_type_ids", "position_ids")
+    tokens = {name: inputs[name] for name in names if inputs.get(name) is not None}
+    return {"position_ids": model.embeddings.position_ids[:, : shape[1]]} | tokens
 
 
 def should_round(dtype: torch.dtype, device: torch.device) -> bool:
@@ -199,30 +214,9 @@ def should_round(dtype: torch.dtype, device: torch.device) -> bool:
     return dtype == torch.bfloat16 and device.type == "cpu" and not torch.is_grad_enabled()
 
 
-def requires_padding(model, ids_or_embeddings, attention_mask, sequence_ids, batch, inputs: dict) -> bool:
-    """Returns True if padding cannot be skipped, for example with a cache, or if the model should not skip it."""
-    config, name = model.config, model.config._attn_implementation
-
-    def requested(field: str):
-        return getattr(config, field) if inputs.get(field) is None else inputs[field]
-
-    return (
-        (is_symbolic(ids_or_embeddings) if batch is None else is_tracing(ids_or_embeddings))
-        or requested("output_attentions") is not False
-        or requested("output_hidden_states") is not False
-        or (config.is_decoder and requested("use_cache") and sequence_ids is None and not model.training)
-        or inputs.get(CACHE) is not None
-        or not (attention_mask is None or isinstance(attention_mask, torch.Tensor) and attention_mask.ndim == 2)
-        or not (model.unpad_inputs or sequence_ids is not None)
-        or "flex" in name
-        or name not in ALL_MASK_ATTENTION_FUNCTIONS  # for example vLLM's, which tracks sequences itself
-        or (model.training and hasattr(model.get_input_embeddings(), "neftune_noise_alpha"))  # scaled by padded length
-    )
-
-
 def apply_to_non_padding(head: nn.Module, hidden_states: torch.Tensor, padding: torch.Tensor | None) -> torch.Tensor:
     """Applies `head` to non-padding tokens: (B, L, D) -> (B, L, ...). The result is zero where `padding` is True."""
-    if padding is None or padding.shape != hidden_states.shape[:2]:
+    if padding is None:
         return head(hidden_states)
     if is_symbolic(hidden_states):
         return head(hidden_states).masked_fill(padding[..., None], 0)
@@ -245,11 +239,6 @@ def padding_mask(attention_mask, outputs: torch.Tensor) -> torch.Tensor | None:
 def is_symbolic(x: torch.Tensor) -> bool:
     """Returns True if tensor values cannot be read: while tracing, on the meta device, or inside vmap."""
     return is_tracing(x) or x.is_meta or torch._C._functorch.is_batchedtensor(x)
-
-
-def may_be_true(mask: torch.Tensor) -> bool:
-    """Returns False if no element is True. On a GPU or while tracing, returns True without reading the values."""
-    return is_symbolic(mask) or mask.device.type != "cpu" or bool(mask.any())
 
 
 def sequence_ids_from(position_ids: torch.Tensor | None, shape: torch.Size) -> torch.Tensor | None:
@@ -277,11 +266,11 @@ def select_packed_attention(attend, module, query, key, lengths: SequenceLengths
     S = len(lengths.cu_seq_lens_q) - 1
     if query.shape[2] == S * lengths.max_length_q and key.shape[2] == S * lengths.max_length_k:
         return equal_length_attention
-    if query.device.type != "cpu":
-        return padded_attention
+    is_sdpa_on_cpu = attend is ALL_ATTENTION_FUNCTIONS["sdpa"] and query.device.type == "cpu"
     is_short = query.dtype == torch.bfloat16 and lengths.max_length_k <= LONGEST_BUCKET
-    can_use_buckets = attend is ALL_ATTENTION_FUNCTIONS["sdpa"] and not (query.requires_grad or module.is_causal)
-    return bucketed_attention if is_short and can_use_buckets else looped_attention
+    if is_sdpa_on_cpu and is_short and not query.requires_grad and not module.is_causal:
+        return bucketed_attention
+    return looped_attention
 
 
 def equal_length_attention(attend, module, query, key, value, lengths: SequenceLengths, **kwargs) -> torch.Tensor:
@@ -310,72 +299,65 @@ def bucketed_attention(attend, module, query, key, value, lengths: SequenceLengt
     Computes attention with one call of `attend` for each bucket of sequences (see `buckets_for`). In bfloat16 on CPUs,
     lengths that are multiples of 16 fill vector registers, so sdpa is about 1.5 times as fast as otherwise.
     """
-    lengths_q, lengths_k = (tuple(x.diff().tolist()) for x in (lengths.cu_seq_lens_q, lengths.cu_seq_lens_k))
-    indices_q, indices_k, slots, buckets = buckets_for(lengths_q, lengths_k, query.dtype)
-    sizes_q, sizes_k = ([len(mask) * (length_q, mask.shape[-1])[i] for length_q, mask in buckets] for i in (0, 1))
-    tensors = ((query, indices_q, sizes_q), (key, indices_k, sizes_k), (value, indices_k, sizes_k))
-    parts = [x[0].transpose(0, 1).flatten(1).index_select(0, index).split(sizes) for x, index, sizes in tensors]
+    H = query.shape[1]
+    lengths_q = tuple(lengths.cu_seq_lens_q.diff().tolist())
+    lengths_k = tuple(lengths.cu_seq_lens_k.diff().tolist())
+    buckets, slots = buckets_for(lengths_q, lengths_k, query.dtype)
+    queries, keys, values = (x[0].transpose(0, 1).flatten(1) for x in (query, key, value))  # (T, H P)
     outputs = []
-    for *part, (_, mask) in zip(*parts, buckets, strict=True):
-        batch = (x.view(len(mask), -1, query.shape[1], x.shape[1] // query.shape[1]).transpose(1, 2) for x in part)
-        outputs.append(attend(module, *batch, mask, **kwargs)[0].flatten(2).flatten(0, 1))
-    return torch.cat(outputs).index_select(0, slots).unflatten(-1, (query.shape[1], -1))
+    for bucket in buckets:
+        output, _ = attend(
+            module,
+            select_rows(queries, bucket.query_indices, H),
+            select_rows(keys, bucket.key_indices, H),
+            select_rows(values, bucket.key_indices, H),
+            bucket.mask,
+            **kwargs,
+        )
+        outputs.append(output.flatten(0, 1).flatten(1))  # (S Lq, H V)
+    return torch.cat(outputs).index_select(0, slots).unflatten(-1, (H, -1))
+
+
+def select_rows(x: torch.Tensor, indices: torch.Tensor, heads: int) -> torch.Tensor:
+    """Selects tokens from `x` (T, H P) by `indices` (S, L), and splits them into H heads: (S, H, L, P)."""
+    rows = x.index_select(0, indices.flatten())
+    return rows.view(*indices.shape, heads, -1).transpose(1, 2)
+
+
+class Bucket(NamedTuple):
+    """S sequences that are padded to Lq queries and Lk keys with copies of their last token."""
+
+    query_indices: torch.Tensor  # (S, Lq), indices of packed queries
+    key_indices: torch.Tensor  # (S, Lk), indices of packed keys
+    mask: torch.Tensor  # (S, 1, 1, Lk), to add to the scores
 
 
 @lru_cache(maxsize=16)  # all layers use the same buckets
-def buckets_for(lengths_q: tuple[int, ...], lengths_k: tuple[int, ...], dtype: torch.dtype) -> tuple:
+def buckets_for(
+    lengths_q: tuple[int, ...], lengths_k: tuple[int, ...], dtype: torch.dtype
+) -> tuple[list[Bucket], torch.Tensor]:
     """
-    Groups sequences into buckets by their number of keys, rounded up to a multiple of 16. Within a bucket, sequences
-    are padded to equal length with copies of their last token. Sequences without queries are omitted.
-
-    Args:
-        lengths_q, lengths_k: Numbers of queries and keys in each sequence.
-        dtype: The dtype of the masks.
+    Groups sequences into buckets by their number of keys, rounded up to a multiple of 16. Sequences without queries
+    are omitted. `lengths_q` and `lengths_k` are the numbers of queries and keys in each sequence.
 
     Returns:
-        indices_q, indices_k: Indices of the packed queries and keys in the order of the buckets, with padding.
-        slots: Indices into `indices_q` of all queries except padding, in their original order.
-        buckets: For each bucket, the padded number of queries per sequence, and an additive mask of shape
-            (number of sequences, 1, 1, padded number of keys).
+        The buckets, whose masks have the type `dtype`, and the index of each packed query's output (T,) in the
+        concatenated outputs of the buckets.
     """
-    indices_q = torch.arange(sum(lengths_q)).split(lengths_q)
-    indices_k = torch.arange(sum(lengths_k)).split(lengths_k)
-    members: dict[int, list[int]] = {}
-    for sequence, length in enumerate(lengths_k):
-        if lengths_q[sequence]:
-            members.setdefault(-(-length // MULTIPLE) * MULTIPLE, []).append(sequence)
-    rows_q, rows_k, slots, buckets, begin = [], [], {}, [], 0
-    for length_k, sequences in members.items():
-        length_q = length_k if lengths_q == lengths_k else max(lengths_q[sequence] for sequence in sequences)
-        for sequence in sequences:
-            rows_q.append(indices_q[sequence][torch.arange(length_q).clamp(max=lengths_q[sequence] - 1)])
-            rows_k.append(indices_k[sequence][torch.arange(length_k).clamp(max=lengths_k[sequence] - 1)])
-            slots[sequence] = begin + torch.arange(lengths_q[sequence])
-            begin += length_q
-        is_padding = torch.arange(length_k) >= torch.tensor([lengths_k[sequence] for sequence in sequences])[:, None]
-        mask = torch.zeros(is_padding.shape, dtype=dtype).masked_fill(is_padding, -torch.inf)
-        buckets.append((length_q, mask[:, None, None]))
-    return torch.cat(rows_q), torch.cat(rows_k), torch.cat([slots[sequence] for sequence in sorted(slots)]), buckets
-
-
-def padded_attention(attend, module, query, key, value, lengths: SequenceLengths, **kwargs) -> torch.Tensor:
-    """Computes attention with one call of `attend` on padded sequences. Used on devices where loops are slow."""
-    S = len(lengths.cu_seq_lens_q) - 1
-    lengths_k, longest = lengths.cu_seq_lens_k.diff(), lengths.max_length_k
-
-    def slots_in_batch(tokens, lengths, longest):  # indices of packed tokens in the flattened padded batch
-        start = torch.arange(S, device=lengths.device) * longest - (lengths.cumsum(0) - lengths)
-        return torch.arange(tokens, device=lengths.device) + start.repeat_interleave(lengths, output_size=tokens)
-
-    def batched(x, slots, longest):  # (1, H, T, P) -> (S, H, longest, P)
-        rows = x.new_zeros(S * longest, *x.shape[1::2]).index_copy(0, slots, x[0].transpose(0, 1))
-        return rows.view(S, longest, *rows.shape[1:]).transpose(1, 2)
-
-    slots_q = slots_in_batch(query.shape[2], lengths.cu_seq_lens_q.diff(), lengths.max_length_q)
-    slots_k = slots_in_batch(key.shape[2], lengths_k, longest)
-    mask = (torch.arange(longest, device=query.device) < lengths_k[:, None])[:, None, None]  # (S, 1, 1, Lk)
-    if module.is_causal:
-        mask = mask & torch.ones(longest, longest, dtype=torch.bool, device=query.device).tril()
-    query = batched(query, slots_q, lengths.max_length_q)
-    key, value = (batched(x, slots_k, longest) for x in (key, value))
-    return attend(module, query, key, value, mask, **kwargs)[0].flatten(0, 1)[slots_q]  # (S, Lq, H, V) -> (T, H, V)
+    queries, keys = torch.tensor(lengths_q), torch.tensor(lengths_k)
+    first_query, first_key = queries.cumsum(0) - queries, keys.cumsum(0) - keys
+    padded_keys = (keys + MULTIPLE - 1) // MULTIPLE * MULTIPLE
+    buckets, slots, size = [], torch.empty(sum(lengths_q), dtype=torch.long), 0
+    for longest_k in padded_keys[queries > 0].unique().tolist():
+        members = ((padded_keys == longest_k) & (queries > 0)).nonzero().squeeze(-1)  # (S,)
+        longest_q = longest_k if lengths_q == lengths_k else int(queries[members].max())
+        query_places, key_places = torch.arange(longest_q), torch.arange(longest_k)
+        last_query, last_key = queries[members, None] - 1, keys[members, None] - 1  # (S, 1)
+        query_indices = first_query[members, None] + query_places.minimum(last_query)
+        key_indices = first_key[members, None] + key_places.minimum(last_key)
+        mask = torch.zeros(key_indices.shape, dtype=dtype).masked_fill(key_places > last_key, -torch.inf)
+        buckets.append(Bucket(query_indices, key_indices, mask[:, None, None]))
+        is_query = query_places <= last_query  # (S, Lq), False for padding
+        slots[query_indices[is_query]] = size + is_query.flatten().nonzero().squeeze(-1)
+        size += is_query.numel()
+    return buckets, slots

@@ -7,17 +7,15 @@ from pathlib import Path
 import numpy as np
 from accelerate.utils import gather_object
 from torch.utils.data import Dataset
-from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 from ..conversion.families import max_tokens
-from ..data.collator import PretrainingCollator
 from ..data.corpora import Corpus, corpus_files
 from ..data.examples import Examples, PackedExamples, split_documents
-from ..data.masking import target_count, tokens_inside_words
+from ..data.masking import tokens_inside_words
 from ..data.segment_pairs import PairExamples, check_documents
 from ..data.store import Documents, prepare_store, prepare_tokenizer
 from ..data.tokenizers import check_same_vocabulary, check_vocab_size, load_tokenizer, tokenizer_state
-from ..model.modeling_fixed_head_bert import FixedHeadBertPreTrainedModel
 from ..options import NewModelOptions, PretrainingDataOptions
 from ..support.checksums import stable_hash
 from ..support.errors import InputError
@@ -149,23 +147,6 @@ def example_settings(
         "objective": data_args.objective,
         "separate_documents": data_args.separate_documents,
     }
-
-
-def make_collator(
-    tokenizer: PreTrainedTokenizerBase,
-    model: PreTrainedModel,
-    data_args: PretrainingDataOptions,
-    training_args: PretrainingArguments,
-) -> PretrainingCollator:
-    """Returns a collator that adds token indices for a FixedHeadBert and, for `torch_compile`, pads to one shape."""
-    collator = PretrainingCollator(tokenizer.pad_token_id)
-    # DataParallel splits all tensors by rows, which would separate token indices from their tokens.
-    if isinstance(model, FixedHeadBertPreTrainedModel) and training_args.n_gpu < 2:
-        collator.objective = data_args.objective
-    if training_args.torch_compile:
-        collator.row_length = data_args.max_seq_length
-        collator.row_labels = target_count(data_args.max_seq_length, data_args.mlm_probability)
-    return collator
 
 
 def processes_of(data_args: PretrainingDataOptions) -> int:

@@ -11,6 +11,7 @@ from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelFo
 from transformers.trainer_pt_utils import AcceleratorConfig
 
 from ..conversion.growing import to_fixed_head_bert
+from ..data.collator import PretrainingCollator
 from ..data.masking import tokens_inside_words
 from ..publishing.model_card import hardware_name, versions
 from ..support.errors import InputError
@@ -32,7 +33,7 @@ from ..training.output import (
 from ..training.plots import draw_pretraining
 from ..training.speed import enable_unpadding, keep_freed_memory
 from .arguments import ARGUMENTS
-from .examples import make_collator, make_examples
+from .examples import make_examples
 from .stages import Stage, plan_stages
 from .trainer import PretrainingTrainer
 
@@ -113,7 +114,7 @@ def run_stage(stage: Stage, arguments: dict[str, Any], callbacks: Sequence[Train
             schedule_steps=stage.schedule_steps,
             train_dataset=examples,
             eval_dataset=held_out,
-            data_collator=make_collator(tokenizer, model, data_args, training_args),
+            data_collator=PretrainingCollator(tokenizer.pad_token_id),
             processing_class=tokenizer,
         )
         if training_args.do_train:

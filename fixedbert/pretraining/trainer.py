@@ -97,7 +97,7 @@ class PretrainingTrainer(CommonTrainer):
         batch = self.state.global_step * self.args.gradient_accumulation_steps + len(self.step_losses)
         if batch % max(1, self.state.logging_steps // 10) == 0:
             logits = outputs.prediction_logits if self.objective == "mlm+nsp" else outputs.logits
-            logits, targets = logits_and_targets(logits, labels, self.objective, inputs.get("label_indices"))
+            logits, targets = logits_and_targets(logits, labels, self.objective)
             labeled, correct = targets.ne(-100).sum(), (logits.argmax(-1) == targets).sum()
         self.window[1:] += torch.stack([labeled, correct, real, torch.full_like(real, labels.numel())])
         self.step_tokens.append(real)
@@ -143,7 +143,7 @@ def separate_losses(outputs: ModelOutput, inputs: dict[str, torch.Tensor]) -> tu
 
 
 def logits_and_targets(
-    logits: torch.Tensor, labels: torch.Tensor, objective: str, label_indices: torch.Tensor | None = None
+    logits: torch.Tensor, labels: torch.Tensor, objective: str
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """
     Returns the logits (N, V) and targets (N,) for the N labeled tokens. V is the vocabulary size.
@@ -152,11 +152,10 @@ def logits_and_targets(
         logits: Logits (B, L, V) for B rows of L tokens, or (N, V) if the model computes them only for labeled tokens.
         labels: Labels (B, L), which are -100 for unlabeled tokens.
         objective: mlm+nsp, mlm or clm. With clm, labels are shifted so that each position predicts the next token.
-        label_indices: Indices of the labeled tokens in the flattened labels. By default, they are computed.
     """
     if objective == "clm":
         logits, labels = logits[:, :-1], labels[:, 1:]
-    indices = find_label_indices(labels) if label_indices is None else label_indices
+    indices = find_label_indices(labels)
     return logits.flatten(0, 1)[indices] if logits.dim() == 3 else logits, labels.flatten()[indices]
 
 
@@ -177,8 +176,7 @@ def sums_by_example(logits, labels, objective: str = "mlm+nsp", inside_word: np.
     is_labeled = labels[:, 1:].ne(-100) if objective == "clm" else labels.ne(-100)
     sums = torch.zeros(len(labels), len(SUMS[objective]), device=labels.device)
     per_row = is_labeled.sum(-1).tolist()
-    # In batches with a fixed shape, the last logits belong to unlabeled tokens.
-    parts = logits[0][: sum(per_row)].split(per_row) if logits[0].dim() == 2 else logits[0]
+    parts = logits[0].split(per_row) if logits[0].dim() == 2 else logits[0]
     for row, part in enumerate(parts):  # row by row, to avoid a float32 copy of all logits
         if part.dim() == 2 and logits[0].dim() == 3:
             part, targets = logits_and_targets(part[None], labels[row : row + 1], objective)

@@ -70,8 +70,48 @@ def test_aliases_of_the_head_size(alias):
     setattr(config, alias, 9)
     assert config.attention_head_size == 9
     assert alias not in config.to_dict()
-    with pytest.raises(ValueError, match=f"{alias}=3 contradicts attention_head_size=4"):
-        FixedHeadBertConfig(attention_head_size=4, **{alias: 3})
+    default = FixedHeadBertConfig().attention_head_size
+    for size in (4, default, None):
+        with pytest.raises(ValueError, match=f"{alias}=3 contradicts attention_head_size={size}"):
+            FixedHeadBertConfig(attention_head_size=size, **{alias: 3})
+    assert FixedHeadBertConfig(**{"attention_head_size": 4, alias: 4}).head_sizes == [4] * 12
+
+
+def test_contradictory_aliases(tmp_path):
+    """Two aliases with different values raise an error, also in config.json and `from_pretrained`."""
+    contradiction = {"head_size": 128, "head_dim": 32}
+    with pytest.raises(ValueError, match="head_dim=32 contradicts head_size=128"):
+        FixedHeadBertConfig(**contradiction)
+    config = FixedHeadBertConfig(attention_head_size=128)
+    config.save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="head_dim=32 contradicts head_size=128"):
+        FixedHeadBertConfig.from_pretrained(tmp_path, **contradiction)
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"head_dim": 64}))
+    with pytest.raises(ValueError, match="head_dim=64 contradicts attention_head_size=128"):
+        FixedHeadBertConfig.from_pretrained(tmp_path)
+
+
+def test_num_key_value_heads(caplog, tmp_path):
+    """`num_key_value_heads` can be passed and set if it is right. A wrong number raises one sentence."""
+    config = config_of("Model", num_key_value_heads=5)
+    config.num_attention_heads = config.num_key_value_heads = 4  # as in transformers' FSDP tests
+    assert config.num_key_value_heads == 4 and "num_key_value_heads" not in config.to_dict()
+    assert config_of("Model", num_key_value_heads=1, head_embedding="add").num_key_value_heads == 1
+    config.save_pretrained(tmp_path)
+    file = tmp_path / "config.json"
+    for number in (4, None):
+        file.write_text(json.dumps(config.to_dict() | {"num_key_value_heads": number}))
+        assert FixedHeadBertConfig.from_pretrained(tmp_path).num_key_value_heads == 4
+    file.write_text(json.dumps(config.to_dict() | {"num_key_value_heads": 2}))
+    for make in (
+        lambda: config_of("Model", num_attention_heads=4, num_key_value_heads=2),
+        lambda: FixedHeadBertConfig.from_pretrained(tmp_path),
+        lambda: setattr(config, "num_key_value_heads", 2),
+    ):
+        with pytest.raises(ValueError, match=r"^num_key_value_heads must be 4, not 2: [^.]+\.$"):
+            make()
+    assert not caplog.records
 
 
 def test_unknown_keys_warn_and_suggest(caplog, tmp_path):

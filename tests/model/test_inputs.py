@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from helpers.tiny_models import B, D, L, V, inputs_of, model_of
+from helpers.tiny_models import HEADS, B, D, L, V, inputs_of, model_of
 
 from fixedbert.model.unpadding_fixed_head_bert import CACHE
 
@@ -42,9 +42,6 @@ def test_invalid_ids(change, unpad_inputs):
         model_of("Model", unpad_inputs=unpad_inputs)(**(inputs_of("Model") | change))
 
 
-OUR_LOSSES = ["ForPreTraining", "ForMaskedLM", "LMHeadModel", "ForTokenClassification", "ForQuestionAnswering"]
-
-
 def without_labels(head: str) -> dict[str, torch.Tensor]:
     """Returns inputs in which all labels are ignored."""
     inputs = inputs_of(head, labels=True)
@@ -55,7 +52,7 @@ def without_labels(head: str) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize("unpad_inputs", [False, True])
-@pytest.mark.parametrize("head", OUR_LOSSES)
+@pytest.mark.parametrize("head", HEADS[1:])
 def test_no_label_gives_zero(head, unpad_inputs):
     """Loss and gradients are zero if all labels are ignored. One label makes the loss positive."""
     model = model_of(head, unpad_inputs=unpad_inputs, sparse_prediction=unpad_inputs).eval()
@@ -74,7 +71,7 @@ def test_no_label_gives_zero(head, unpad_inputs):
         assert model(**inputs).loss > 0
 
 
-@pytest.mark.parametrize("head", OUR_LOSSES)
+@pytest.mark.parametrize("head", HEADS[1:])
 def test_no_label_gives_zero_in_an_exported_graph(head):
     """The loss of an exported graph is zero if all labels are ignored, and equals the model's loss otherwise."""
     model = model_of(head, num_hidden_layers=1).eval()
@@ -82,6 +79,16 @@ def test_no_label_gives_zero_in_an_exported_graph(head):
     exported = torch.export.export(model, (), inputs).module()
     assert exported(**without_labels(head)).loss == 0
     assert torch.allclose(exported(**inputs).loss, model(**inputs).loss)
+
+
+@pytest.mark.parametrize("unpad_inputs", [False, True])
+@pytest.mark.parametrize("is_decoder", [False, True])
+def test_cross_attention_is_rejected(is_decoder, unpad_inputs):
+    """`encoder_hidden_states` raise an error, because they would have no effect."""
+    model = model_of("Model", is_decoder=is_decoder, unpad_inputs=unpad_inputs)
+    for mask in ({}, {"attention_mask": inputs_of("Model")["attention_mask"]}):
+        with pytest.raises(ValueError, match="does not support cross-attention"):
+            model(inputs_of("Model")["input_ids"], encoder_hidden_states=torch.zeros(B, L, D), **mask)
 
 
 @pytest.mark.parametrize("dtype", [torch.float, torch.long])

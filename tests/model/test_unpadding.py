@@ -219,6 +219,38 @@ def test_data_collator_with_flattening():
     assert torch.allclose(outputs, torch.cat(alone, 1), rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("head", ["Model", "ForSequenceClassification", "ForTokenClassification"])
+def test_sequence_lengths_from_the_caller(head):
+    """Sequence lengths from the caller separate packed sequences, with and without unpadding."""
+    lengths = torch.tensor([0, 3, 7], dtype=torch.int32)
+    packed = {"cu_seq_lens_q": lengths, "cu_seq_lens_k": lengths, "max_length_q": 4, "max_length_k": 4}
+    ids = inputs_of("Model")["input_ids"][:1]
+    positions = torch.arange(L)[None]  # these do not restart
+    for unpad_inputs, implementation in product((False, True), ("eager", "sdpa")):
+        model = model_of(head, unpad_inputs=unpad_inputs, attn_implementation=implementation).double().eval()
+        found = model(ids, position_ids=positions, **packed)[0]
+        parts = zip(ids.split([3, 4], 1), positions.split([3, 4], 1), strict=True)
+        alone = [model(part, position_ids=places)[0] for part, places in parts]
+        expected = alone[0] if head == "ForSequenceClassification" else torch.cat(alone, 1)
+        assert torch.allclose(found, expected, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("size", [1, 2, 4, 100])
+@pytest.mark.parametrize("head", ["Model", "ForSequenceClassification"])
+def test_chunks_of_the_feed_forward_network(head, size):
+    """`chunk_size_feed_forward` changes no result, for any number of tokens."""
+    inputs = inputs_of(head)
+    real = ... if head == "ForSequenceClassification" else inputs["attention_mask"].bool()
+    expected = model_of(head).double().eval()(**inputs)[0][real]
+    chunks: list[torch.Tensor] = []
+    for unpad_inputs in (False, True):
+        model = model_of(head, unpad_inputs=unpad_inputs, chunk_size_feed_forward=size).double().eval()
+        model.base_model.encoder.layer[0].intermediate.register_forward_pre_hook(lambda _, x: chunks.append(x[0]))
+        assert torch.allclose(model(**inputs)[0][real], expected, rtol=0, atol=1e-10)
+        assert max(chunk.shape[1] for chunk in chunks) <= size
+        chunks.clear()
+
+
 @pytest.mark.parametrize("use_reentrant, variant", [(False, {}), (True, {}), (False, UNEQUAL), (False, EMPTY)])
 def test_gradient_checkpointing_changes_no_gradient(use_reentrant, variant):
     """Gradient checkpointing changes no gradient with unpadding and dropout."""

@@ -5,9 +5,9 @@ from concurrent.futures.process import BrokenProcessPool
 
 import pytest
 import torch
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from benchmarks import backends, gpu, pretraining_steps
-from fixedbert.model import unpadding_fixed_head_bert
 
 CPU = torch.device("cpu")
 
@@ -27,10 +27,10 @@ def lines_of(tmp_path, status: int) -> dict[str, dict]:
 def test_backends_agree_on_a_cpu(tmp_path, capsys):
     """Each backend is compared in three precisions, or skipped with a reason. The file contains all results."""
     lines = lines_of(tmp_path, 0)
-    for backend in ("eager", "sdpa", "sdpa, padded attention", "sdpa, looped attention"):
+    for backend in ("eager", "sdpa"):
         for dtype in ("float32", "float16", "bfloat16"):
             line = lines[f"{backend}, {dtype}"]
-            assert line["right"] and len(line["values"]["cases"]) == (6 if backend in ("eager", "sdpa") else 4)
+            assert line["right"] and len(line["values"]["cases"]) == 6
     skipped = {title: line["skipped"] for title, line in lines.items() if line["skipped"]}
     assert {"flash_attention_2", "flex_attention"} <= set(skipped)
     printed = capsys.readouterr().out
@@ -39,15 +39,18 @@ def test_backends_agree_on_a_cpu(tmp_path, capsys):
 
 def test_incorrect_backend(tmp_path, monkeypatch, capsys):
     """A backend whose outputs are shifted by one token is reported as incorrect, and the exit status is 1."""
-    monkeypatch.setattr(backends, "LAYOUTS", ("packed",))
-    original = unpadding_fixed_head_bert.padded_attention
-    monkeypatch.setattr(
-        unpadding_fixed_head_bert, "padded_attention", lambda *x, **named: original(*x, **named).roll(1, 0)
-    )
+    monkeypatch.setattr(backends, "LAYOUTS", ("full rows",))
+    original = ALL_ATTENTION_FUNCTIONS["sdpa"]
+
+    def shifted(*inputs, **named):
+        output, weights = original(*inputs, **named)
+        return output.roll(1, 1), weights
+
+    monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS._global_mapping, "sdpa", shifted)
     lines = lines_of(tmp_path, 1)
     wrong = {title for title, line in lines.items() if line["right"] is False}
-    assert {f"sdpa, padded attention, {dtype}" for dtype in ("float32", "float16", "bfloat16")} <= wrong
-    assert all("padded" in title for title in wrong) and "wrong: sdpa, padded attention" in capsys.readouterr().out
+    assert wrong == {f"sdpa, {dtype}" for dtype in ("float32", "float16", "bfloat16")}
+    assert "wrong: sdpa, float32" in capsys.readouterr().out
 
 
 def test_steps_are_counted(monkeypatch):
@@ -78,8 +81,7 @@ def test_search_for_the_largest_batch_size(monkeypatch):
 
     monkeypatch.setattr(pretraining_steps, "in_a_process", run)
     monkeypatch.setattr(pretraining_steps, "measure_matmul", lambda *_: 1.0)
-    matmul, first, *variants, last = pretraining_steps.speed_lines(torch.device("cuda"))
+    matmul, first, second, last = pretraining_steps.speed_lines(torch.device("cuda"))
     assert first.title.startswith(broken) and first.right is False and "BrokenProcessPool" in first.result
-    assert [line.title for line in variants] == [f"{fits}, 16 rows: {name}" for name in pretraining_steps.VARIANTS]
-    assert all(line.values for line in variants)
+    assert second.title == f"{fits}, 16 rows" and second.values
     assert last.title.startswith(too_large) and last.skipped == "out of memory"
