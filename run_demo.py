@@ -25,11 +25,11 @@ import run_glue
 import run_pretraining
 import run_squad
 from fixedbert.data.sample import write_tasks
-from fixedbert.fine_tuning.squad_metrics import squad_scores
-from fixedbert.fine_tuning.squad_questions import load_squad
-from fixedbert.fine_tuning.texts import load_files
 from fixedbert.support.errors import InputError, exit_on_input_error
 from fixedbert.support.figures import new_figure
+from fixedbert.tasks.squad_metrics import squad_scores
+from fixedbert.tasks.squad_questions import load_squad
+from fixedbert.tasks.texts import load_files
 
 DEMO = Path("demo")
 PRETRAINED, START = "pretrained", ("pretrained", "from scratch")

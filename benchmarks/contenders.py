@@ -31,9 +31,10 @@ from fixedbert.pretraining.pretrain import MODELS, pretrain
 from fixedbert.pretraining.stages import Stage, plan_stages
 from fixedbert.support.errors import InputError
 from fixedbert.support.files import read_yaml
+from fixedbert.support.machine import has_bf16
 from fixedbert.training.arguments import make_arguments, with_recipe
 from fixedbert.training.loading import load_model
-from fixedbert.training.speed import has_bf16, keep_freed_memory
+from fixedbert.training.speed import keep_freed_memory
 
 LENGTH, HELD_OUT, EVAL_BATCH = 128, 500, 50
 BERT_OPTIMIZER = {

@@ -28,9 +28,10 @@ from transformers import (
 import fixedbert
 from benchmarks.paired import data_directory, description, in_a_process, ratio
 from fixedbert.data.tokenizers import load_tokenizer
-from fixedbert.fine_tuning.examples import longest_first
-from fixedbert.fine_tuning.texts import load_task, text_features
-from fixedbert.training.speed import has_bf16, keep_freed_memory, use_fast_dropout
+from fixedbert.support.machine import has_bf16
+from fixedbert.tasks.examples import longest_first
+from fixedbert.tasks.texts import load_task, text_features
+from fixedbert.training.speed import keep_freed_memory, use_fast_dropout
 from run_glue import main as run_glue
 
 ROWS, LENGTH = 4000, 128

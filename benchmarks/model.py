@@ -20,7 +20,8 @@ from transformers import BertConfig
 
 import fixedbert
 from benchmarks.paired import description, ratio
-from fixedbert.training.speed import has_bf16, keep_freed_memory, use_fast_dropout
+from fixedbert.support.machine import has_bf16
+from fixedbert.training.speed import keep_freed_memory, use_fast_dropout
 
 SHAPE = {"vocab_size": 30522, "hidden_size": 512, "num_hidden_layers": 4, "num_attention_heads": 8}
 SHAPE |= {"intermediate_size": 2048, "hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}

@@ -14,8 +14,8 @@ import torch
 import transformers
 
 import fixedbert
+from fixedbert.support.machine import has_bf16
 from fixedbert.support.processes import exit_with_parent
-from fixedbert.training.speed import has_bf16
 
 Result = TypeVar("Result")
 

@@ -15,19 +15,20 @@ import torch
 from torch import Tensor
 
 from fixedbert.conversion.growing import to_fixed_head_bert
-from fixedbert.fine_tuning.distillation import Batch, recorded
-from fixedbert.fine_tuning.texts import load_task
+from fixedbert.loading.loaded_model import LoadedModel
 from fixedbert.model.modeling_fixed_head_bert import FixedHeadBertPreTrainedModel
 from fixedbert.options import ShrinkOptions
 from fixedbert.shrinking.budget import LayerSize
-from fixedbert.shrinking.calibration import batches_of, task_rows, texts_of, tokenize_rows
 from fixedbert.shrinking.context import ShrinkContext
+from fixedbert.shrinking.distillation import recorded
 from fixedbert.shrinking.fisher_information import layers_of, minus_row_mean, self_attention
 from fixedbert.shrinking.layers import refit
-from fixedbert.shrinking.predictions import LoadedModel
 from fixedbert.shrinking.pruning import SecondMoments, square_root
 from fixedbert.shrinking.shrink import layer_pruners, prune_layers
 from fixedbert.support.figures import PAGE, new_figure
+from fixedbert.tasks.calibration import batches_of, task_rows, texts_of, tokenize_rows
+from fixedbert.tasks.predictions import Batch
+from fixedbert.tasks.texts import load_task
 
 EXPLAINED = 0.9  # fraction of the variance that the components have to explain
 ROWS = 500  # rows on which the variances are measured

@@ -22,19 +22,19 @@ if TYPE_CHECKING:
     from .comparison.compare import compare as compare
     from .comparison.report import Comparison as Comparison
     from .conversion.convert import convert as convert
+    from .export.export import export as export
     from .fine_tuning.glue import fine_tune_glue as fine_tune_glue
-    from .fine_tuning.glue_metrics import GlueMetric as GlueMetric
     from .fine_tuning.squad import fine_tune_squad as fine_tune_squad
-    from .fine_tuning.squad_metrics import SquadMetric as SquadMetric
     from .inspection.inspect import inspect as inspect
     from .inspection.results import Inspection as Inspection
     from .planning import Plan as Plan
     from .planning import plan as plan
     from .pretraining.pretrain import pretrain as pretrain
-    from .publishing.export import export as export
     from .publishing.push import push as push
     from .shrinking.report import ShrinkResult as ShrinkResult
     from .shrinking.shrink import shrink as shrink
+    from .tasks.glue_metrics import GlueMetric as GlueMetric
+    from .tasks.squad_metrics import SquadMetric as SquadMetric
     from .training.output import Trained as Trained
 
 __version__ = VERSION
@@ -47,7 +47,7 @@ LAZY = {
     "convert": "conversion.convert",
     "shrink": "shrinking.shrink",
     "compare": "comparison.compare",
-    "export": "publishing.export",
+    "export": "export.export",
     "push": "publishing.push",
     "inspect": "inspection.inspect",
     "plan": "planning",

@@ -22,12 +22,12 @@ from transformers import BertTokenizer
 
 import fixedbert_cli
 from experiments.study import load_study
-from fixedbert.data.glue import TASKS as GLUE_TASKS
-from fixedbert.data.glue import GlueTask
 from fixedbert.data.sample import documents
-from fixedbert.fine_tuning.glue_metrics import METRICS
+from fixedbert.export.export import export
 from fixedbert.presets import PRESETS
-from fixedbert.publishing.export import export
+from fixedbert.tasks.glue import TASKS as GLUE_TASKS
+from fixedbert.tasks.glue import GlueTask
+from fixedbert.tasks.glue_metrics import METRICS
 from run_glue import main as run_glue
 
 ROOT = Path(__file__).parents[1]
@@ -263,7 +263,7 @@ def test_example_in_contributing_works(model, tmp_path, monkeypatch):
     rows = datasets.Dataset.from_dict(texts | {"label": [0, 1, 0, 1]})
     rows = rows.cast_column("label", datasets.ClassLabel(names=["False", "True"]))
     asked, splits = [], {"train": rows, "validation": rows}
-    load = "fixedbert.fine_tuning.texts.load_from_hub"
+    load = "fixedbert.tasks.texts.load_from_hub"
     monkeypatch.setattr(load, lambda *names, **options: asked.append(names) or splits)
     command = ["--model_name_or_path", model, "--task_name", "boolq", "--do_train", "--do_eval", "--max_steps", "1"]
     run_glue([*command, *QUICK, "--seeds", "1", "--output_dir", str(tmp_path / "out")])

@@ -18,8 +18,9 @@ from fixedbert.conversion.growing import int_or_list
 from fixedbert.counts import forward_flops
 from fixedbert.fine_tuning.sweep import sweep
 from fixedbert.pretraining import pretrain as pretraining
-from fixedbert.publishing.model_card import hardware_name, versions
+from fixedbert.publishing.model_card import versions
 from fixedbert.support.errors import Divergence, InputError
+from fixedbert.support.machine import hardware_name
 
 from .metrics import METRICS
 from .records import COUNTED, SHAPE

@@ -4,9 +4,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from fixedbert.fine_tuning.squad_questions import load_squad
-from fixedbert.fine_tuning.texts import load_task
 from fixedbert.support.errors import InputError
+from fixedbert.tasks.squad_questions import load_squad
+from fixedbert.tasks.texts import load_task
 
 from .studies import TASKS, Study
 

@@ -11,19 +11,19 @@ import torch
 from torch.nn.functional import pad
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedTokenizerBase
 
-from ..conversion.weights import FILES, report_float32
 from ..data.tokenizers import check_vocab_size, load_tokenizer
-from ..fine_tuning.distillation import Batch, Predictions
-from ..fine_tuning.labels import default_names
+from ..export.export import EMBEDDING, GRAPH, export, graph_size
+from ..export.openvino_graphs import CALIBRATION_ROWS, convert_to_openvino, quantize_openvino
+from ..loading.loaded_model import LoadedModel, head_name
+from ..loading.sentence_models import TextSettings, read_text_settings
+from ..loading.weights import FILES, report_float32
 from ..options import CompareOptions
-from ..publishing.export import EMBEDDING, GRAPH, export, graph_size
-from ..publishing.openvino_graphs import CALIBRATION_ROWS, convert_to_openvino, quantize_openvino
-from ..publishing.sentence_models import TextSettings, read_text_settings
-from ..shrinking.predictions import LoadedModel, head_name, kind_of_logits
 from ..shrinking.report import short_name
 from ..support.errors import InputError
 from ..support.files import error_reason, reading
-from ..training.speed import has_bf16
+from ..support.machine import has_bf16
+from ..tasks.labels import default_names
+from ..tasks.predictions import Batch, Predictions, kind_of_logits
 from .runtimes import GRAPHS, QUESTIONS, REFERENCE, TEXTS, TORCH, WORDS, graph_predictions, torch_runtime
 
 PAUSE = 0.003  # seconds to wait before each call, until the threads of the previous call have stopped spinning

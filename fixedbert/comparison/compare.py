@@ -16,13 +16,14 @@ import numpy as np
 import torch
 from tqdm.auto import tqdm
 
+from ..export.openvino_graphs import CALIBRATION_ROWS
+from ..loading.loaded_model import LoadedModel
 from ..options import CompareOptions, takes_options
-from ..publishing.openvino_graphs import CALIBRATION_ROWS
-from ..shrinking.calibration import row_length
-from ..shrinking.latency import machine_name, warn_if_busy
-from ..shrinking.predictions import Fidelity, LoadedModel, fidelity
 from ..support.errors import InputError
 from ..support.files import check_output_free, new_directory, reading, to_json
+from ..support.machine import machine_name, warn_if_busy
+from ..tasks.calibration import row_length
+from ..tasks.predictions import Fidelity, fidelity
 from .candidates import Candidate, build_candidates, check_same_task, load_model
 from .report import CHANGED, NEARLY_SAME, RANDOM, SINGLE, SINGLE_ROWS, SORTED, ComparedModel, Comparison, advice
 from .rows import Answers, Cells, QuestionRows, TextRows, WordRows

@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from ..export.export import EMBEDDING, OUTPUTS, loading_code
 from ..options import CompareOptions
-from ..publishing.export import EMBEDDING, OUTPUTS, loading_code
-from ..shrinking.predictions import Fidelity
+from ..tasks.predictions import Fidelity
 from .candidates import Candidate
 from .runtimes import GRAPHS, TORCH
 

@@ -9,20 +9,20 @@ import datasets
 import numpy as np
 
 from ..data.file_formats import file_format
-from ..fine_tuning.distillation import Predictions
-from ..fine_tuning.glue import check_text_columns, split_names
-from ..fine_tuning.glue_metrics import GlueEvaluation
-from ..fine_tuning.label_columns import encode_labels
-from ..fine_tuning.labels import MULTI, REGRESSION, align_labels, default_names, problem_type_of
-from ..fine_tuning.squad_answers import SquadEvaluation
-from ..fine_tuning.squad_metrics import best_score, exact_match, note_on_spaces
-from ..fine_tuning.squad_questions import load_squad, questions_in, questions_that_fit
-from ..fine_tuning.squad_windows import squad_windows
-from ..fine_tuning.texts import Columns, RowSource, TextData, load_files, load_task
 from ..options import AnswerOptions, CompareOptions
-from ..shrinking import words
-from ..shrinking.calibration import DOC_STRIDE, lines_of, texts_of
 from ..support.errors import InputError
+from ..tasks import words
+from ..tasks.calibration import DOC_STRIDE, lines_of, texts_of
+from ..tasks.columns import check_text_columns, split_names
+from ..tasks.glue_metrics import GlueEvaluation
+from ..tasks.label_columns import encode_labels
+from ..tasks.labels import MULTI, REGRESSION, align_labels, default_names, problem_type_of
+from ..tasks.predictions import Predictions
+from ..tasks.squad_answers import SquadEvaluation
+from ..tasks.squad_metrics import best_score, exact_match, note_on_spaces
+from ..tasks.squad_questions import load_squad, questions_in, questions_that_fit
+from ..tasks.squad_windows import squad_windows
+from ..tasks.texts import Columns, RowSource, TextData, load_files, load_task
 from .candidates import TEXTS, Candidate, Features
 
 Cells = list[tuple[str, Sequence]]  # names and contents of columns in changed.csv

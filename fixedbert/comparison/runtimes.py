@@ -11,12 +11,12 @@ from torch.nn.functional import normalize
 from transformers import PreTrainedConfig
 
 from ..conversion.growing import to_fixed_head_bert
-from ..fine_tuning.distillation import Batch, Predictions, span_predictions
+from ..export.export import EMBEDDING, GRAPH, QUANTIZED, OnnxModel
+from ..export.openvino_graphs import OPENVINO, OPENVINO_INT8, OpenVinoModel
+from ..loading.loaded_model import LoadedModel
 from ..model.modeling_fixed_head_bert import FixedHeadBertPreTrainedModel
-from ..publishing.export import EMBEDDING, GRAPH, QUANTIZED, OnnxModel
-from ..publishing.openvino_graphs import OPENVINO, OPENVINO_INT8, OpenVinoModel
-from ..shrinking.predictions import LoadedModel, kind_of_logits
 from ..shrinking.serving import Serving
+from ..tasks.predictions import Batch, Predictions, kind_of_logits, predict, span_predictions
 
 # The task heads that can be compared. An encoder, whose head is "", needs pooling.
 WORDS, QUESTIONS, TEXTS = "TokenClassification", "QuestionAnswering", "SequenceClassification"
@@ -57,10 +57,10 @@ def torch_runtime(loaded: LoadedModel, serving: Serving) -> tuple[Callable[[Batc
     else:
         model = copy.deepcopy(model).eval().to(serving.dtype)
 
-    def predict(batch: Batch) -> list[Predictions]:
-        return [Predictions(each.values.float(), each.kind) for each in loaded.predict(model, batch)]
+    def outputs(batch: Batch) -> list[Predictions]:
+        return [Predictions(each.values.float(), each.kind) for each in predict(model, batch, loaded.pooling)]
 
-    return predict, sum(weight.numel() * weight.element_size() for weight in model.parameters()) / 1e6
+    return outputs, sum(weight.numel() * weight.element_size() for weight in model.parameters()) / 1e6
 
 
 def graph_predictions(graph, head: str, config: PreTrainedConfig, batch: Batch) -> list[Predictions]:

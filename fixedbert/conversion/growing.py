@@ -24,11 +24,11 @@ from typing import NamedTuple
 import torch
 from transformers import PreTrainedModel
 
+from ..loading.families import bert_tensors, build_model, fixed_head_config, task_head
 from ..model import modeling_fixed_head_bert
 from ..model.configuration_fixed_head_bert import FixedHeadBertConfig
 from ..model.modeling_fixed_head_bert import FixedHeadBertPreTrainedModel
 from ..support.errors import InputError
-from .families import bert_tensors, build_model, fixed_head_config, task_head
 
 LAYERS = "encoder.layer."  # precedes the number of a layer in the name of a parameter
 

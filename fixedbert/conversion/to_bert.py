@@ -15,9 +15,9 @@ import torch
 import transformers
 from transformers import BertConfig, PreTrainedModel
 
+from ..loading.families import build_model, fixed_head_config, shared_fields, task_head
 from ..model.configuration_fixed_head_bert import FixedHeadBertConfig
 from ..support.errors import InputError
-from .families import build_model, fixed_head_config, shared_fields, task_head
 from .growing import Heads, enlarge, heads_of, set_heads
 
 SHARED = re.compile(r"(.*attention\.self\.)(query|key|value)\.(weight|bias)")

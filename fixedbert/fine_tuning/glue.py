@@ -12,58 +12,21 @@ from ..data.tokenizers import check_features
 from ..options import GlueDataOptions, ModelOptions
 from ..support.errors import InputError
 from ..support.files import write_atomically
+from ..tasks.columns import check_text_columns, split_names
+from ..tasks.examples import longest_first, map_options, warn_of_overlap
+from ..tasks.glue_metrics import GlueEvaluation
+from ..tasks.label_columns import encode_labels, read_class_weights, warn_of_scale
+from ..tasks.labels import REGRESSION, align_labels
+from ..tasks.texts import load_texts, text_features
 from ..training.arguments import with_recipe
 from ..training.output import Trained, record_metrics
 from ..training.plots import draw_glue
-from .examples import SAMPLE_SEED, data_sources, longest_first, map_options, max_samples, warn_of_overlap
 from .fine_tune import FineTuningTask
-from .glue_metrics import GlueEvaluation
-from .label_columns import encode_labels, read_class_weights, warn_of_scale
-from .labels import REGRESSION, align_labels
 from .prediction_files import prediction_columns, write_predictions, write_submission
 from .sweep import sweep
-from .texts import ReadingOptions, RowSource, TextData, dataset_rows, load_task, read_splits, text_features
 from .trainer import FineTuningArguments, FineTuningTrainer
 
 REPORT = "classification_report.txt"
-
-
-def load_texts(
-    task: str | None,
-    arguments: GlueDataOptions,
-    kinds: tuple[str, ...],
-    seed: int = SAMPLE_SEED,
-    expected_columns: tuple[str, ...] = (),
-    **hub_options,
-) -> TextData:
-    """
-    Loads the splits in `kinds` ("train", "validation", "test") from a GLUE task, a dataset on the Hub or files.
-
-    `seed` selects the rows for `max_*_samples`. `expected_columns` are the text columns the model was trained on.
-    """
-    options: dict[str, Any] = {"max_samples": {kind: max_samples(arguments, kind) for kind in kinds}, "seed": seed}
-    if task:
-        return load_task(task, arguments.data_dir, kinds, arguments.skip_bad_rows, hub_options, **options)
-    if arguments.validation_split_percentage and "validation" in kinds:  # its rows come from the training data
-        kinds = ("train", *(kind for kind in kinds if kind == "test"))
-    names = {kind: arguments.validation_split_name if kind == "validation" else kind for kind in kinds}
-    sources = {
-        kind: RowSource.from_file(Path(name)) if rows is None else RowSource(name, dataset_rows(rows))
-        for kind, (name, rows) in data_sources(arguments, names, **hub_options).items()
-    }
-    return read_splits(
-        sources,
-        ReadingOptions(
-            text_columns=split_names(arguments.text_column_names),
-            expected_columns=expected_columns,
-            label_columns=split_names(arguments.label_column_name),
-            id_columns=split_names(arguments.id_column_name),
-            do_regression=arguments.do_regression,
-            skip_bad_rows=arguments.skip_bad_rows,
-            validation_percentage=arguments.validation_split_percentage,
-            **options,
-        ),
-    )
 
 
 def fine_tune_glue(recipe: str | Path | None = None, **given: Any) -> Trained:
@@ -177,21 +140,3 @@ class TextClassification(FineTuningTask):
             columns = prediction_columns(names, predictions, probabilities)
             skipped = self.data.skipped.get(split, [])
             write_predictions(directory, rows, skipped, split_names(self.data_args.id_column_name), columns)
-
-
-def split_names(names: str | None) -> tuple[str, ...]:
-    """Returns the column names in a comma-separated string."""
-    return tuple(names.split(",")) if names else ()
-
-
-def check_text_columns(columns: tuple[str, ...], trained_on: tuple[str, ...]):
-    """
-    Compares the text columns with those that the model was trained on, and prints a message if the order differs.
-
-    Raises InputError if a model for text pairs is applied to single texts or vice versa.
-    """
-    message = f"the text columns are {', '.join(columns)}, but the model was trained on {', '.join(trained_on)}"
-    if trained_on and len(columns) != len(trained_on):
-        raise InputError(f"{message}; use data with the same columns.")
-    if columns != trained_on and {*columns} == {*trained_on}:
-        PartialState().print(message)

@@ -7,9 +7,9 @@ from pathlib import Path
 import datasets
 import numpy as np
 
-from ..data.glue import TASKS
 from ..support.files import write_atomically
-from .labels import match_names
+from ..tasks.glue import TASKS
+from ..tasks.labels import match_names
 
 PREDICTIONS = "predictions.csv"
 ESCAPES = str.maketrans({"\t": "\\t", "\n": "\\n", "\r": "\\r"})

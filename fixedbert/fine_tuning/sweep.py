@@ -11,15 +11,15 @@ from typing import Any
 
 from accelerate import PartialState
 
-from ..data.glue import TASKS
 from ..options import FineTuningDataOptions, GlueDataOptions
 from ..support.errors import InputError
 from ..support.files import to_json, write_atomically
+from ..tasks.glue import TASKS
+from ..tasks.glue_metrics import METRICS
 from ..training.arguments import make_arguments
 from ..training.output import Trained, already_complete, output_directory, read_result
 from ..training.plots import draw_sweep, is_metric
 from .fine_tune import FineTuningTask, check_metric, fine_tune
-from .glue_metrics import METRICS
 from .trainer import FineTuningArguments
 
 # Devlin et al., 2019, appendix A.3. The batch size is the total over all devices.

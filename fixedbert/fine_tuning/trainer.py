@@ -14,12 +14,12 @@ from transformers.trainer_pt_utils import get_length_grouped_indices
 
 from ..options import FineTuningTrainerOptions
 from ..support.errors import InputError
+from ..tasks.examples import SAMPLE_SEED
+from ..tasks.glue_metrics import lower_is_better
+from ..tasks.labels import MULTI
 from ..training.arguments import CommonArguments
 from ..training.speed import is_bf16_faster
 from ..training.trainer import CommonTrainer
-from .examples import SAMPLE_SEED
-from .glue_metrics import lower_is_better
-from .labels import MULTI
 
 
 @dataclass

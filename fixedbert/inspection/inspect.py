@@ -7,13 +7,13 @@ import torch
 from tqdm.auto import tqdm
 from transformers import AutoModel, PreTrainedTokenizerBase
 
-from ..conversion.checkpoints import read_config
-from ..conversion.families import max_tokens
-from ..conversion.weights import load_weights, report_float32
 from ..data.corpora import Corpus, CorpusReader
 from ..data.sentences import ends_sentence, split_document
 from ..data.sequences import read_sequences
 from ..data.tokenizers import check_vocab_size, load_tokenizer
+from ..loading.checkpoints import read_config
+from ..loading.families import max_tokens
+from ..loading.weights import load_weights, report_float32
 from ..options import InspectOptions, takes_options
 from ..support.errors import InputError, require_package
 from ..support.files import error_reason, finite, new_directory, reading, to_json

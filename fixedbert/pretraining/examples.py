@@ -9,13 +9,13 @@ from accelerate.utils import gather_object
 from torch.utils.data import Dataset
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
-from ..conversion.families import max_tokens
 from ..data.corpora import Corpus, corpus_files
 from ..data.examples import Examples, PackedExamples, split_documents
 from ..data.masking import tokens_inside_words
 from ..data.segment_pairs import PairExamples, check_documents
 from ..data.store import Documents, prepare_store, prepare_tokenizer
 from ..data.tokenizers import check_same_vocabulary, check_vocab_size, load_tokenizer, tokenizer_state
+from ..loading.families import max_tokens
 from ..options import NewModelOptions, PretrainingDataOptions
 from ..support.checksums import stable_hash
 from ..support.errors import InputError

@@ -13,9 +13,10 @@ from transformers.trainer_pt_utils import AcceleratorConfig
 from ..conversion.growing import to_fixed_head_bert
 from ..data.collator import PretrainingCollator
 from ..data.masking import tokens_inside_words
-from ..publishing.model_card import hardware_name, versions
+from ..publishing.model_card import versions
 from ..support.errors import InputError
 from ..support.files import to_json
+from ..support.machine import hardware_name
 from ..training.arguments import make_arguments, with_recipe
 from ..training.interruption import train
 from ..training.loading import load_config, load_model

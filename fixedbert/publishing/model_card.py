@@ -2,7 +2,6 @@
 
 import json
 import math
-import os
 import platform
 import re
 from pathlib import Path
@@ -14,12 +13,11 @@ import yaml
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from transformers import PreTrainedModel, Trainer
 
-import fixedbert
-
-from ..conversion.families import fixed_head_config, task_head
 from ..counts import forward_flops, parameters, size_text
-from ..data.glue import TASKS
-from ..model.configuration_fixed_head_bert import HEADS, FixedHeadBertConfig
+from ..loading.families import fixed_head_config, task_head
+from ..model.configuration_fixed_head_bert import HEADS, VERSION, FixedHeadBertConfig
+from ..support.machine import hardware_name
+from ..tasks.glue import TASKS
 
 PIPELINES = {
     "Model": "feature-extraction",
@@ -194,6 +192,11 @@ def create_model_card(trainer: Trainer):
     ).save(directory / "README.md")
 
 
+def versions() -> dict[str, str]:
+    modules = {module.__name__: module.__version__ for module in (torch, transformers)}
+    return {"fixedbert": VERSION, **modules, "python": platform.python_version()}
+
+
 def public(value: Any) -> Any:
     """Returns an argument's value for publication. Absolute and existing paths are reduced to their last component."""
     if isinstance(value, list):
@@ -216,12 +219,3 @@ def datasets_of(arguments: dict[str, Any]) -> tuple[list[str], dict[str, str]]:
     if files:
         return datasets, {"type": "files", "name": public(files[0])}
     return datasets, {"type": "held-out", "name": "held-out data"}
-
-
-def versions() -> dict[str, str]:
-    modules = (fixedbert, torch, transformers)
-    return {**{module.__name__: module.__version__ for module in modules}, "python": platform.python_version()}
-
-
-def hardware_name() -> str:
-    return torch.cuda.get_device_name() if torch.cuda.is_available() else f"{os.cpu_count()} CPU cores"

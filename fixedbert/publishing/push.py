@@ -7,9 +7,9 @@ from huggingface_hub import HfApi, ModelCard
 from huggingface_hub.errors import HFValidationError, HTTPError
 from huggingface_hub.utils import filter_repo_objects
 
-from ..conversion.auxiliary_files import CARD, SENTENCE_FILES
-from ..conversion.checkpoints import load_bert
 from ..data.tokenizers import TOKENIZER_FILES, load_tokenizer
+from ..loading.auxiliary_files import CARD, SENTENCE_FILES
+from ..loading.checkpoints import load_bert
 from ..model import modeling_fixed_head_bert
 from ..model.configuration_fixed_head_bert import AUTO_MAP
 from ..model.modeling_fixed_head_bert import FixedHeadBertPreTrainedModel

@@ -9,15 +9,16 @@ from transformers import PreTrainedModel
 from ..conversion.convert import check_equivalence
 from ..conversion.growing import heads_of, resized, to_fixed_head_bert
 from ..counts import forward_flops
-from ..fine_tuning.distillation import Batch
+from ..loading.loaded_model import LoadedModel
 from ..model.modeling_fixed_head_bert import FixedHeadBertPreTrainedModel
 from ..options import ShrinkOptions
 from ..support.errors import InputError
+from ..support.machine import warn_if_busy
+from ..support.timing import measure_speedup
+from ..tasks.calibration import load_batches, mean_tokens
+from ..tasks.predictions import Batch, Fidelity, Predictions, measure_fidelity, predict
 from .budget import LayerSize
-from .calibration import load_batches, mean_tokens
 from .fisher_information import layer_sizes
-from .latency import measure_speedup, warn_if_busy
-from .predictions import Fidelity, LoadedModel, measure_fidelity
 from .pruning import TOKENS_PER_DIMENSION
 from .report import Cost
 from .serving import Serving, fastest_serving, random_batches
@@ -110,13 +111,17 @@ class ShrinkContext:
                 )
         return shapes
 
+    def predict(self, model: PreTrainedModel, batch: Batch) -> list[Predictions]:
+        """Returns the predictions of a pruned copy of the original for a batch."""
+        return predict(model, batch, self.loaded.pooling)
+
     @property
     def shapes(self) -> list[LayerSize]:
         return layer_sizes(self.original)
 
     def fidelity(self, model: FixedHeadBertPreTrainedModel) -> Fidelity:
         """Runs a model with the settings in `serving`, and returns its fidelity on the held-out rows."""
-        return measure_fidelity(self.original, self.serving.model(model), self.held_out, self.loaded.predict)
+        return measure_fidelity(self.original, self.serving.model(model), self.held_out, self.predict)
 
     def operations(self, model: FixedHeadBertPreTrainedModel) -> int:
         """Returns the FLOPs of the layers for a row of average length."""

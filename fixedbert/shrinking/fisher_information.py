@@ -12,13 +12,13 @@ from tqdm.auto import tqdm
 from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
 
 from ..conversion.growing import Heads, heads_of, set_heads
-from ..fine_tuning.distillation import Batch, recorded
 from ..model.attention_fixed_head_bert import FixedHeadBertAttention, FixedHeadBertSelfAttention
 from ..model.modeling_fixed_head_bert import FixedHeadBertLayer, FixedHeadBertPreTrainedModel
 from ..model.unpadding_fixed_head_bert import CACHE
 from ..support.errors import InputError
+from ..tasks.predictions import Batch, Predict, predict, sampled_nll
 from .budget import LayerSize
-from .predictions import Predict, predict, sampled_nll
+from .distillation import recorded
 from .pruning import SecondMoments, reduce_head_size, square_root
 
 SCORE_STRIDE = 4  # errors of attention scores are measured on every fourth batch

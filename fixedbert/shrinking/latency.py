@@ -2,13 +2,9 @@
 
 import copy
 import operator
-import os
-import platform
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from statistics import median
 
 import torch
@@ -18,12 +14,9 @@ from transformers.utils import logging
 from ..conversion.growing import Heads, set_heads
 from ..model.modeling_fixed_head_bert import FixedHeadBertLayer, FixedHeadBertPreTrainedModel
 from ..model.unpadding_fixed_head_bert import SHORT_TEXT, PackedBatch, SequenceLengths, should_round
-from ..publishing.model_card import hardware_name
+from ..support.timing import ROUNDS, median_time, timed
+from ..tasks.predictions import encode, reads_first_token
 from .budget import LayerPrices, LayerSize, Prices, head_choices, neuron_choices
-from .predictions import encode, reads_first_token
-
-CPUINFO = Path("/proc/cpuinfo")  # contains the name of the processor on Linux
-ROUNDS = 5  # number of measurements per latency; the median is used
 
 logger = logging.get_logger(__name__)
 
@@ -59,26 +52,6 @@ class LatencyTable:
         last = prices_in(any(is_last for is_last, *_ in self.times))
         layers = [prices_in(False)] * (len(shapes) - 1) + [last]
         return Prices.of_model(layers, shapes, self.encoder, "seconds")
-
-
-def machine_name() -> str:
-    """Returns a description of this machine: GPU or core count, processor, number of threads, and torch version."""
-    count = torch.get_num_threads()
-    threads = "1 thread" if count == 1 else f"{count} threads"
-    return f"{hardware_name()}, {processor_name()}, {threads}, torch {torch.__version__}"
-
-
-def warn_if_busy():
-    """Logs a warning if the load average shows that other programs can distort measured speeds."""
-    load = os.getloadavg()[0]
-    if load > 1:
-        logger.warning(f"load average {load:.1f}: other programs can distort the measured speeds")
-
-
-def processor_name() -> str:
-    lines = CPUINFO.read_text().splitlines() if CPUINFO.exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
 
 
 @torch.inference_mode()
@@ -149,31 +122,3 @@ def layer_with(model: FixedHeadBertPreTrainedModel, heads: Heads, neurons: int =
     config.num_hidden_layers, config.intermediate_size = 1, neurons
     set_heads(config, [heads])
     return FixedHeadBertLayer(config, layer_idx=0).to(model.device, model.dtype).eval()
-
-
-def timed(run: Callable[[], object], device: torch.device) -> float:
-    """Calls `run` once and returns the elapsed seconds."""
-    synchronize = partial(torch.cuda.synchronize, device) if device.type == "cuda" else lambda: None
-    synchronize()
-    begin = time.perf_counter()
-    run()
-    synchronize()
-    return time.perf_counter() - begin
-
-
-@torch.inference_mode()
-def median_time(run: Callable[[], object], device: torch.device) -> float:
-    """Calls `run` several times and returns the median of the elapsed seconds."""
-    run()  # warm-up
-    return median(timed(run, device) for _ in range(ROUNDS))
-
-
-@torch.inference_mode()
-def measure_speedup(
-    before: Callable[[], object], after: Callable[[], object], device: torch.device, rounds: int = 7
-) -> tuple[float, float, float]:
-    """Calls both functions in turn. Returns each function's median seconds, and the median ratio before / after."""
-    before(), after()  # warm-up
-    pairs = [(timed(before, device), timed(after, device)) for _ in range(rounds)]
-    first, second = zip(*pairs, strict=True)
-    return median(first), median(second), median(a / b for a, b in pairs)

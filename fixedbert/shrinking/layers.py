@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from tqdm.auto import tqdm
 
 from ..conversion.growing import Heads
-from ..fine_tuning.distillation import Batch
 from ..model.modeling_fixed_head_bert import FixedHeadBertLayer, FixedHeadBertPreTrainedModel
+from ..tasks.predictions import Batch
 from .budget import LayerSize
 from .fisher_information import LayerStatistics, attention_mask_for, layers_of, reduced_scores, self_attention
 from .pruning import LeastSquaresRefit, head_size_errors, least_squares, prune_inputs, reduce_head_size, square_root

@@ -7,8 +7,8 @@ from ..conversion.growing import Heads
 from ..publishing.model_card import markdown_table
 from ..support.figures import new_figure, skip_without_matplotlib
 from ..support.files import read_json_object, to_json
+from ..tasks.predictions import Fidelity
 from .budget import LayerSize
-from .predictions import Fidelity
 
 RESULTS, PLOT = "shrinking.json", "shrinking.png"
 FAMILY, FAMILY_PLOT = "models.txt", "models.png"  # for several target speedups

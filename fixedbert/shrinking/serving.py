@@ -9,11 +9,10 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from ..fine_tuning.distillation import Batch
 from ..model.modeling_fixed_head_bert import FixedHeadBertPreTrainedModel
-from ..training.speed import has_bf16
-from .latency import median_time
-from .predictions import encode
+from ..support.machine import has_bf16
+from ..support.timing import median_time
+from ..tasks.predictions import Batch, encode
 
 BATCHES = 3  # number of random batches for timing models
 

@@ -19,22 +19,23 @@ from pathlib import Path
 import torch
 from accelerate import PartialState
 
-from ..conversion.auxiliary_files import CARD, copy_auxiliary_files
-from ..conversion.families import build_model
 from ..conversion.growing import Heads, int_or_list, set_heads
-from ..fine_tuning.distillation import DistillationTrainer, distillation_arguments
+from ..loading.auxiliary_files import CARD, copy_auxiliary_files
+from ..loading.families import build_model
 from ..model.modeling_fixed_head_bert import FixedHeadBertPreTrainedModel
 from ..options import ShrinkOptions, takes_options
 from ..publishing.model_card import checkpoint_card
 from ..support.errors import InputError
 from ..support.files import check_output_free, new_directory
+from ..support.machine import machine_name
+from ..tasks.calibration import check_files, mean_tokens
 from ..training.interruption import train
 from ..training.output import check_same_data, output_directory
 from .budget import LayerPrices, LayerSize, Option, Prices, head_choices, neuron_choices, solve_knapsack
-from .calibration import check_files, mean_tokens
 from .context import ShrinkContext
+from .distillation import DistillationTrainer, distillation_arguments
 from .fisher_information import collect_statistics, layers_of
-from .latency import machine_name, measure_latencies
+from .latency import measure_latencies
 from .layers import LayerPruner, refit
 from .report import FAMILY, FAMILY_PLOT, PLOT, ShrinkFamily, ShrinkResult, plot, plot_family
 
@@ -149,7 +150,7 @@ def prune_and_distil(context: ShrinkContext, steps: int) -> ShrinkResult:
         examples = [{name: x.cpu() for name, x in batch.items()} for batch in context.distillation]
         content = b"".join(batch["input_ids"].numpy().tobytes() for batch in examples)
         check_same_data(folder, hashlib.sha256(content).hexdigest())
-        models = (student, context.original, context.loaded.predict)
+        models = (student, context.original, context.predict)
         train(DistillationTrainer(*models, args=training_args, train_dataset=examples), checkpoint)
         student.requires_grad_().eval()
         distilled = context.fidelity(student)
@@ -178,7 +179,7 @@ def layer_pruners(context: ShrinkContext) -> list[LayerPruner]:
         sizes = [{choice.size for choice in head_choices(shape.heads)} for shape in context.shapes]
     with torch.random.fork_rng():
         torch.manual_seed(context.options.seed)  # predictions are sampled
-        statistics = collect_statistics(context.original, context.calibration, sizes, context.loaded.predict)
+        statistics = collect_statistics(context.original, context.calibration, sizes, context.predict)
     tokens = mean_tokens(context.calibration)
     return [
         LayerPruner(layer, shape, sums, tokens)

@@ -8,10 +8,10 @@ from accelerate import PartialState
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.models.auto.auto_factory import _BaseAutoModelClass
 
-from ..conversion.checkpoints import read_config
-from ..conversion.families import FAMILIES, fixed_head_config, max_tokens
-from ..conversion.weights import load_weights
 from ..data.tokenizers import check_same_vocabulary, check_vocab_size
+from ..loading.checkpoints import read_config
+from ..loading.families import FAMILIES, fixed_head_config, max_tokens
+from ..loading.weights import load_weights
 from ..model.configuration_fixed_head_bert import FixedHeadBertConfig
 from ..options import ModelOptions, NewModelOptions
 from ..presets import PRESETS, preset_config

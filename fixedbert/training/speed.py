@@ -9,8 +9,9 @@ from transformers import PreTrainedModel, TrainingArguments
 from transformers.utils import logging
 from transformers.utils.import_utils import is_tracing
 
+from ..support.machine import has_bf16
+
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # from glibc's malloc.h
-BF16_INSTRUCTIONS = ("avx512_bf16", "amx_bf16", "bf16")  # as torch names them; the last one is for Arm
 
 logger = logging.get_logger(__name__)
 
@@ -54,14 +55,6 @@ def keep_freed_memory(device: torch.device):
 def enable_unpadding(model: PreTrainedModel):
     """Makes a FixedHeadBert skip padding. Its configuration, and therefore the saved model, does not change."""
     vars(model.base_model)["unpad_inputs"] = True
-
-
-def has_bf16(use_cpu: bool) -> bool:
-    """Returns True if the accelerator supports bf16. With `use_cpu` or without an accelerator, checks the CPU."""
-    if not use_cpu and torch.accelerator.is_available():
-        return torch.cuda.is_available() and torch.cuda.is_bf16_supported(including_emulation=False)
-    capabilities = torch.cpu.get_capabilities()
-    return any(capabilities.get(name) for name in BF16_INSTRUCTIONS)
 
 
 def is_bf16_faster(use_cpu: bool) -> bool:

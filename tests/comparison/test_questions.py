@@ -12,9 +12,9 @@ from helpers.tiny_tasks import squad
 from transformers import AutoModelForQuestionAnswering, AutoTokenizer, BertTokenizer
 
 import fixedbert
-from fixedbert.fine_tuning.squad_metrics import exact_match, squad_scores, squad_v2_scores
-from fixedbert.publishing.export import export
+from fixedbert.export.export import export
 from fixedbert.support.errors import InputError
+from fixedbert.tasks.squad_metrics import exact_match, squad_scores, squad_v2_scores
 
 compare = partial(fixedbert.compare, runtime=["torch"])
 

@@ -13,10 +13,10 @@ from helpers.tiny_models import model_of
 from transformers import AutoTokenizer, RobertaTokenizer
 
 import fixedbert
-from fixedbert.publishing.export import export
-from fixedbert.shrinking.calibration import tokenize_rows
-from fixedbert.shrinking.words import check_splits_words, load_words
+from fixedbert.export.export import export
 from fixedbert.support.errors import InputError
+from fixedbert.tasks.calibration import tokenize_rows
+from fixedbert.tasks.words import check_splits_words, load_words
 
 compare = partial(fixedbert.compare, runtime=["torch"])
 

@@ -11,10 +11,10 @@ from safetensors.torch import save_file
 from transformers import AutoModelForSequenceClassification, PreTrainedModel
 
 from fixedbert import FixedHeadBertForSequenceClassification
-from fixedbert.conversion.checkpoints import load_bert
-from fixedbert.conversion.families import fixed_head_config, max_tokens
 from fixedbert.conversion.growing import to_fixed_head_bert
-from fixedbert.conversion.weights import load_weights
+from fixedbert.loading.checkpoints import load_bert
+from fixedbert.loading.families import fixed_head_config, max_tokens
+from fixedbert.loading.weights import load_weights
 from fixedbert.options import ModelOptions
 from fixedbert.support.errors import InputError
 from fixedbert.training.loading import check_length, load_config

@@ -13,8 +13,8 @@ from huggingface_hub import ModelCard
 
 import fixedbert
 from fixedbert import convert
-from fixedbert.conversion.checkpoints import load_bert
 from fixedbert.conversion.growing import to_fixed_head_bert
+from fixedbert.loading.checkpoints import load_bert
 from fixedbert.support.errors import InputError
 from fixedbert_cli import main
 

@@ -5,8 +5,8 @@ import torch
 import transformers
 from helpers.tiny_models import BERT_HEADS, SHAPE, bert_of, differences, inputs_of, model_of
 
-from fixedbert.conversion.checkpoints import load_bert
 from fixedbert.conversion.growing import to_fixed_head_bert
+from fixedbert.loading.checkpoints import load_bert
 from fixedbert.support.errors import InputError
 
 # (number of heads, head size) to which 4 heads of size 8 grow. No new size is a square number times the old one.

@@ -18,8 +18,8 @@ from transformers import (
     PreTrainedModel,
 )
 
-from fixedbert.conversion.checkpoints import load_bert
 from fixedbert.inspection.inspect import load_checkpoint as load_to_inspect
+from fixedbert.loading.checkpoints import load_bert
 from fixedbert.options import ModelOptions
 from fixedbert.support.errors import InputError
 from fixedbert.training.loading import load_config, load_model

@@ -3,8 +3,8 @@
 import pytest
 
 from fixedbert.data.sample import SUBJECTS, documents, nouns_in, questions, sentence_pairs, write_tasks
-from fixedbert.fine_tuning.squad_questions import load_squad
-from fixedbert.fine_tuning.texts import load_files
+from fixedbert.tasks.squad_questions import load_squad
+from fixedbert.tasks.texts import load_files
 
 NOUNS = {noun: subject for subject, (nouns, _) in SUBJECTS.items() for noun in nouns.split()}
 PREDICATES = {predicate: subject for subject, (_, predicates) in SUBJECTS.items() for predicate in predicates}

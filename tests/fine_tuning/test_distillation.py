@@ -6,7 +6,8 @@ import pytest
 import torch
 from helpers.tiny_models import bert_of, inputs_of, model_of
 
-from fixedbert.fine_tuning.distillation import Predictions, distillation_loss, span_predictions
+from fixedbert.shrinking.distillation import distillation_loss
+from fixedbert.tasks.predictions import Predictions, span_predictions
 from fixedbert.training.speed import enable_unpadding
 
 

@@ -23,10 +23,10 @@ from transformers import (
     set_seed,
 )
 
-from fixedbert.fine_tuning.texts import load_task
 from fixedbert.fine_tuning.trainer import ExampleSampler
 from fixedbert.options import COMMANDS, markdown
 from fixedbert.support.errors import InputError
+from fixedbert.tasks.texts import load_task
 from run_glue import main as run_glue
 from run_squad import main as run_squad
 

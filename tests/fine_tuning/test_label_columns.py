@@ -4,10 +4,10 @@ import datasets
 import pytest
 from transformers import BertConfig
 
-from fixedbert.fine_tuning.label_columns import LabelFormat, encode_labels
-from fixedbert.fine_tuning.labels import MULTI, REGRESSION, SINGLE, align_labels
-from fixedbert.fine_tuning.texts import RowSource, dataset_rows, read_splits
 from fixedbert.support.errors import InputError
+from fixedbert.tasks.label_columns import LabelFormat, encode_labels
+from fixedbert.tasks.labels import MULTI, REGRESSION, SINGLE, align_labels
+from fixedbert.tasks.texts import RowSource, dataset_rows, read_splits
 
 FINE_TUNED = {"architectures": ["BertForSequenceClassification"]}
 

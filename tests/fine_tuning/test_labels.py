@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from transformers import BertConfig, EvalPrediction
 
-from fixedbert.fine_tuning.glue_metrics import GlueEvaluation
-from fixedbert.fine_tuning.labels import MULTI, SINGLE, align_labels, default_names, label_names
 from fixedbert.fine_tuning.prediction_files import submitted_names
 from fixedbert.support.errors import InputError
+from fixedbert.tasks.glue_metrics import GlueEvaluation
+from fixedbert.tasks.labels import MULTI, SINGLE, align_labels, default_names, label_names
 
 MNLI = ("entailment", "neutral", "contradiction")
 FINE_TUNED = {"architectures": ["BertForSequenceClassification"]}

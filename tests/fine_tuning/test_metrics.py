@@ -11,9 +11,10 @@ import pytest
 from transformers import BertConfig
 
 import fixedbert
-from fixedbert.fine_tuning.glue_metrics import METRICS, GlueEvaluation, GlueMetric
-from fixedbert.fine_tuning.labels import MULTI
-from fixedbert.fine_tuning.squad_metrics import (
+from fixedbert.support.errors import InputError
+from fixedbert.tasks.glue_metrics import METRICS, GlueEvaluation, GlueMetric
+from fixedbert.tasks.labels import MULTI
+from fixedbert.tasks.squad_metrics import (
     SquadMetric,
     best_threshold,
     exact_match,
@@ -23,8 +24,7 @@ from fixedbert.fine_tuning.squad_metrics import (
     squad_scores,
     squad_v2_scores,
 )
-from fixedbert.fine_tuning.squad_questions import load_squad
-from fixedbert.support.errors import InputError
+from fixedbert.tasks.squad_questions import load_squad
 
 
 def official_words(text):

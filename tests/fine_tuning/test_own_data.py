@@ -11,10 +11,10 @@ from helpers.tiny_tasks import QUICK, WORDS
 from torch.nn.functional import cross_entropy
 from transformers import AutoModelForSequenceClassification, BertConfig, BertTokenizer
 
-from fixedbert.fine_tuning.label_columns import read_class_weights
 from fixedbert.fine_tuning.trainer import ExampleSampler, FineTuningArguments, pool_windows, weighted_cross_entropy
 from fixedbert.options import GlueDataOptions, make
 from fixedbert.support.errors import InputError
+from fixedbert.tasks.label_columns import read_class_weights
 from run_glue import main as run_glue
 
 

@@ -8,11 +8,11 @@ import pytest
 from helpers.tiny_tasks import glue, squad
 from transformers import AutoModelForSequenceClassification
 
-from fixedbert.data.glue import TASKS
 from fixedbert.fine_tuning.sweep import PlannedRun, plan_runs, print_row, run_fields, tasks_of
 from fixedbert.fine_tuning.trainer import FineTuningArguments
 from fixedbert.options import GlueDataOptions
 from fixedbert.support.errors import InputError
+from fixedbert.tasks.glue import TASKS
 
 
 def test_all_tasks_in_one_command(model, download, tmp_path, capsys):

@@ -10,13 +10,12 @@ import numpy as np
 import pytest
 from transformers import BertConfig, BertTokenizer
 
-from fixedbert.data.glue import TASKS
-from fixedbert.fine_tuning.glue import load_texts
-from fixedbert.fine_tuning.label_columns import encode_labels
 from fixedbert.fine_tuning.prediction_files import write_submission
-from fixedbert.fine_tuning.texts import load_files, load_task, text_features
 from fixedbert.options import GlueDataOptions, make
 from fixedbert.support.errors import InputError
+from fixedbert.tasks.glue import TASKS
+from fixedbert.tasks.label_columns import encode_labels
+from fixedbert.tasks.texts import load_files, load_task, load_texts, text_features
 
 # For each task, two labeled rows and a test row in the format of the original download, and the label ids on the Hub.
 ROWS = {
@@ -142,7 +141,7 @@ def test_glue_on_the_hub(monkeypatch):
     asked = []
     splits = {name: split([2, 0, 1]) for name in ("train", "validation_matched", "validation_mismatched")}
     splits |= {name: split([-1, -1]) for name in ("test_matched", "test_mismatched")}
-    monkeypatch.setattr("fixedbert.fine_tuning.texts.load_from_hub", lambda *name, **_: asked.append(name) or splits)
+    monkeypatch.setattr("fixedbert.tasks.texts.load_from_hub", lambda *name, **_: asked.append(name) or splits)
     data = load_task("mnli", None, ("train", "validation", "test"), max_samples={"test": 1})
     assert asked == [("nyu-mll/glue", "mnli")]
     texts = {"sentence1": ["p0", "p1", "p2"], "sentence2": ["h0", "h1", "h2"]}
@@ -157,7 +156,7 @@ def test_glue_on_the_hub(monkeypatch):
 def test_other_datasets_on_the_hub(monkeypatch):
     """--dataset_name loads texts and labels from the Hub."""
     rows = datasets.Dataset.from_dict({"text": ["x", "y"], "label": [1, 0]})
-    monkeypatch.setattr("fixedbert.fine_tuning.examples.load_from_hub", lambda *_, **__: {"train": rows})
+    monkeypatch.setattr("fixedbert.tasks.examples.load_from_hub", lambda *_, **__: {"train": rows})
     data = load_texts(None, GlueDataOptions(dataset_name="me/mine"), ("train",))
     assert data.labels == ["0", "1"]
     assert columns(data.splits["train"]) == {"sentence1": ["x", "y"], "label": ["1", "0"]}

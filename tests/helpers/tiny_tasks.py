@@ -8,7 +8,7 @@ import torch
 from transformers import BertTokenizer
 
 import fixedbert
-from fixedbert.data.glue import TASKS
+from fixedbert.tasks.glue import TASKS
 from helpers.outputs import results
 from run_glue import main as run_glue
 from run_squad import main as run_squad

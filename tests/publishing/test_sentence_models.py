@@ -12,11 +12,11 @@ from fixedbert import convert
 from fixedbert.comparison.candidates import load_model
 from fixedbert.comparison.compare import compare
 from fixedbert.comparison.report import instructions
-from fixedbert.publishing.export import export
-from fixedbert.publishing.sentence_models import TextSettings, read_text_settings
-from fixedbert.shrinking.calibration import CalibrationData
-from fixedbert.shrinking.predictions import LoadedModel
+from fixedbert.export.export import export
+from fixedbert.loading.loaded_model import LoadedModel
+from fixedbert.loading.sentence_models import TextSettings, read_text_settings
 from fixedbert.support.errors import InputError
+from fixedbert.tasks.calibration import CalibrationData
 
 LONG = [f"The CAT Sat on {text} AND {text}" for text in TEXTS]
 SETTINGS = {"max_seq_length": 13, "do_lower_case": True}

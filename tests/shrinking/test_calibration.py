@@ -7,10 +7,11 @@ import torch
 from helpers.tiny_checkpoints import SHAPE, save
 from helpers.tiny_models import model_of
 
-from fixedbert.publishing.sentence_models import SentencePooling
-from fixedbert.shrinking.calibration import CalibrationData, mask_randomly
-from fixedbert.shrinking.predictions import MASKED_POSITIONS, LoadedModel
+from fixedbert.loading.loaded_model import LoadedModel
+from fixedbert.loading.sentence_models import SentencePooling
 from fixedbert.support.errors import InputError
+from fixedbert.tasks.calibration import CalibrationData, mask_randomly
+from fixedbert.tasks.predictions import MASKED_POSITIONS
 
 
 @pytest.fixture(scope="module")

@@ -8,11 +8,11 @@ import torch
 
 from fixedbert.conversion.growing import Heads
 from fixedbert.shrinking.budget import LayerPrices, LayerSize, Prices, price_of
-from fixedbert.shrinking.calibration import CalibrationData
 from fixedbert.shrinking.context import ShrinkContext, Target
 from fixedbert.shrinking.fisher_information import layer_sizes
-from fixedbert.shrinking.latency import warn_if_busy
 from fixedbert.shrinking.shrink import prices_for, prune_to_budget, statistics_for
+from fixedbert.support.machine import warn_if_busy
+from fixedbert.tasks.calibration import CalibrationData
 
 LARGE = [LayerSize(Heads(7, 8, 8), 48)] * 3  # layers of `large`
 

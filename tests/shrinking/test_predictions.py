@@ -5,8 +5,7 @@ import torch
 from helpers.tiny_models import model_of
 from torch.distributions import Bernoulli, Categorical, kl_divergence
 
-from fixedbert.fine_tuning.distillation import Predictions
-from fixedbert.shrinking.predictions import MASKED_POSITIONS, fidelity, measure_fidelity, predict, sampled_nll
+from fixedbert.tasks.predictions import MASKED_POSITIONS, Predictions, fidelity, measure_fidelity, predict, sampled_nll
 
 torch.manual_seed(0)
 KINDS = {"classes": lambda x: Categorical(logits=x), "labels": lambda x: Bernoulli(logits=x)}

@@ -16,17 +16,17 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from fixedbert.conversion.growing import Heads, to_fixed_head_bert
 from fixedbert.conversion.to_bert import to_bert
-from fixedbert.fine_tuning.distillation import DistillationTrainer
 from fixedbert.shrinking import serving
 from fixedbert.shrinking import shrink as shrinking
 from fixedbert.shrinking.budget import LayerPrices, LayerSize, Prices
-from fixedbert.shrinking.calibration import CalibrationData
 from fixedbert.shrinking.context import ShrinkContext, Target
+from fixedbert.shrinking.distillation import DistillationTrainer
 from fixedbert.shrinking.fisher_information import collect_statistics, layer_sizes
 from fixedbert.shrinking.layers import refit
-from fixedbert.shrinking.predictions import measure_fidelity
 from fixedbert.shrinking.shrink import layer_pruners, prune_layers, shrink
 from fixedbert.support.errors import InputError
+from fixedbert.tasks.calibration import CalibrationData
+from fixedbert.tasks.predictions import measure_fidelity
 
 SMALL = LayerSize(Heads(5, 6, 6), 37)  # layers of `small`
 
@@ -158,7 +158,7 @@ DISTILLED = {"num_attention_heads": [2, 0, 2], "intermediate_size": 7, "learning
 @pytest.fixture
 def in_float32(monkeypatch):
     """Distils in float32, which makes results reproducible."""
-    monkeypatch.setattr("fixedbert.fine_tuning.distillation.is_bf16_faster", lambda _: False)
+    monkeypatch.setattr("fixedbert.shrinking.distillation.is_bf16_faster", lambda _: False)
 
 
 def test_distillation_improves(large, rows, tmp_path, in_float32):

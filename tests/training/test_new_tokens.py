@@ -12,7 +12,7 @@ from transformers import AutoTokenizer
 
 import run_glue
 import run_pretraining
-from fixedbert.conversion.checkpoints import load_bert
+from fixedbert.loading.checkpoints import load_bert
 from fixedbert.support.errors import InputError
 from fixedbert.training.interruption import train
 from fixedbert.training.loading import resize

@@ -10,17 +10,17 @@ from accelerate import PartialState
 from datasets import Dataset
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
-from ..conversion.families import max_tokens
 from ..data.file_formats import DataFile, file_format
 from ..data.sequences import read_sequences
-from ..fine_tuning.distillation import Batch
-from ..fine_tuning.glue import split_names
-from ..fine_tuning.squad_questions import load_squad
-from ..fine_tuning.squad_windows import squad_windows
-from ..fine_tuning.texts import load_files, load_task
+from ..loading.families import max_tokens
+from ..loading.loaded_model import LoadedModel, head_name
 from ..options import CalibrationOptions
 from ..support.errors import InputError
-from .predictions import MASKED_LM, MASKED_POSITIONS, LoadedModel, head_name
+from .columns import split_names
+from .predictions import MASKED_LM, MASKED_POSITIONS, Batch
+from .squad_questions import load_squad
+from .squad_windows import squad_windows
+from .texts import load_files, load_task
 from .words import WORDS, check_splits_words, has_words, load_words
 
 MAX_LENGTH = 512  # default for the maximum number of tokens per row

@@ -2,54 +2,18 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import kl_div, log_softmax, logsigmoid
 from transformers import PreTrainedModel, TrainerCallback
-from transformers.utils import ModelOutput
 
+from ..tasks.predictions import Batch, Predictions
 from ..training.arguments import CommonArguments
 from ..training.speed import is_bf16_faster
 from ..training.trainer import CommonTrainer
 
-Batch = dict[str, Tensor]
 TEMPERATURE = 2.0
-
-
-@dataclass(frozen=True)
-class Predictions:
-    """
-    The parameters of n independent distributions that a model predicts for a batch.
-
-    `values` (n, C) are logits of C classes if `kind` is "classes", and of C independent labels if it is "labels". For
-    other kinds, each row is the mean of a normal distribution with variance 1. These kinds are "numbers" (scores),
-    "embeddings" of texts, and "states" of tokens. Embeddings and states are vectors with norm 1.
-    """
-
-    values: Tensor
-    kind: str
-
-    def kl_divergence(self, other: "Predictions", temperature: float = 1.0) -> Tensor:
-        """Returns KL(self || other) in nats, summed over predictions, after dividing the values by `temperature`."""
-        lowest = torch.finfo(torch.float32).min  # masked logits divided by a low temperature become -inf, and then NaN
-        p, q = ((x.values.float() / temperature).clamp(min=lowest) for x in (self, other))
-        if self.kind == "classes":
-            return kl_div(log_softmax(q, -1), log_softmax(p, -1), reduction="sum", log_target=True)
-        if self.kind == "labels":
-            true = p.sigmoid() * (logsigmoid(p) - logsigmoid(q))
-            return (true + (1 - p.sigmoid()) * (logsigmoid(-p) - logsigmoid(-q))).sum()
-        return (p - q).square().sum() / 2
-
-
-def span_predictions(outputs: ModelOutput, attention_mask: Tensor) -> list[Predictions]:
-    """Returns the predictions for the start and the end of the answer. Masks padding in the logits (batch, tokens)."""
-    return [
-        Predictions(logits.masked_fill(~attention_mask.bool(), torch.finfo(logits.dtype).min), "classes")
-        for logits in (outputs["start_logits"], outputs["end_logits"])
-    ]
 
 
 def distillation_loss(teacher: list[Predictions], student: list[Predictions], temperature: float) -> Tensor:

@@ -18,28 +18,22 @@ import torch
 from torch import Tensor, nn
 from transformers import BertConfig, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from ..conversion.auxiliary_files import CARD, auxiliary_directory, copy_auxiliary_files
-from ..conversion.checkpoints import load_bert
 from ..conversion.convert import describe_shape
-from ..conversion.families import fixed_head_config, max_tokens, shared_fields, task_head
 from ..conversion.growing import to_fixed_head_bert
-from ..conversion.weights import report_float32
 from ..data.tokenizers import load_tokenizer
+from ..loading.auxiliary_files import CARD, auxiliary_directory, copy_auxiliary_files
+from ..loading.checkpoints import load_bert
+from ..loading.families import fixed_head_config, max_tokens, shared_fields, task_head
+from ..loading.loaded_model import LoadedModel
+from ..loading.sentence_models import SentencePooling, TextSettings, read_pooling, read_text_settings
+from ..loading.weights import report_float32
 from ..model.configuration_fixed_head_bert import FixedHeadBertConfig
 from ..options import ExportOptions, takes_options
-from ..shrinking.calibration import task_rows
-from ..shrinking.predictions import LoadedModel
+from ..publishing.model_card import checkpoint_card
 from ..support.errors import InputError, require_package
 from ..support.files import new_directory
-from .model_card import checkpoint_card
-from .openvino_graphs import (
-    OPENVINO,
-    OPENVINO_INT8,
-    OpenVinoModel,
-    convert_to_openvino,
-    quantize_openvino,
-)
-from .sentence_models import SentencePooling, TextSettings, read_pooling, read_text_settings
+from ..tasks.calibration import task_rows
+from .openvino_graphs import OPENVINO, OPENVINO_INT8, OpenVinoModel, convert_to_openvino, quantize_openvino
 
 GRAPH, QUANTIZED = "onnx/model.onnx", "onnx/model_quantized.onnx"  # file names that optimum uses
 OPSET = 18  # also used by optimum; torch's exporter writes this opset without conversion

@@ -4,60 +4,63 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from math import isnan
-from pathlib import Path
 
 import torch
 from torch import Tensor
-from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, normalize
-from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from torch.nn.functional import (
+    binary_cross_entropy_with_logits,
+    cross_entropy,
+    kl_div,
+    log_softmax,
+    logsigmoid,
+    normalize,
+)
+from transformers import PreTrainedConfig, PreTrainedModel
+from transformers.utils import ModelOutput
 
-from ..conversion.auxiliary_files import auxiliary_directory
-from ..conversion.checkpoints import load_bert
-from ..data.tokenizers import check_vocab_size, load_tokenizer
-from ..fine_tuning.distillation import Batch, Predictions, span_predictions
-from ..publishing.sentence_models import SentencePooling, TextSettings, read_pooling, read_text_settings
+from ..loading.loaded_model import head_name
+from ..loading.sentence_models import SentencePooling
 
-Predict = Callable[[PreTrainedModel, Batch], list[Predictions]]
+Batch = dict[str, Tensor]
 MASKED_LM = ("PreTraining", "MaskedLM")  # task heads that predict masked tokens
 FIRST_TOKEN = ("SequenceClassification", "NextSentencePrediction")  # task heads that read only the first token
 MASKED_POSITIONS = "masked_positions"  # batch key for the boolean mask (B, L) of tokens that a masked LM predicts
 
 
-@dataclass
-class LoadedModel:
+@dataclass(frozen=True)
+class Predictions:
     """
-    A model with its tokenizer.
+    The parameters of n independent distributions that a model predicts for a batch.
 
-    Args:
-        directory: Local directory with the tokenizer, the pooling configuration and the model card.
-        pooling: The pooling layer of a sentence-transformers model; None for other models.
-        settings: How a sentence-transformers model tokenizes texts.
+    `values` (n, C) are logits of C classes if `kind` is "classes", and of C independent labels if it is "labels". For
+    other kinds, each row is the mean of a normal distribution with variance 1. These kinds are "numbers" (scores),
+    "embeddings" of texts, and "states" of tokens. Embeddings and states are vectors with norm 1.
     """
 
-    model: PreTrainedModel
-    tokenizer: PreTrainedTokenizerBase
-    directory: Path
-    pooling: SentencePooling | None = None
-    settings: TextSettings = TextSettings()
+    values: Tensor
+    kind: str
 
-    @classmethod
-    def load(cls, source: str | Path, **hub_options) -> "LoadedModel":
-        """Loads a model in evaluation mode from a directory or the Hub. Supports the same models as `load_bert`."""
-        model, directory = load_bert(source, **hub_options), auxiliary_directory(source, **hub_options)
-        tokenizer = load_tokenizer(str(directory), trust_remote_code=False)
-        check_vocab_size(tokenizer, model.config.vocab_size, source)
-        settings = read_text_settings(directory)
-        settings.apply(tokenizer)
-        return cls(model.eval(), tokenizer, directory, read_pooling(directory), settings)
-
-    def predict(self, model: PreTrainedModel, batch: Batch) -> list[Predictions]:
-        """Returns predictions from a model with the same task head and pooling, such as a pruned copy of this one."""
-        return predict(model, batch, self.pooling)
+    def kl_divergence(self, other: "Predictions", temperature: float = 1.0) -> Tensor:
+        """Returns KL(self || other) in nats, summed over predictions, after dividing the values by `temperature`."""
+        lowest = torch.finfo(torch.float32).min  # masked logits divided by a low temperature become -inf, and then NaN
+        p, q = ((x.values.float() / temperature).clamp(min=lowest) for x in (self, other))
+        if self.kind == "classes":
+            return kl_div(log_softmax(q, -1), log_softmax(p, -1), reduction="sum", log_target=True)
+        if self.kind == "labels":
+            true = p.sigmoid() * (logsigmoid(p) - logsigmoid(q))
+            return (true + (1 - p.sigmoid()) * (logsigmoid(-p) - logsigmoid(-q))).sum()
+        return (p - q).square().sum() / 2
 
 
-def head_name(model: PreTrainedModel) -> str:
-    """Returns the task head from the class name, such as "SequenceClassification". Returns "" for an encoder."""
-    return type(model).__name__.partition("For")[2]
+Predict = Callable[[PreTrainedModel, Batch], list[Predictions]]
+
+
+def span_predictions(outputs: ModelOutput, attention_mask: Tensor) -> list[Predictions]:
+    """Returns the predictions for the start and the end of the answer. Masks padding in the logits (batch, tokens)."""
+    return [
+        Predictions(logits.masked_fill(~attention_mask.bool(), torch.finfo(logits.dtype).min), "classes")
+        for logits in (outputs["start_logits"], outputs["end_logits"])
+    ]
 
 
 def reads_first_token(model: PreTrainedModel) -> bool:

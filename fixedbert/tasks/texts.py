@@ -13,9 +13,19 @@ from sklearn.model_selection import train_test_split
 from transformers import PreTrainedTokenizerBase
 
 from ..data.file_formats import TOO_FEW, DataFile, FileRow, check_columns, load_from_hub, text_problem
-from ..data.glue import TASKS
+from ..options import GlueDataOptions
 from ..support.errors import InputError
-from .examples import SAMPLE_SEED, make_features, report_bad_rows, sample_rows, sampled_indices
+from .columns import split_names
+from .examples import (
+    SAMPLE_SEED,
+    data_sources,
+    make_features,
+    max_samples,
+    report_bad_rows,
+    sample_rows,
+    sampled_indices,
+)
+from .glue import TASKS
 from .label_columns import LabelFormat
 from .labels import REGRESSION, SINGLE
 
@@ -216,6 +226,44 @@ def load_task(
     columns: dict[str, Any] = {"text_columns": texts, "label_columns": (label_column,), "labels": labels}
     data = read_splits(sources, ReadingOptions(**columns, skip_bad_rows=skip_bad_rows, official=True, **options))
     return replace(data, text_columns=task.texts)
+
+
+def load_texts(
+    task: str | None,
+    arguments: GlueDataOptions,
+    kinds: tuple[str, ...],
+    seed: int = SAMPLE_SEED,
+    expected_columns: tuple[str, ...] = (),
+    **hub_options,
+) -> TextData:
+    """
+    Loads the splits in `kinds` ("train", "validation", "test") from a GLUE task, a dataset on the Hub or files.
+
+    `seed` selects the rows for `max_*_samples`. `expected_columns` are the text columns the model was trained on.
+    """
+    options: dict[str, Any] = {"max_samples": {kind: max_samples(arguments, kind) for kind in kinds}, "seed": seed}
+    if task:
+        return load_task(task, arguments.data_dir, kinds, arguments.skip_bad_rows, hub_options, **options)
+    if arguments.validation_split_percentage and "validation" in kinds:  # its rows come from the training data
+        kinds = ("train", *(kind for kind in kinds if kind == "test"))
+    names = {kind: arguments.validation_split_name if kind == "validation" else kind for kind in kinds}
+    sources = {
+        kind: RowSource.from_file(Path(name)) if rows is None else RowSource(name, dataset_rows(rows))
+        for kind, (name, rows) in data_sources(arguments, names, **hub_options).items()
+    }
+    return read_splits(
+        sources,
+        ReadingOptions(
+            text_columns=split_names(arguments.text_column_names),
+            expected_columns=expected_columns,
+            label_columns=split_names(arguments.label_column_name),
+            id_columns=split_names(arguments.id_column_name),
+            do_regression=arguments.do_regression,
+            skip_bad_rows=arguments.skip_bad_rows,
+            validation_percentage=arguments.validation_split_percentage,
+            **options,
+        ),
+    )
 
 
 def load_files(files: Mapping[str, str], **options) -> TextData:

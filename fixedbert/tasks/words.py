@@ -7,11 +7,11 @@ import datasets
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 from ..data.file_formats import FileRow, text_problem
-from ..fine_tuning.examples import report_bad_rows
-from ..fine_tuning.label_columns import label_sort_key
-from ..fine_tuning.labels import default_names, match_names, shorten
-from ..fine_tuning.texts import Columns, RowSource
 from ..support.errors import InputError
+from .examples import report_bad_rows
+from .label_columns import label_sort_key
+from .labels import default_names, match_names, shorten
+from .texts import Columns, RowSource
 
 WORDS, LABELS = "tokens", ("ner_tags", "labels")  # default names of the columns, as in transformers' run_ner.py
 NO_LABEL = (None, -100, "-100")  # values for words that are not labeled, such as transformers' ignore_index

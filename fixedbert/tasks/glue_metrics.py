@@ -10,8 +10,8 @@ from scipy.stats import pearsonr, spearmanr
 from sklearn.metrics import accuracy_score, average_precision_score, f1_score, matthews_corrcoef, recall_score
 from transformers import EvalPrediction, PreTrainedConfig
 
-from ..data.glue import TASKS
 from ..support.errors import InputError
+from .glue import TASKS
 from .labels import MULTI, REGRESSION, SINGLE, default_names, match_names, problem_type_of
 
 

@@ -1,0 +1,1 @@
+"""Graphs for ONNX and OpenVINO."""

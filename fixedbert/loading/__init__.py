@@ -1,0 +1,1 @@
+"""Opening BERT-like checkpoints: families of models, weights, tokenizers and pooling."""

@@ -1,0 +1,44 @@
+"""A model with its tokenizer and pooling, from a directory or the Hub."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from ..data.tokenizers import check_vocab_size, load_tokenizer
+from .auxiliary_files import auxiliary_directory
+from .checkpoints import load_bert
+from .sentence_models import SentencePooling, TextSettings, read_pooling, read_text_settings
+
+
+@dataclass
+class LoadedModel:
+    """
+    A model with its tokenizer.
+
+    Args:
+        directory: Local directory with the tokenizer, the pooling configuration and the model card.
+        pooling: The pooling layer of a sentence-transformers model; None for other models.
+        settings: How a sentence-transformers model tokenizes texts.
+    """
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    directory: Path
+    pooling: SentencePooling | None = None
+    settings: TextSettings = TextSettings()
+
+    @classmethod
+    def load(cls, source: str | Path, **hub_options) -> "LoadedModel":
+        """Loads a model in evaluation mode from a directory or the Hub. Supports the same models as `load_bert`."""
+        model, directory = load_bert(source, **hub_options), auxiliary_directory(source, **hub_options)
+        tokenizer = load_tokenizer(str(directory), trust_remote_code=False)
+        check_vocab_size(tokenizer, model.config.vocab_size, source)
+        settings = read_text_settings(directory)
+        settings.apply(tokenizer)
+        return cls(model.eval(), tokenizer, directory, read_pooling(directory), settings)
+
+
+def head_name(model: PreTrainedModel) -> str:
+    """Returns the task head from the class name, such as "SequenceClassification". Returns "" for an encoder."""
+    return type(model).__name__.partition("For")[2]
