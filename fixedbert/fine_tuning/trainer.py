@@ -82,7 +82,7 @@ class FineTuningDataArguments:
     max_eval_samples: int | None = option(None, "Evaluate on a random subset of this many examples.")
     max_predict_samples: int | None = option(None, "Predict a random subset of this many test examples.")
     preprocessing_num_workers: int | None = option(None, "Number of processes for tokenization.")
-    overwrite_cache: bool = option(False, "Tokenize again instead of using cached features.")
+    overwrite_cache: bool = option(False, "Tokenize again instead of loading from datasets' cache.")
 
     def __post_init__(self):
         files = ("train_file", "validation_file", "test_file")
