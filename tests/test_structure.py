@@ -38,7 +38,7 @@ LAYER_OF = {name: number for number, names in enumerate(LAYERS) for name in name
 # Maximum number of lines of Python in each directory or file.
 BUDGETS = {
     "fixedbert_cli.py": 259,
-    "fixedbert": 467,  # files directly in the package, without subpackages
+    "fixedbert": 471,  # files directly in the package, without subpackages
     "fixedbert/model": 1428,
     "fixedbert/conversion": 1167,
     "fixedbert/data": 2129,

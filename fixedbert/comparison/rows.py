@@ -241,7 +241,7 @@ class QuestionRows(Rows):
         outputs, windows = model.outputs, [window for row in model.features for window in row]
         arguments = AnswerOptions(version_2_with_negative=self.version_2)
         evaluation = SquadEvaluation(self.data, datasets.Dataset.from_list(windows), arguments)
-        nonempty = evaluation.predict(*(output.values.numpy() for output in outputs))
+        evaluation.predict(*(output.values.numpy() for output in outputs))
         texts, references = evaluation.predictions, evaluation.answers
         n_best = [(answer, evaluation.n_best[name]) for name, answer in texts.items()]
         probabilities = [next((x["probability"] for x in best if x["text"] == text), 0.0) for text, best in n_best]
@@ -250,7 +250,7 @@ class QuestionRows(Rows):
             outputs = []
         scores, correct = {}, None
         if self.labeled:
-            scores = evaluation.scores(nonempty)
+            scores = evaluation.scores(evaluation.predictions)
             scores = {"exact_match": scores.get("exact", scores.get("exact_match", 0.0)), "f1": scores["f1"]}
             correct = np.array(
                 [best_score(exact_match, texts, name, answers or [""]) == 1.0 for name, answers in references.items()]

@@ -1,21 +1,18 @@
-"""Functions that tokenize and cache examples, sort features, report invalid rows, and compare splits."""
+"""Functions that tokenize examples, sort features, report invalid rows, and compare splits."""
 
 import random
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
 import datasets
 import numpy as np
 from accelerate import PartialState
-from datasets.fingerprint import Hasher
 
 from ..data.file_formats import load_from_hub
 from ..options import FineTuningDataOptions
 from ..support.errors import InputError
 from .labels import MAX_CHARACTERS, shorten
 
-FORMAT = 7  # part of the cache key; increase it if changed code produces different features from the same rows
 SAMPLE_SEED = 42  # for `max_*_samples` and `validation_split_percentage`, unless `data_seed` is set
 
 
@@ -41,13 +38,10 @@ def make_features(
     overwrite_cache: bool = False,
 ) -> datasets.Dataset:
     """
-    Tokenizes rows, and caches the features under a hash of the rows, the function and its settings.
+    Tokenizes rows. The fingerprint of the features depends only on the rows, the function and its settings.
 
     `function` takes a batch of rows, their indices and the keyword arguments `settings`, and returns feature columns.
     """
-    fingerprint = Hasher.hash((FORMAT, rows._fingerprint, function, settings))
-    directory = Path(datasets.config.HF_DATASETS_CACHE, "fixedbert")
-    directory.mkdir(parents=True, exist_ok=True)
     return rows.map(
         function,
         with_indices=True,
@@ -55,9 +49,7 @@ def make_features(
         num_proc=num_proc,
         remove_columns=rows.column_names,
         fn_kwargs=settings,
-        cache_file_name=str(directory / f"{fingerprint}.arrow"),
         load_from_cache_file=not overwrite_cache,
-        new_fingerprint=fingerprint,
         desc="Tokenizing",
     )
 

@@ -70,15 +70,6 @@ CITATION = """\
   year = {2018},
 }
 """
-INPUTS = f"""
-Args:
-    predictions, references: Label ids, lists with 0 or 1 for each label ("{MULTI}"), or scores.
-    positive: Label id of the positive class for F1.
-    probabilities: For several labels per text, the probabilities (texts, labels) for the average precision.
-
-Returns:
-    A dictionary with the metrics of the task.
-"""
 
 
 class GlueMetric(evaluate.Metric):
@@ -103,12 +94,24 @@ class GlueMetric(evaluate.Metric):
         return evaluate.MetricInfo(
             description=f"The metrics for {self.config_name}: {', '.join(METRICS[self.config_name])}.",
             citation=CITATION if self.config_name in TASKS else "",
-            inputs_description=INPUTS,
+            inputs_description=str(self._compute.__doc__),
             features=Features(predictions=feature, references=feature),
             homepage="https://gluebenchmark.com/" if self.config_name in TASKS else "",
         )
 
     def _compute(self, predictions, references, positive: int = 1, probabilities: np.ndarray | None = None):
+        """
+        Computes the metrics.
+
+        Args:
+            predictions, references: Label ids, lists with 0 or 1 for each label, or scores.
+            positive: Label id of the positive class for F1.
+            probabilities: For several labels per text, the probabilities (texts, labels) for the average precision,
+                which excludes labels that do not occur.
+
+        Returns:
+            A dictionary with the metrics of the task.
+        """
         predictions, labels = np.array(predictions), np.array(references)
         scores: dict[str, float] = {}
         for name in METRICS[self.config_name]:
@@ -118,7 +121,7 @@ class GlueMetric(evaluate.Metric):
         if "combined_score" in METRICS[self.config_name]:
             scores["combined_score"] = float(np.mean([*scores.values()]))
         if "average_precision" in METRICS[self.config_name] and probabilities is not None:
-            occurs = labels.any(axis=0)  # the average precision excludes other labels
+            occurs = labels.any(axis=0)
             precision = average_precision_score(labels[:, occurs], probabilities[:, occurs]) if occurs.any() else 0.0
             scores["average_precision"] = float(precision)
         return scores

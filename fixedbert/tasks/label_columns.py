@@ -9,6 +9,7 @@ from itertools import chain
 
 import numpy as np
 from accelerate import PartialState
+from sklearn.preprocessing import MultiLabelBinarizer
 from transformers import PreTrainedConfig
 
 from ..data.file_formats import text_problem
@@ -175,10 +176,8 @@ def encode_labels(labels: Sequence, label_ids: Mapping[str, int], config: PreTra
     if problem_type == SINGLE:
         return np.array([label_ids[name] for name in labels])
     if problem_type == MULTI:
-        flags = np.zeros((len(labels), len(config.id2label or {})), dtype=np.float32)
-        for row, names in enumerate(labels):
-            flags[row, [label_ids[name] for name in names]] = 1
-        return flags
+        binarizer = MultiLabelBinarizer(classes=range(len(config.id2label or {})))
+        return binarizer.fit_transform([[label_ids[name] for name in names] for names in labels]).astype(np.float32)
     return np.array(labels, dtype=np.float64)
 
 

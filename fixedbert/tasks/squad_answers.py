@@ -37,15 +37,18 @@ class SquadEvaluation:
         self.null_odds: dict[str, float] = {}  # the score of [CLS] minus the score of the best span
 
     def __call__(self, prediction: EvalPrediction) -> dict[str, float]:
-        scores = self.scores(self.predict(*prediction.predictions[:2]))
-        return scores | ({"null_score_diff_threshold": self.threshold} if self.version_2_with_negative else {})
+        texts = self.predict(*prediction.predictions[:2])
+        if not self.version_2_with_negative:
+            return self.scores(texts)
+        return self.scores(texts, self.null_odds) | {"null_score_diff_threshold": self.threshold}
 
-    def scores(self, texts: dict[str, str]) -> dict[str, float]:
-        """Returns the metrics for the texts from `predict`."""
-        predictions = [{"id": name, "prediction_text": text} for name, text in texts.items()]
+    def scores(self, texts: dict[str, str], null_odds: dict[str, float] | None = None) -> dict[str, float]:
+        """Returns the metrics for a text for each question. `null_odds` above the threshold mean "no answer"."""
+        predictions: list[dict] = [{"id": name, "prediction_text": text} for name, text in texts.items()]
         if not self.version_2_with_negative:
             return SquadMetric("squad").compute(predictions=predictions, references=self.references)
-        predictions = [row | {"no_answer_probability": self.null_odds[row["id"]]} for row in predictions]
+        odds = null_odds or dict.fromkeys(texts, self.threshold)
+        predictions = [row | {"no_answer_probability": odds[row["id"]]} for row in predictions]
         return SquadMetric("squad_v2").compute(
             predictions=predictions, references=self.references, no_answer_threshold=self.threshold
         )

@@ -29,17 +29,6 @@ CITATION = """\
   year = {2018},
 }
 """
-INPUTS = """
-Args:
-    predictions: A dictionary for each question with its `id` and `prediction_text`, and for "squad_v2" also
-        `no_answer_probability`, which can be any score. An empty text means "no answer".
-    references: A dictionary for each question with its `id` and `answers`, as in the datasets of the same names.
-    no_answer_threshold: For "squad_v2": predict "no answer" if its score exceeds this value.
-
-Returns:
-    "squad": `exact_match` and `f1` as percentages. "squad_v2": `exact` and `f1`, also for questions with an answer
-    (HasAns) and without (NoAns), and the highest scores over all thresholds (`best_exact` and `best_f1`).
-"""
 
 
 class SquadMetric(evaluate.Metric):
@@ -66,12 +55,25 @@ class SquadMetric(evaluate.Metric):
         return evaluate.MetricInfo(
             description="Exact match and F1 for the words of an answer, as in SQuAD's official scripts.",
             citation=CITATION,
-            inputs_description=INPUTS,
+            inputs_description=str(self._compute.__doc__),
             features=Features(predictions=prediction, references={"id": Value("string"), "answers": answers}),
             homepage="https://rajpurkar.github.io/SQuAD-explorer/",
         )
 
     def _compute(self, predictions, references, no_answer_threshold: float = 1.0) -> dict[str, float]:
+        """
+        Computes the metrics.
+
+        Args:
+            predictions: A dictionary for each question with its `id` and `prediction_text`, and for "squad_v2" also
+                `no_answer_probability`, which can be any score. An empty text means "no answer".
+            references: A dictionary for each question with its `id` and `answers`, as in the datasets of these names.
+            no_answer_threshold: For "squad_v2": predict "no answer" if its score exceeds this value.
+
+        Returns:
+            "squad": `exact_match` and `f1` as percentages. "squad_v2": `exact` and `f1`, also for questions with an
+            answer (HasAns) and without (NoAns), and the highest scores over all thresholds (`best_exact`, `best_f1`).
+        """
         texts = {prediction["id"]: prediction["prediction_text"] for prediction in predictions}
         answers = {reference["id"]: reference["answers"]["text"] for reference in references}
         if self.config_name == "squad":

@@ -20,8 +20,7 @@ MAX_COUNTED_CLASSES = 12  # a confusion matrix with more classes shows no number
 
 def is_metric(name: str) -> bool:
     """Returns True if `name`, from Trainer's log, is an evaluation metric and not a loss, count, time or threshold."""
-    is_correlation = name.startswith("eval_pearson")  # its name can end with the name of a target
-    return is_correlation or (name.startswith("eval_") and not any(part in name for part in NOT_METRICS))
+    return name.startswith("eval_") and not any(part in name for part in NOT_METRICS)
 
 
 @skip_without_matplotlib
