@@ -137,7 +137,7 @@ def check_unknown_tokens(source: str, unknown: int, total: int):
     if total >= MIN_COUNTED and unknown > MAX_UNKNOWN * total:
         raise InputError(
             f"{source}: {unknown / total:.0%} of {total:,} tokens are unknown; use a tokenizer whose vocabulary "
-            "covers this text, or change `do_lower_case`."
+            "covers this text, or correct its do_lower_case."
         )
 
 

@@ -272,6 +272,14 @@ def test_output_directory_is_checked_first(tmp_path):
         compare([tmp_path / "missing"], tmp_path / "rows.txt", output_dir=tmp_path)
 
 
+def test_a_string_is_one_model(tmp_path):
+    """A single model can be passed as a string."""
+    (tmp_path / "rows.txt").write_text("a\n")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(InputError, match=f"^{tmp_path / 'empty'}: "):
+        compare(str(tmp_path / "empty"), tmp_path / "rows.txt")
+
+
 def test_text_columns_of_the_model(tmp_path):
     """The text columns on which the model was trained are used, in the same order. Single texts are refused."""
     sources, *_ = save_pair(tmp_path, **LABELS, text_column_names=["question", "answer"])
