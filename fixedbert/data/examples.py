@@ -19,7 +19,7 @@ from .masking import mask_tokens
 from .store import Documents
 
 PLAN_FORMAT = 2  # increment it when the same documents would result in a different plan
-SHUFFLE_ROUNDS = 6  # of the Feistel network in `shuffled`
+SAMPLED_AT_ONCE = 2**16  # indices; as Python integers, all indices of an epoch would take 32 bytes each
 
 
 def split_documents(documents: Documents, held_out: float) -> tuple[np.ndarray, np.ndarray]:
@@ -228,25 +228,6 @@ class EpochSampler(torch.utils.data.Sampler):
     def cycle(self) -> Iterator[int]:
         size, epoch = len(self.examples), self.epoch
         while True:
-            for indices in shuffled(size, (self.examples.seed, epoch)):
-                yield from (epoch * size + indices).tolist()
-
-
-def shuffled(size: int, seed: tuple[int, ...], chunk: int = 2**16) -> Iterator[np.ndarray]:
-    """
-    Yields a random permutation of the integers below `size` in blocks, without keeping all of it in memory.
-
-    A Feistel network (Luby and Rackoff, 1988) permutes all integers that have at most 2 * `half` bits. Dropping the
-    integers that are too large leaves a permutation of those below `size`. Each block is computed from `chunk`
-    consecutive integers.
-    """
-    half = max((size - 1).bit_length() + 1, 2) // 2
-    keys = np.random.default_rng(seed).integers(2**63, size=SHUFFLE_ROUNDS, dtype=np.uint64)
-    for start in range(0, 4**half, chunk):
-        block = np.arange(start, min(start + chunk, 4**half), dtype=np.uint64)
-        left, right = block >> np.uint64(half), block & np.uint64(2**half - 1)
-        for key in keys:
-            mixed = (right ^ key) * np.uint64(0x9E3779B97F4A7C15)  # 2**64 / golden ratio; overflow is intended
-            left, right = right, left ^ mixed >> np.uint64(64 - half)  # high bits depend on all bits of `right`
-        permuted = (left << np.uint64(half) | right).astype(np.int64)
-        yield permuted[permuted < size]
+            order = np.random.default_rng((self.examples.seed, epoch)).permutation(size)
+            for start in range(0, size, SAMPLED_AT_ONCE):
+                yield from (epoch * size + order[start : start + SAMPLED_AT_ONCE]).tolist()

@@ -4,7 +4,6 @@ import datasets
 import numpy as np
 from transformers import EvalPrediction
 
-from ..data.store import as_arrays
 from ..options import AnswerOptions
 from .squad_metrics import SquadMetric, squad_v2_scores
 
@@ -25,7 +24,8 @@ class SquadEvaluation:
         self.answers = {row["id"]: row["answers"]["text"] for row in self.references}
         table = windows.with_format("arrow")[:]
         self.questions = table["question"].to_numpy()
-        self.offsets, self.ends = as_arrays(table["offsets"].combine_chunks())
+        offsets = table["offsets"].combine_chunks()
+        self.offsets, self.ends = offsets.values.to_numpy(), offsets.offsets.to_numpy()
         self.lengths = table["length"].to_numpy()
         self.n_best_size, self.max_answer_length = arguments.n_best_size, arguments.max_answer_length
         self.version_2_with_negative = arguments.version_2_with_negative

@@ -43,8 +43,10 @@ def keep_freed_memory(device: torch.device):
     """
     If the device is a CPU, makes glibc keep freed memory for later tensors instead of returning it to the kernel.
 
-    Returning memory causes page faults, which can take up half the time of a training step.
+    Returning memory causes page faults.
     """
+    # CPU time of a pretraining step (32 rows of 128 tokens, one core of an EPYC, medians of alternating processes):
+    # 9% less with 2 layers of width 768; no difference with 4 layers of width 256, whose tensors are smaller.
     if device.type == "cpu" and sys.platform == "linux":
         mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
         if mallopt is not None:

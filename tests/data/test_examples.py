@@ -9,7 +9,7 @@ from accelerate.data_loader import prepare_data_loader, skip_first_batches
 from helpers.tiny_stores import make_store
 
 from fixedbert.data.collator import PretrainingCollator
-from fixedbert.data.examples import EpochSampler, PackedExamples, shuffled
+from fixedbert.data.examples import EpochSampler, PackedExamples
 from fixedbert.data.masking import mask_tokens
 from fixedbert.data.segment_pairs import PairExamples
 
@@ -158,16 +158,6 @@ def test_packed_rows_never_mask_special_tokens(many, tokenizer):
             assert target.any() and not np.isin(example["labels"][target], [cls, sep]).any()
             original = np.where(target, example["labels"], example["input_ids"])
             assert (original[~target] == example["input_ids"][~target]).all() and original[0] == cls
-
-
-def test_order_of_an_epoch_is_a_permutation():
-    """The order of an epoch contains each index once, appears random, and differs between seeds."""
-    for size in (1, 2, 3, 13, 1000, 65_537):
-        assert sorted(np.concatenate(list(shuffled(size, (1, 2)))).tolist()) == list(range(size))
-    one, other = (np.concatenate(list(shuffled(100_000, seed, chunk=1000))) for seed in ((1, 2), (1, 3)))
-    for x, y in ((one, np.arange(100_000)), (one[1:], one[:-1]), (one, other)):
-        assert abs(np.corrcoef(x, y)[0, 1]) < 0.02
-    assert abs((one[1:] - one[:-1] == 1).mean()) < 0.001
 
 
 def test_collator_pads_and_masks():
