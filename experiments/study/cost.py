@@ -1,7 +1,7 @@
 """Estimates the cost of a study before it runs: parameters, tokens and FLOPs."""
 
-from fixedbert.conversion.growing import int_or_list
 from fixedbert.counts import forward_flops, parameters
+from fixedbert.loading.heads import int_or_list
 
 from .studies import TASKS, Run, Study, has_feed_forward, parse_share
 

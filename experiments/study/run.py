@@ -14,9 +14,9 @@ from transformers.trainer import TRAINER_STATE_NAME
 
 from experiments.head_size.tasks import TASKS, train_synthetic
 from experiments.head_size.tasks.training import TaskDivergence
-from fixedbert.conversion.growing import int_or_list
 from fixedbert.counts import forward_flops
 from fixedbert.fine_tuning.sweep import sweep
+from fixedbert.loading.heads import int_or_list
 from fixedbert.pretraining import pretrain as pretraining
 from fixedbert.publishing.model_card import versions
 from fixedbert.support.errors import Divergence, InputError

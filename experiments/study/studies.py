@@ -17,11 +17,11 @@ from huggingface_hub.dataclasses import strict
 from huggingface_hub.errors import StrictDataclassError
 
 from experiments.head_size.tasks import STAGE, TASKS
-from fixedbert.conversion.growing import heads_of, int_or_list
 from fixedbert.counts import forward_flops, parameters
 from fixedbert.fine_tuning.fine_tune import FineTuningTask
 from fixedbert.fine_tuning.glue import TextClassification
 from fixedbert.fine_tuning.squad import QuestionAnswering
+from fixedbert.loading.heads import heads_of, int_or_list
 from fixedbert.model.configuration_fixed_head_bert import FixedHeadBertConfig
 from fixedbert.options import Objective, convert_all, input_errors
 from fixedbert.presets import SHAPE_FIELDS, preset_config

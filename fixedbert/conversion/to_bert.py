@@ -16,9 +16,10 @@ import transformers
 from transformers import BertConfig, PreTrainedModel
 
 from ..loading.families import build_model, fixed_head_config, shared_fields, task_head
+from ..loading.heads import Heads, heads_of, set_heads
 from ..model.configuration_fixed_head_bert import FixedHeadBertConfig
 from ..support.errors import InputError
-from .growing import Heads, enlarge, heads_of, set_heads
+from .growing import enlarge
 
 SHARED = re.compile(r"(.*attention\.self\.)(query|key|value)\.(weight|bias)")
 EMBEDDED = ("query", "key", "value")  # order along the first axis of head_embedding

@@ -9,13 +9,13 @@ from accelerate import PartialState
 from torch import Tensor
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 
-from ..conversion.growing import Heads, int_or_list, set_heads
 from ..counts import size_text
 from ..model import modeling_fixed_head_bert
 from ..model.configuration_fixed_head_bert import AUTO_MAP, FixedHeadBertConfig
 from ..support.errors import error_context
 from ..support.files import reading
 from .families import FAMILIES, check_config, fixed_head_config, task_head
+from .heads import Heads, int_or_list, set_heads
 from .weights import load_weights, stored_tensors, unexpected_weights
 
 # Maps a part of a parameter name to the task head that has this parameter.

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..conversion.growing import Heads
+from ..loading.heads import Heads
 
 UNITS = 4000  # number of units into which the budget is divided
 

@@ -7,8 +7,9 @@ from accelerate import PartialState
 from transformers import PreTrainedModel
 
 from ..conversion.convert import check_equivalence
-from ..conversion.growing import heads_of, resized, to_fixed_head_bert
+from ..conversion.growing import resized, to_fixed_head_bert
 from ..counts import forward_flops
+from ..loading.heads import heads_of
 from ..loading.loaded_model import LoadedModel
 from ..model.modeling_fixed_head_bert import FixedHeadBertPreTrainedModel
 from ..options import ShrinkOptions

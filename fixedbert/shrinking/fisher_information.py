@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from tqdm.auto import tqdm
 from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
 
-from ..conversion.growing import Heads, heads_of, set_heads
+from ..loading.heads import Heads, heads_of, set_heads
 from ..model.attention_fixed_head_bert import FixedHeadBertAttention, FixedHeadBertSelfAttention
 from ..model.modeling_fixed_head_bert import FixedHeadBertLayer, FixedHeadBertPreTrainedModel
 from ..model.unpadding_fixed_head_bert import CACHE

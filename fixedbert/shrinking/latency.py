@@ -11,7 +11,7 @@ import torch
 from tqdm.auto import tqdm
 from transformers.utils import logging
 
-from ..conversion.growing import Heads, set_heads
+from ..loading.heads import Heads, set_heads
 from ..model.modeling_fixed_head_bert import FixedHeadBertLayer, FixedHeadBertPreTrainedModel
 from ..model.unpadding_fixed_head_bert import SHORT_TEXT, PackedBatch, SequenceLengths, should_round
 from ..support.timing import ROUNDS, median_time, timed

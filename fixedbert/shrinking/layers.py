@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from tqdm.auto import tqdm
 
-from ..conversion.growing import Heads
+from ..loading.heads import Heads
 from ..model.modeling_fixed_head_bert import FixedHeadBertLayer, FixedHeadBertPreTrainedModel
 from ..tasks.predictions import Batch
 from .budget import LayerSize

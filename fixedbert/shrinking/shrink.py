@@ -19,9 +19,9 @@ from pathlib import Path
 import torch
 from accelerate import PartialState
 
-from ..conversion.growing import Heads, int_or_list, set_heads
 from ..loading.auxiliary_files import CARD, copy_auxiliary_files
 from ..loading.families import build_model
+from ..loading.heads import Heads, int_or_list, set_heads
 from ..model.modeling_fixed_head_bert import FixedHeadBertPreTrainedModel
 from ..options import ShrinkOptions, takes_options
 from ..publishing.model_card import checkpoint_card

@@ -5,7 +5,7 @@ from itertools import product
 
 import pytest
 
-from fixedbert.conversion.growing import Heads
+from fixedbert.loading.heads import Heads
 from fixedbert.shrinking.budget import Option, head_choices, neuron_choices, solve_knapsack
 
 

@@ -6,7 +6,7 @@ from unittest.mock import Mock
 import pytest
 import torch
 
-from fixedbert.conversion.growing import Heads
+from fixedbert.loading.heads import Heads
 from fixedbert.shrinking.budget import LayerPrices, LayerSize, Prices, price_of
 from fixedbert.shrinking.context import ShrinkContext, Target
 from fixedbert.shrinking.fisher_information import layer_sizes

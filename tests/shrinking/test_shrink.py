@@ -14,8 +14,9 @@ from helpers.tiny_checkpoints import SHAPE, save
 from helpers.tiny_models import model_of
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from fixedbert.conversion.growing import Heads, to_fixed_head_bert
+from fixedbert.conversion.growing import to_fixed_head_bert
 from fixedbert.conversion.to_bert import to_bert
+from fixedbert.loading.heads import Heads
 from fixedbert.shrinking import serving
 from fixedbert.shrinking import shrink as shrinking
 from fixedbert.shrinking.budget import LayerPrices, LayerSize, Prices
