@@ -81,6 +81,10 @@ def target_of(name: str) -> str | None:
 DEPENDENCIES = {module: {target_of(name) for name in imports(file)} - {None, module} for module, file in FILES.items()}
 
 
+def layer_of(module: str) -> int:
+    return LAYERS.index(module.split(".")[0])
+
+
 def lines_of_code(file: Path) -> int:
     """Counts the lines of a file without blank lines, comments and docstrings."""
     text = file.read_text(encoding="utf-8")
@@ -103,14 +107,11 @@ def test_imports_point_down():
     """No folder imports from a folder above it, not even in a function."""
     folders = {module.split(".")[0] for module in FILES} - {""}
     assert folders == {*LAYERS}
-    pairs = sorted((module, target) for module, targets in DEPENDENCIES.items() for target in targets if module)
     upward = [
         f"{module} -> {target or 'fixedbert'}"
-        for module, target in pairs
-        if module not in ("__main__", COMMAND)
-        and not target
-        or target
-        and LAYERS.index(target.split(".")[0]) < LAYERS.index(module.split(".")[0])
+        for module, targets in sorted(DEPENDENCIES.items())
+        for target in sorted(targets)
+        if module not in ("", "__main__", COMMAND) and (not target or layer_of(target) < layer_of(module))
     ]
     assert not upward, ", ".join(upward)
 
