@@ -39,11 +39,11 @@ LAYER_OF = {name: number for number, names in enumerate(LAYERS) for name in name
 BUDGETS = {
     "fixedbert_cli.py": 259,
     "fixedbert": 467,  # files directly in the package, without subpackages
-    "fixedbert/model": 1428,
+    "fixedbert/model": 1405,
     "fixedbert/conversion": 1167,
-    "fixedbert/data": 2129,
+    "fixedbert/data": 2092,
     "fixedbert/fine_tuning": 2889,
-    "fixedbert/pretraining": 845,
+    "fixedbert/pretraining": 825,
     "fixedbert/training": 1402,
     "fixedbert/shrinking": 2291,
     "fixedbert/comparison": 956,
@@ -51,11 +51,11 @@ BUDGETS = {
     "fixedbert/publishing": 903,
     "fixedbert/support": 446,
     "experiments": 3792,
-    "benchmarks": 2065,
+    "benchmarks": 2015,
     "soak": 526,
-    "tests": 14104,
+    "tests": 14026,
 }
-INSTALLED_BUDGET = 15850  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
+INSTALLED_BUDGET = 15770  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
 
 
 def module_of(file: Path) -> str:
