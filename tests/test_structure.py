@@ -37,25 +37,25 @@ LAYER_OF = {name: number for number, names in enumerate(LAYERS) for name in name
 
 # Maximum number of lines of Python in each directory or file.
 BUDGETS = {
-    "fixedbert_cli.py": 259,
+    "fixedbert_cli.py": 237,
     "fixedbert": 467,  # files directly in the package, without subpackages
     "fixedbert/model": 1428,
     "fixedbert/conversion": 1167,
-    "fixedbert/data": 2129,
+    "fixedbert/data": 2026,
     "fixedbert/fine_tuning": 2889,
-    "fixedbert/pretraining": 845,
-    "fixedbert/training": 1402,
+    "fixedbert/pretraining": 835,
+    "fixedbert/training": 1345,
     "fixedbert/shrinking": 2291,
     "fixedbert/comparison": 956,
     "fixedbert/inspection": 668,
     "fixedbert/publishing": 903,
-    "fixedbert/support": 446,
-    "experiments": 3792,
+    "fixedbert/support": 444,
+    "experiments": 5263,
     "benchmarks": 2065,
-    "soak": 526,
-    "tests": 14104,
+    "soak": 532,
+    "tests": 12518,
 }
-INSTALLED_BUDGET = 15850  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
+INSTALLED_BUDGET = 15656  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
 
 
 def module_of(file: Path) -> str:
