@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from .comparison.compare import compare as compare
     from .comparison.report import Comparison as Comparison
     from .conversion.convert import convert as convert
-    from .export.export import export as export
+    from .exporting.export import export as export
     from .fine_tuning.glue import fine_tune_glue as fine_tune_glue
     from .fine_tuning.squad import fine_tune_squad as fine_tune_squad
     from .inspection.inspect import inspect as inspect
@@ -47,7 +47,7 @@ LAZY = {
     "convert": "conversion.convert",
     "shrink": "shrinking.shrink",
     "compare": "comparison.compare",
-    "export": "export.export",
+    "export": "exporting.export",
     "push": "publishing.push",
     "inspect": "inspection.inspect",
     "plan": "planning",

@@ -23,7 +23,7 @@ from transformers import BertTokenizer
 import fixedbert_cli
 from experiments.study import load_study
 from fixedbert.data.sample import documents
-from fixedbert.export.export import export
+from fixedbert.exporting.export import export
 from fixedbert.presets import PRESETS
 from fixedbert.tasks.glue import TASKS as GLUE_TASKS
 from fixedbert.tasks.glue import GlueTask

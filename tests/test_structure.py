@@ -20,7 +20,7 @@ LAYERS = (
     "__main__",
     COMMAND,
     "comparison",
-    "export",
+    "exporting",
     "shrinking",
     "pretraining",
     "fine_tuning",

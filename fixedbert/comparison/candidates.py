@@ -12,8 +12,8 @@ from torch.nn.functional import pad
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedTokenizerBase
 
 from ..data.tokenizers import check_vocab_size, load_tokenizer
-from ..export.export import EMBEDDING, GRAPH, export, graph_size
-from ..export.openvino_graphs import CALIBRATION_ROWS, convert_to_openvino, quantize_openvino
+from ..exporting.export import EMBEDDING, GRAPH, export, graph_size
+from ..exporting.openvino_graphs import CALIBRATION_ROWS, convert_to_openvino, quantize_openvino
 from ..loading.loaded_model import LoadedModel, head_name
 from ..loading.sentence_models import TextSettings, read_text_settings
 from ..loading.weights import FILES, report_float32

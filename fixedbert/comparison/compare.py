@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from tqdm.auto import tqdm
 
-from ..export.openvino_graphs import CALIBRATION_ROWS
+from ..exporting.openvino_graphs import CALIBRATION_ROWS
 from ..loading.loaded_model import LoadedModel
 from ..options import CompareOptions, takes_options
 from ..support.errors import InputError

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ..export.export import EMBEDDING, OUTPUTS, loading_code
+from ..exporting.export import EMBEDDING, OUTPUTS, loading_code
 from ..options import CompareOptions
 from ..tasks.predictions import Fidelity
 from .candidates import Candidate

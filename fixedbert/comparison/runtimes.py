@@ -11,8 +11,8 @@ from torch.nn.functional import normalize
 from transformers import PreTrainedConfig
 
 from ..conversion.growing import to_fixed_head_bert
-from ..export.export import EMBEDDING, GRAPH, QUANTIZED, OnnxModel
-from ..export.openvino_graphs import OPENVINO, OPENVINO_INT8, OpenVinoModel
+from ..exporting.export import EMBEDDING, GRAPH, QUANTIZED, OnnxModel
+from ..exporting.openvino_graphs import OPENVINO, OPENVINO_INT8, OpenVinoModel
 from ..loading.loaded_model import LoadedModel
 from ..model.modeling_fixed_head_bert import FixedHeadBertPreTrainedModel
 from ..shrinking.serving import Serving

@@ -18,7 +18,7 @@ import fixedbert
 from fixedbert.comparison import candidates, runtimes
 from fixedbert.comparison.candidates import Candidate, load_model
 from fixedbert.comparison.report import instructions
-from fixedbert.export.export import export
+from fixedbert.exporting.export import export
 from fixedbert.support.errors import InputError
 from fixedbert_cli import main
 

@@ -12,7 +12,7 @@ from helpers.tiny_tasks import squad
 from transformers import AutoModelForQuestionAnswering, AutoTokenizer, BertTokenizer
 
 import fixedbert
-from fixedbert.export.export import export
+from fixedbert.exporting.export import export
 from fixedbert.support.errors import InputError
 from fixedbert.tasks.squad_metrics import exact_match, squad_scores, squad_v2_scores
 

@@ -13,7 +13,7 @@ from helpers.tiny_models import model_of
 from transformers import AutoTokenizer, RobertaTokenizer
 
 import fixedbert
-from fixedbert.export.export import export
+from fixedbert.exporting.export import export
 from fixedbert.support.errors import InputError
 from fixedbert.tasks.calibration import tokenize_rows
 from fixedbert.tasks.words import check_splits_words, load_words

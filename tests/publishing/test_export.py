@@ -13,9 +13,9 @@ from helpers.tiny_checkpoints import MEAN, SHAPE, TEXTS, save, save_sentence_mod
 from helpers.tiny_models import HEADS, UNEQUAL, D, bert_of, model_of
 from transformers import AutoConfig, AutoTokenizer
 
-from fixedbert.export import export as onnx_export
-from fixedbert.export.export import OnnxModel, export
-from fixedbert.export.openvino_graphs import OpenVinoModel
+from fixedbert.exporting import export as onnx_export
+from fixedbert.exporting.export import OnnxModel, export
+from fixedbert.exporting.openvino_graphs import OpenVinoModel
 from fixedbert.loading.sentence_models import MODES, read_pooling
 from fixedbert.support.errors import InputError
 

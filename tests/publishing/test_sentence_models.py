@@ -12,7 +12,7 @@ from fixedbert import convert
 from fixedbert.comparison.candidates import load_model
 from fixedbert.comparison.compare import compare
 from fixedbert.comparison.report import instructions
-from fixedbert.export.export import export
+from fixedbert.exporting.export import export
 from fixedbert.loading.loaded_model import LoadedModel
 from fixedbert.loading.sentence_models import TextSettings, read_text_settings
 from fixedbert.support.errors import InputError
