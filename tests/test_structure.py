@@ -53,7 +53,7 @@ BUDGETS = {
     "experiments": 3792,
     "benchmarks": 2015,
     "soak": 526,
-    "tests": 14026,
+    "tests": 14027,
 }
 INSTALLED_BUDGET = 15770  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
 
