@@ -1,6 +1,8 @@
 """The inputs of `shrink`: the original model, the target speed or size, the data, and the inference settings."""
 
 from dataclasses import dataclass, replace
+from statistics import median
+from typing import NamedTuple
 
 import torch
 from accelerate import PartialState
@@ -15,7 +17,7 @@ from ..model.modeling_fixed_head_bert import FixedHeadBertPreTrainedModel
 from ..options import ShrinkOptions
 from ..support.errors import InputError
 from ..support.machine import warn_if_busy
-from ..support.timing import measure_speedup
+from ..support.timing import interleaved
 from ..tasks.calibration import load_batches, mean_tokens
 from ..tasks.predictions import Batch, Fidelity, Predictions, measure_fidelity, predict
 from .budget import LayerSize
@@ -23,6 +25,18 @@ from .fisher_information import layer_sizes
 from .pruning import TOKENS_PER_DIMENSION
 from .report import Cost
 from .serving import Serving, fastest_serving, random_batches
+
+ROUNDS = 7  # number of measurements of the speedup
+
+
+class Speedup(NamedTuple):
+    """Median seconds before and after pruning, their ratio, and its lowest and highest value in a round."""
+
+    before: float
+    after: float
+    ratio: float
+    lowest: float
+    highest: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,10 +152,14 @@ class ShrinkContext:
             seconds=seconds / len(self.batches),
         )
 
-    def measure_speedup(self, pruned: FixedHeadBertPreTrainedModel) -> tuple[float, float, float]:
-        """Returns the latencies of the original and the pruned model on `batches`, in seconds, and the speedup."""
-        before, after = (self.serving.forward_passes(model, self.batches) for model in (self.original, pruned))
-        return measure_speedup(before, after, self.original.device)
+    def measure_speedup(self, pruned: FixedHeadBertPreTrainedModel) -> Speedup:
+        """Measures how long the original and the pruned model take for all of `batches`."""
+        runs = [self.serving.forward_passes(model, self.batches) for model in (self.original, pruned)]
+        before, after = interleaved(runs, ROUNDS, self.original.device)
+        ratios = [old / new for old, new in zip(before, after, strict=True)]
+        return Speedup(
+            median(before), median(after), median(before) / median(after), lowest=min(ratios), highest=max(ratios)
+        )
 
 
 def check_tokens(original: FixedHeadBertPreTrainedModel, calibration: list[Batch]):

@@ -48,7 +48,9 @@ class ShrinkResult:
         rows, tokens: Number of calibration rows, and the average number of tokens per row.
         before, after: Size and speed of the original and of the pruned model.
         fidelity: Fidelity of the pruned model's predictions on held-out rows.
-        speedup, target_speedup: Measured and requested speedup. `target_speedup` is None for other targets.
+        speedup: Measured speedup: the ratio of the latencies, which are medians over several rounds.
+        speedup_range: Lowest and highest speedup in a round.
+        target_speedup: Requested speedup; None for other targets.
         machine: The machine on which the speed was measured.
         serving: The inference settings of both models, for example "without padding, in bfloat16".
         distil_steps: Number of distillation steps.
@@ -63,6 +65,7 @@ class ShrinkResult:
     after: Cost
     fidelity: Fidelity
     speedup: float
+    speedup_range: tuple[float, float]
     target_speedup: float | None = None
     machine: str = ""
     serving: str = ""
@@ -103,7 +106,8 @@ class ShrinkResult:
         """A phrase with the speedup, and with the target if it was missed."""
         missed = self.target_speedup is not None and self.speedup < TOLERANCE * self.target_speedup
         target = f", below the target of {self.target_speedup:g}; repeat on an idle machine" if missed else ""
-        return f"{self.speedup:.2f} times as fast as the original{target}"
+        lowest, highest = self.speedup_range
+        return f"{self.speedup:.2f} times as fast as the original ({lowest:.2f} to {highest:.2f} by round){target}"
 
     @property
     def summary(self) -> str:

@@ -35,7 +35,7 @@ from .budget import LayerPrices, LayerSize, Option, Prices, head_choices, neuron
 from .context import ShrinkContext
 from .distillation import DistillationTrainer, distillation_arguments
 from .fisher_information import collect_statistics, layers_of
-from .latency import measure_latencies
+from .latency import measure_prices
 from .layers import LayerPruner, refit
 from .report import FAMILY, FAMILY_PLOT, PLOT, ShrinkFamily, ShrinkResult, plot, plot_family
 
@@ -113,15 +113,16 @@ def prune(
     else:
         pruned = prune_to_budget(context, pruners, prices)
     refit(original, pruned, context.calibration)
-    before, after, speedup = context.measure_speedup(pruned)
+    speedup = context.measure_speedup(pruned)
     result = ShrinkResult(
         model=context.source,
         rows=sum(len(batch["input_ids"]) for batch in context.calibration),
         tokens=mean_tokens(context.calibration),
-        before=context.cost(original, before),
-        after=context.cost(pruned, after),
+        before=context.cost(original, speedup.before),
+        after=context.cost(pruned, speedup.after),
         fidelity=context.fidelity(pruned),
-        speedup=speedup,
+        speedup=speedup.ratio,
+        speedup_range=(speedup.lowest, speedup.highest),
         target_speedup=context.speedup,
         machine=machine_name(),
         serving=str(context.serving),
@@ -188,12 +189,11 @@ def layer_pruners(context: ShrinkContext) -> list[LayerPruner]:
 
 
 def prices_for(context: ShrinkContext) -> Prices:
-    """Returns the prices of all sublayers in the unit of the target: seconds, parameters or FLOPs."""
+    """Returns the prices of all sublayers in the unit of the target: seconds for all batches, parameters or FLOPs."""
     original, shapes = context.original, context.shapes
     width, length = original.config.hidden_size, round(mean_tokens(context.calibration))
     if context.speedup is not None:
-        served, masks = context.serving.model(original), [batch["attention_mask"] for batch in context.batches]
-        return measure_latencies(served, shapes, masks).prices(shapes)
+        return measure_prices(context.serving.model(original), shapes, context.batches)
 
     def parameters(heads: Heads) -> float:
         return heads.num_heads * ((2 * heads.size + heads.value_size) * (width + 1) + heads.value_size * width)
@@ -203,9 +203,9 @@ def prices_for(context: ShrinkContext) -> Prices:
 
     if context.options.params is not None:
         layers = [LayerPrices(parameters, lambda neurons: neurons * (2 * width + 1))] * len(shapes)
-        return Prices.of_model(layers, shapes, original.num_parameters(), "parameters")
+        return Prices(layers, shapes, original.num_parameters())
     layers = [LayerPrices(operations, lambda neurons: 4 * length * width * neurons)] * len(shapes)
-    return Prices.of_model(layers, shapes, context.operations(original), "operations")
+    return Prices(layers, shapes, context.operations(original))
 
 
 def prune_to_budget(
@@ -227,8 +227,7 @@ def prune_to_budget(
     budget, best, smallest_error = wanted, None, (True, inf)
     for _ in range(TRIES):
         pruned = pruned_within(budget)
-        *_, speedup = context.measure_speedup(pruned)
-        reached = speedup / context.speedup
+        reached = context.measure_speedup(pruned).ratio / context.speedup
         error = (reached < NEAR, abs(reached - 1))  # any model that is fast enough is better than all that are not
         if best is None or error < smallest_error:
             best, smallest_error = pruned, error
@@ -259,13 +258,14 @@ def budget_for(context: ShrinkContext, prices: Prices, least: float) -> float:
     Raises:
         InputError: If the budget is not between the prices of the smallest possible model and the original.
     """
-    needed = prices.original + prices.rest
+    needed = prices.of_layers(prices.original) + prices.rest
     options = context.options
     wanted = needed / context.speedup if context.speedup else options.params or options.flops or 0
     if not least <= wanted < needed:
+        unit = "seconds" if context.speedup else "parameters" if options.params else "FLOPs"
         raise InputError(
-            f"the target is {wanted:.4g} {prices.unit}, but the original needs {needed:.4g} and the smallest possible "
-            f"model needs {least:.4g}; choose a target in between."
+            f"the target is {wanted:.4g} {unit}, but the original needs {needed:.4g} and the smallest possible model "
+            f"needs {least:.4g}; choose a target in between."
         )
     return wanted
 
