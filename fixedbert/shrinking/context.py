@@ -45,7 +45,6 @@ class ShrinkContext:
     The inputs of `shrink`.
 
     Args:
-        source: Directory or Hub id of the original.
         options: The options of `shrink`, with at most one speedup.
         original: The original as a FixedHeadBert in float32. It is also the model in `loaded`.
         calibration, held_out, distillation: Batches of tokenized rows.
@@ -53,10 +52,9 @@ class ShrinkContext:
         serving: The inference settings of the new model.
     """
 
-    source: str
+    options: ShrinkOptions
     original: FixedHeadBertPreTrainedModel
     loaded: LoadedModel
-    options: ShrinkOptions
     calibration: list[Batch]
     held_out: list[Batch]
     distillation: list[Batch]
@@ -71,16 +69,15 @@ class ShrinkContext:
         Raises:
             InputError: If the model cannot be shrunk, or the calibration rows contain too few tokens.
         """
-        source, dtype = options.model, None if options.dtype is None else getattr(torch, options.dtype)
-        loaded = LoadedModel.load(source, **options.hub_options())
+        loaded = LoadedModel.load(options.model, **options.hub_options())
         stored_dtype = loaded.model.dtype
-        original = fixed_head_model(loaded.model, source)
+        original = fixed_head_model(loaded.model, options.model)
         loaded = replace(loaded, model=original)
-        calibration, held_out, distillation = load_batches(
-            options, loaded, (options.distil_steps or 0) * options.batch_size
-        )
+        distilled_rows = (options.distil_steps or 0) * options.batch_size
+        calibration, held_out, distillation = load_batches(options, loaded, distilled_rows)
         check_tokens(original, calibration)
         batches = random_batches(calibration)
+        dtype = getattr(torch, options.dtype) if options.dtype else None
         if options.speedup is None:
             serving = Serving(options.unpad_inputs is not False, dtype or stored_dtype)
         else:
@@ -88,10 +85,9 @@ class ShrinkContext:
             serving = fastest_serving(original, batches[:1], options.unpad_inputs, dtype)
         PartialState().print(f"the new model runs {serving}")
         return cls(
-            source=source,
+            options=options,
             original=original,
             loaded=loaded,
-            options=options,
             calibration=calibration,
             held_out=held_out,
             distillation=distillation,

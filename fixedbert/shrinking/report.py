@@ -3,10 +3,9 @@
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from ..loading.heads import Heads
 from ..publishing.model_card import markdown_table
 from ..support.figures import new_figure, skip_without_matplotlib
-from ..support.files import read_json_object, to_json
+from ..support.files import to_json
 from ..tasks.predictions import Fidelity
 from .budget import LayerSize
 
@@ -31,11 +30,6 @@ class Cost:
     parameters: int
     operations: int
     seconds: float
-
-    @classmethod
-    def from_json(cls, fields: dict) -> "Cost":
-        layers = [LayerSize(Heads(*layer["heads"]), layer["neurons"]) for layer in fields["layers"]]
-        return cls(**fields | {"layers": layers})
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -122,13 +116,6 @@ class ShrinkResult:
         fields = {name: value for name, value in asdict(self).items() if name != "folder"}
         text = to_json(fields | {"model": short_name(self.model)}, indent=1)
         (directory / RESULTS).write_text(text + "\n")
-
-    @classmethod
-    def read(cls, directory: Path) -> "ShrinkResult":
-        """Reads a result that was written before distillation."""
-        fields = read_json_object(directory / RESULTS, "remove the directory")
-        costs = {name: Cost.from_json(fields[name]) for name in ("before", "after")}
-        return cls(**fields | costs | {"fidelity": Fidelity(**fields["fidelity"])})
 
     def provenance(self) -> str:
         """Returns a description of how the model was made, as a Markdown section for the model card."""

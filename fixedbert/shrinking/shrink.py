@@ -1,12 +1,12 @@
 """
 Prunes a BERT to a target speed or size while preserving its predictions.
 
-1. calibration.py loads unlabeled rows for the model's task.
+1. context.py loads the model and unlabeled rows for its task (tasks/calibration.py).
 2. fisher_information.py collects statistics for each layer: activations, and the Fisher information.
 3. pruning.py computes the cost of pruning heads, head dimensions and neurons. latency.py measures the time saved.
 4. budget.py chooses the shapes of all layers so that they meet the target at the lowest cost.
 5. layers.py refits the remaining weights to the hidden states of the original by least squares.
-6. fine_tuning/distillation.py optionally trains the pruned model to make the same predictions as the original.
+6. distillation.py optionally trains the pruned model to make the same predictions as the original.
 """
 
 import copy
@@ -72,7 +72,8 @@ def shrink(options: ShrinkOptions) -> ShrinkResult | ShrinkFamily:
         return shrink_family(context)
     if options.distil_steps is None:
         with new_directory(output) as directory:
-            pruned, result = prune(context, *statistics_for(context))
+            pruned = prune(context, *statistics_for(context))
+            result = measure(context, pruned)
             write_model(directory, output.name, context, pruned, result)
     else:
         result = prune_and_distil(context, options.distil_steps)
@@ -92,10 +93,11 @@ def shrink_family(context: ShrinkContext) -> ShrinkFamily:
         prices, pruners = statistics_for(context)
         results = []
         for speedup in options.speedup or ():
-            name = f"{speedup:g}x"
+            name, one = f"{speedup:g}x", replace(context, options=replace(options, speedup=[speedup]))
             (directory / name).mkdir()
-            pruned, result = prune(replace(context, options=replace(options, speedup=[speedup])), prices, pruners)
-            write_model(directory / name, name, context, pruned, result)
+            pruned = prune(one, prices, pruners)
+            result = measure(one, pruned)
+            write_model(directory / name, name, one, pruned, result)
             results.append(replace(result, folder=f"{options.output_dir}/{name}"))
         family = ShrinkFamily(results)
         (directory / FAMILY).write_text(str(family) + "\n")
@@ -103,22 +105,24 @@ def shrink_family(context: ShrinkContext) -> ShrinkFamily:
     return family
 
 
-def prune(
-    context: ShrinkContext, prices: Prices | None, pruners: list[LayerPruner]
-) -> tuple[FixedHeadBertPreTrainedModel, ShrinkResult]:
-    """Prunes a copy of the original model to the target and refits the copy. Returns the copy and the result."""
-    original = context.original
+def prune(context: ShrinkContext, prices: Prices | None, pruners: list[LayerPruner]) -> FixedHeadBertPreTrainedModel:
+    """Prunes a copy of the original model to the target, refits the copy, and returns it."""
     if prices is None:
-        pruned = prune_layers(original, pruners, context.target_shapes)
+        pruned = prune_layers(context.original, pruners, context.target_shapes)
     else:
         pruned = prune_to_budget(context, pruners, prices)
-    refit(original, pruned, context.calibration)
+    refit(context.original, pruned, context.calibration)
+    return pruned
+
+
+def measure(context: ShrinkContext, pruned: FixedHeadBertPreTrainedModel) -> ShrinkResult:
+    """Measures the size, the speed and the fidelity of a pruned model."""
     speedup = context.measure_speedup(pruned)
-    result = ShrinkResult(
-        model=context.source,
+    return ShrinkResult(
+        model=context.options.model,
         rows=sum(len(batch["input_ids"]) for batch in context.calibration),
         tokens=mean_tokens(context.calibration),
-        before=context.cost(original, speedup.before),
+        before=context.cost(context.original, speedup.before),
         after=context.cost(pruned, speedup.after),
         fidelity=context.fidelity(pruned),
         speedup=speedup.ratio,
@@ -127,7 +131,6 @@ def prune(
         machine=machine_name(),
         serving=str(context.serving),
     )
-    return pruned, result
 
 
 def prune_and_distil(context: ShrinkContext, steps: int) -> ShrinkResult:
@@ -143,24 +146,22 @@ def prune_and_distil(context: ShrinkContext, steps: int) -> ShrinkResult:
         folder, kept = training_args.directory, training_args.directory / PRUNED
         if not kept.exists():
             with new_directory(kept) as directory:
-                pruned, result = prune(context, *statistics_for(context))
-                pruned.save_pretrained(directory)
-                result.write(directory)
+                prune(context, *statistics_for(context)).save_pretrained(directory)
         # Always load from the file: AdamW states have the strides of the weights, which must match in a resumed run.
-        student, result = pruned_model(context, kept), replace(ShrinkResult.read(kept), model=context.source)
+        student = pruned_model(context, kept)
         examples = [{name: x.cpu() for name, x in batch.items()} for batch in context.distillation]
         content = b"".join(batch["input_ids"].numpy().tobytes() for batch in examples)
         check_same_data(folder, hashlib.sha256(content).hexdigest())
         models = (student, context.original, context.predict)
         train(DistillationTrainer(*models, args=training_args, train_dataset=examples), checkpoint)
         student.requires_grad_().eval()
-        distilled = context.fidelity(student)
-        result = replace(result, distil_steps=steps)
+        pruned, distilled = pruned_model(context, kept), context.fidelity(student)
+        result = replace(measure(context, pruned), distil_steps=steps)
         if distilled.divergence < result.fidelity.divergence:
             result = replace(result, distilled=distilled)
         else:
             PartialState().print(f"distillation did not help ({distilled}); writing the pruned model instead.")
-            student = pruned_model(context, kept)
+            student = pruned
         write_model(folder, folder.name, context, student, result)
         for directory in (*folder.glob("checkpoint-*"), kept):  # last, because a killed run resumes from them
             shutil.rmtree(directory)
@@ -292,7 +293,7 @@ def write_model(
 ):
     """Writes the model, its tokenizer and pooling configuration, the results, the plot and the model card."""
     context.serving.model(model).save_pretrained(directory)
-    _, metadata = copy_auxiliary_files(context.source, context.loaded.directory, directory)
+    _, metadata = copy_auxiliary_files(context.options.model, context.loaded.directory, directory)
     result.write(directory)
     plot(result, directory / PLOT)
     checkpoint_card(model, name, result.provenance(), **metadata).save(directory / CARD)
