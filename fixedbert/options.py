@@ -569,7 +569,7 @@ def converted(value: Any, kind: Any) -> Any:
         items = value if isinstance(value, list | tuple) else [value]
         return [convert("", item, arguments[0]) for item in items]
     if origin is dict:
-        return {key: plain(item) for key, item in (mapping(value) if isinstance(value, str) else dict(value)).items()}
+        return mapping(value) if isinstance(value, str) else dict(value)
     if origin is bool:
         return value if isinstance(value, bool) else SWITCHES[value.lower()]
     if origin in (int, float):
@@ -598,25 +598,12 @@ def number(value: Any, kind: type) -> int | float:
 
 def mapping(text: str) -> dict:
     """Parses a JSON object, or `name=value,...` with YAML values. Raises ValueError."""
-    import yaml  # here because the help does not need it
+    from .support.files import parse_yaml  # not above, because the command line imports this module on its own
 
     is_json = text.lstrip().startswith("{")
     if not is_json and "=" not in text:
         raise ValueError(text)
-    try:
-        return yaml.safe_load(text if is_json else "{" + text.replace("=", ": ") + "}")
-    except yaml.YAMLError as error:
-        raise ValueError(text) from error
-
-
-def plain(value: Any) -> Any:
-    """Converts text to a number or None where YAML's rules, unlike Python's, read text: 5e-5 and None."""
-    if value == "None":
-        return None
-    try:
-        return number(value, float) if isinstance(value, str) else value
-    except ValueError:
-        return value
+    return parse_yaml(text if is_json else "{" + text.replace("=", ": ") + "}")
 
 
 def check_range(name: str, value: Any, interval: str):
