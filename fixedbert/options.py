@@ -494,6 +494,9 @@ COMMANDS = {
 
 # --- Values: the same conversion and checks for flags, recipes and keyword arguments. ---
 
+EMPTY = {"none": None, "null": None}
+SWITCHES = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+
 
 @contextmanager
 def input_errors() -> Iterator[None]:
@@ -548,7 +551,7 @@ def convert(name: str, value: Any, hint: Any) -> Any:
     """Converts a value from a flag, a recipe or a keyword argument to the type of an option. Raises ValueError."""
     for kind in kinds_of(hint):
         try:
-            return converted(value, kind)
+            return convert_to(value, kind)
         except (AttributeError, KeyError, TypeError, ValueError):
             continue
     raise ValueError(f"`{name}` is {value!r}, but must be {describe(hint)}.")
@@ -560,7 +563,7 @@ def kinds_of(hint: Any) -> list[Any]:
     return sorted(kinds, key=lambda kind: kind is NoneType)
 
 
-def converted(value: Any, kind: Any) -> Any:
+def convert_to(value: Any, kind: Any) -> Any:
     """Converts a value to one type, which is not a union. Raises TypeError, ValueError or KeyError if it cannot."""
     origin, arguments = get_origin(kind) or kind, get_args(kind)
     if origin is Literal:
@@ -579,10 +582,6 @@ def converted(value: Any, kind: Any) -> Any:
     if origin is NoneType:
         return EMPTY[value.lower()]
     return value  # a type of Trainer's, which checks it itself
-
-
-EMPTY = {"none": None, "null": None}
-SWITCHES = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
 
 def number(value: Any, kind: type) -> int | float:

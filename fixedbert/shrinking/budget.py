@@ -32,25 +32,18 @@ def neuron_choices(neurons: int) -> list[int]:
     return sorted({neurons * parts // 48 for parts in range(49)})
 
 
-class LayerPrices(NamedTuple):
-    """Functions that return the price of heads and of neurons in a layer: the part of the budget that they use."""
-
-    of_heads: Callable[[Heads], float]
-    of_neurons: Callable[[int], float]
-
-
 @dataclass(frozen=True)
 class Prices:
     """
     How much of the budget each part of a model uses, in seconds, parameters or FLOPs.
 
     Args:
-        layers: For each layer, functions that return the prices of its sublayers.
+        layers: For each layer, a function that returns the price of heads, or of a number of neurons.
         original: Shapes of the original model's layers.
         total: The price of the entire original model.
     """
 
-    layers: list[LayerPrices]
+    layers: list[Callable[[Heads | int], float]]
     original: list[LayerSize]
     total: float
 
@@ -61,10 +54,8 @@ class Prices:
 
     def of_layers(self, shapes: list[LayerSize]) -> float:
         """Returns the total price of layers of these shapes."""
-        return sum(
-            prices.of_heads(shape.heads) + prices.of_neurons(shape.neurons)
-            for prices, shape in zip(self.layers, shapes, strict=True)
-        )
+        pairs = zip(self.layers, shapes, strict=True)
+        return sum(price(shape.heads) + price(shape.neurons) for price, shape in pairs)
 
 
 class Option(NamedTuple):

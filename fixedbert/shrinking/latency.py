@@ -13,7 +13,7 @@ from ..model.modeling_fixed_head_bert import FixedHeadBertLayer, FixedHeadBertPr
 from ..model.unpadding_fixed_head_bert import SHORT_TEXT, PackedBatch, SequenceLengths, should_round
 from ..support.timing import interleaved
 from ..tasks.predictions import Batch, encode, reads_first_token
-from .budget import LayerPrices, LayerSize, Prices, head_choices, neuron_choices
+from .budget import LayerSize, Prices, head_choices, neuron_choices
 
 ROUNDS = 5  # number of measurements per sublayer; the median is used
 
@@ -45,19 +45,17 @@ def measure_prices(model: FixedHeadBertPreTrainedModel, shapes: list[LayerSize],
     *sublayers, total = map(median, times)
     measured = dict(zip(runs, sublayers, strict=True))
 
-    def price(is_last: bool, *sizes: int) -> float:
+    def price(is_last: bool, part: Heads | int) -> float:
         """Returns the lowest latency of any sublayer that is at least as large."""
+        sizes = part if isinstance(part, Heads) else (part,)
         return min(
             seconds
             for (last, other), seconds in measured.items()
             if last == is_last and len(other) == len(sizes) and all(map(operator.ge, other, sizes))
         )
 
-    inner, last = (
-        LayerPrices(lambda heads, is_last=is_last: price(is_last, *heads), partial(price, is_last))
-        for is_last in (False, has_last)
-    )
-    return Prices([inner] * (len(shapes) - 1) + [last], shapes, total)
+    layers = [partial(price, False)] * (len(shapes) - 1) + [partial(price, has_last)]
+    return Prices(layers, shapes, total)
 
 
 def call_all(calls: list[Callable]):

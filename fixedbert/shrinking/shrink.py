@@ -4,24 +4,20 @@ Prunes a BERT to a target speed or size while preserving its predictions.
 1. context.py loads the model and unlabeled rows for its task (tasks/calibration.py).
 2. fisher_information.py collects statistics for each layer: activations, and the Fisher information.
 3. pruning.py computes the cost of pruning heads, head dimensions and neurons. latency.py measures the time saved.
-4. budget.py chooses the shapes of all layers so that they meet the target at the lowest cost.
+4. target.py chooses the shapes of all layers so that they meet the target at the lowest cost (budget.py).
 5. layers.py refits the remaining weights to the hidden states of the original by least squares.
 6. distillation.py optionally trains the pruned model to make the same predictions as the original.
 """
 
-import copy
 import hashlib
 import shutil
 from dataclasses import asdict, replace
-from math import inf
 from pathlib import Path
 
 import torch
 from accelerate import PartialState
 
 from ..loading.auxiliary_files import CARD, copy_auxiliary_files
-from ..loading.families import build_model
-from ..loading.heads import Heads, int_or_list, set_heads
 from ..model.modeling_fixed_head_bert import FixedHeadBertPreTrainedModel
 from ..options import ShrinkOptions, takes_options
 from ..publishing.model_card import checkpoint_card
@@ -31,17 +27,15 @@ from ..support.machine import machine_name
 from ..tasks.calibration import check_files, mean_tokens
 from ..training.interruption import train
 from ..training.output import check_same_data, output_directory
-from .budget import LayerPrices, LayerSize, Option, Prices, head_choices, neuron_choices, solve_knapsack
+from .budget import Prices, head_choices
 from .context import ShrinkContext
 from .distillation import DistillationTrainer, distillation_arguments
 from .fisher_information import collect_statistics, layers_of
-from .latency import measure_prices
-from .layers import LayerPruner, refit
+from .layers import LayerPruner, prune_layers, refit
 from .report import FAMILY, FAMILY_PLOT, PLOT, ShrinkFamily, ShrinkResult, plot, plot_family
+from .target import prices_for, prune_to_budget
 
 PRUNED = "pruned"  # subdirectory that contains the pruned model during distillation
-TRIES = 6  # maximum number of attempts to meet a target latency
-NEAR, ENOUGH = 0.99, 1.04  # a ratio of measured to target speed in this range ends the search
 NOT_COMPARED = ("output_dir", "cache_dir", "token")  # options that may change when an interrupted run resumes
 LEARNING_RATE = 5e-5  # default for distillation; 2e-4 made mildly pruned models worse
 
@@ -64,20 +58,23 @@ def shrink(options: ShrinkOptions) -> ShrinkResult | ShrinkFamily:
     check_files(options)
     if PartialState(cpu=not torch.accelerator.is_available()).num_processes > 1:
         raise InputError("fixedbert shrink runs in a single process; start it without accelerate launch.")
-    output = Path(options.output_dir)
-    if options.distil_steps is None:  # distillation resumes in its directory
-        check_output_free(output)
+    if options.distil_steps is not None:  # distillation resumes in its directory
+        return prune_and_distil(ShrinkContext.load(options), options.distil_steps)
+    check_output_free(Path(options.output_dir))
     context = ShrinkContext.load(options)
-    if options.speedup and len(options.speedup) > 1:
-        return shrink_family(context)
-    if options.distil_steps is None:
-        with new_directory(output) as directory:
-            pruned = prune(context, *statistics_for(context))
-            result = measure(context, pruned)
-            write_model(directory, output.name, context, pruned, result)
-    else:
-        result = prune_and_distil(context, options.distil_steps)
-    return replace(result, folder=str(output))
+    with new_directory(options.output_dir) as directory:
+        prices, pruners = statistics_for(context)
+        if options.speedup is None or len(options.speedup) == 1:
+            return prune_and_write(directory, options.output_dir, context, prices, pruners)
+        results = []
+        for speedup in options.speedup:
+            name, one = f"{speedup:g}x", replace(context, options=replace(options, speedup=[speedup]))
+            (directory / name).mkdir()
+            results.append(prune_and_write(directory / name, f"{options.output_dir}/{name}", one, prices, pruners))
+        family = ShrinkFamily(results)
+        (directory / FAMILY).write_text(str(family) + "\n")
+        plot_family(results, directory / FAMILY_PLOT)
+    return family
 
 
 def statistics_for(context: ShrinkContext) -> tuple[Prices | None, list[LayerPruner]]:
@@ -86,23 +83,14 @@ def statistics_for(context: ShrinkContext) -> tuple[Prices | None, list[LayerPru
     return prices, layer_pruners(context)
 
 
-def shrink_family(context: ShrinkContext) -> ShrinkFamily:
-    """Prunes the original to several speedups with the same statistics and writes a directory for each."""
-    options = context.options
-    with new_directory(options.output_dir) as directory:
-        prices, pruners = statistics_for(context)
-        results = []
-        for speedup in options.speedup or ():
-            name, one = f"{speedup:g}x", replace(context, options=replace(options, speedup=[speedup]))
-            (directory / name).mkdir()
-            pruned = prune(one, prices, pruners)
-            result = measure(one, pruned)
-            write_model(directory / name, name, one, pruned, result)
-            results.append(replace(result, folder=f"{options.output_dir}/{name}"))
-        family = ShrinkFamily(results)
-        (directory / FAMILY).write_text(str(family) + "\n")
-        plot_family(results, directory / FAMILY_PLOT)
-    return family
+def prune_and_write(
+    directory: Path, folder: str, context: ShrinkContext, prices: Prices | None, pruners: list[LayerPruner]
+) -> ShrinkResult:
+    """Prunes a copy of the original and writes it to `directory`, which will become `folder`."""
+    pruned = prune(context, prices, pruners)
+    result = measure(context, pruned, folder)
+    write_model(directory, context, pruned, result)
+    return result
 
 
 def prune(context: ShrinkContext, prices: Prices | None, pruners: list[LayerPruner]) -> FixedHeadBertPreTrainedModel:
@@ -115,7 +103,7 @@ def prune(context: ShrinkContext, prices: Prices | None, pruners: list[LayerPrun
     return pruned
 
 
-def measure(context: ShrinkContext, pruned: FixedHeadBertPreTrainedModel) -> ShrinkResult:
+def measure(context: ShrinkContext, pruned: FixedHeadBertPreTrainedModel, folder: str) -> ShrinkResult:
     """Measures the size, the speed and the fidelity of a pruned model."""
     speedup = context.measure_speedup(pruned)
     return ShrinkResult(
@@ -130,6 +118,7 @@ def measure(context: ShrinkContext, pruned: FixedHeadBertPreTrainedModel) -> Shr
         target_speedup=context.speedup,
         machine=machine_name(),
         serving=str(context.serving),
+        folder=folder,
     )
 
 
@@ -156,13 +145,13 @@ def prune_and_distil(context: ShrinkContext, steps: int) -> ShrinkResult:
         train(DistillationTrainer(*models, args=training_args, train_dataset=examples), checkpoint)
         student.requires_grad_().eval()
         pruned, distilled = pruned_model(context, kept), context.fidelity(student)
-        result = replace(measure(context, pruned), distil_steps=steps)
+        result = replace(measure(context, pruned, options.output_dir), distil_steps=steps)
         if distilled.divergence < result.fidelity.divergence:
             result = replace(result, distilled=distilled)
         else:
             PartialState().print(f"distillation did not help ({distilled}); writing the pruned model instead.")
             student = pruned
-        write_model(folder, folder.name, context, student, result)
+        write_model(folder, context, student, result)
         for directory in (*folder.glob("checkpoint-*"), kept):  # last, because a killed run resumes from them
             shutil.rmtree(directory)
     return result
@@ -189,111 +178,10 @@ def layer_pruners(context: ShrinkContext) -> list[LayerPruner]:
     ]
 
 
-def prices_for(context: ShrinkContext) -> Prices:
-    """Returns the prices of all sublayers in the unit of the target: seconds for all batches, parameters or FLOPs."""
-    original, shapes = context.original, context.shapes
-    width, length = original.config.hidden_size, round(mean_tokens(context.calibration))
-    if context.speedup is not None:
-        return measure_prices(context.serving.model(original), shapes, context.batches)
-
-    def parameters(heads: Heads) -> float:
-        return heads.num_heads * ((2 * heads.size + heads.value_size) * (width + 1) + heads.value_size * width)
-
-    def operations(heads: Heads) -> float:
-        return 2 * length * heads.num_heads * (2 * width + length) * (heads.size + heads.value_size)
-
-    if context.options.params is not None:
-        layers = [LayerPrices(parameters, lambda neurons: neurons * (2 * width + 1))] * len(shapes)
-        return Prices(layers, shapes, original.num_parameters())
-    layers = [LayerPrices(operations, lambda neurons: 4 * length * width * neurons)] * len(shapes)
-    return Prices(layers, shapes, context.operations(original))
-
-
-def prune_to_budget(
-    context: ShrinkContext, pruners: list[LayerPruner], prices: Prices
-) -> FixedHeadBertPreTrainedModel:
-    """Prunes a copy of the original to the shapes that the budget allows. The remaining weights are not refitted."""
-    options = sublayer_options(pruners, prices)
-    least = prices.rest + sum(min(option.price for option in sublayer) for sublayer in options)
-    wanted = budget_for(context, prices, least)
-
-    def pruned_within(budget: float) -> FixedHeadBertPreTrainedModel:
-        chosen = [option.choice for option in solve_knapsack(options, budget - prices.rest)]
-        shapes = [LayerSize(heads, neurons) for heads, neurons in zip(chosen[::2], chosen[1::2], strict=True)]
-        return prune_layers(context.original, pruners, shapes)
-
-    if context.speedup is None:
-        return pruned_within(wanted)
-    # The sum of the sublayers' latencies is only an estimate, so the copy is measured and the budget corrected.
-    budget, best, smallest_error = wanted, None, (True, inf)
-    for _ in range(TRIES):
-        pruned = pruned_within(budget)
-        reached = context.measure_speedup(pruned).ratio / context.speedup
-        error = (reached < NEAR, abs(reached - 1))  # any model that is fast enough is better than all that are not
-        if best is None or error < smallest_error:
-            best, smallest_error = pruned, error
-        if NEAR <= reached <= ENOUGH:
-            break
-        halved = prices.rest + (budget - prices.rest) / 2
-        budget = max(budget * reached, halved, least)
-    assert best is not None
-    return best
-
-
-def sublayer_options(pruners: list[LayerPruner], prices: Prices) -> list[list[Option]]:
-    """Returns the options for the heads and then the neurons of the first layer, of the second layer, and so on."""
-    options = []
-    for pruner, (price_of_heads, price_of_neurons) in zip(pruners, prices.layers, strict=True):
-        heads, neurons = head_choices(pruner.shape.heads), neuron_choices(pruner.shape.neurons)
-        options.append([Option(choice, pruner.cost_of_heads(choice), price_of_heads(choice)) for choice in heads])
-        options.append(
-            [Option(choice, pruner.cost_of_neurons(choice), price_of_neurons(choice)) for choice in neurons]
-        )
-    return options
-
-
-def budget_for(context: ShrinkContext, prices: Prices, least: float) -> float:
-    """
-    Returns the budget for the entire model. `least` is the price of the smallest possible model.
-
-    Raises:
-        InputError: If the budget is not between the prices of the smallest possible model and the original.
-    """
-    needed = prices.of_layers(prices.original) + prices.rest
-    options = context.options
-    wanted = needed / context.speedup if context.speedup else options.params or options.flops or 0
-    if not least <= wanted < needed:
-        unit = "seconds" if context.speedup else "parameters" if options.params else "FLOPs"
-        raise InputError(
-            f"the target is {wanted:.4g} {unit}, but the original needs {needed:.4g} and the smallest possible model "
-            f"needs {least:.4g}; choose a target in between."
-        )
-    return wanted
-
-
-def prune_layers(
-    original: FixedHeadBertPreTrainedModel, pruners: list[LayerPruner], shapes: list[LayerSize]
-) -> FixedHeadBertPreTrainedModel:
-    """Returns a copy of the original with its layers pruned to `shapes`."""
-    config = copy.deepcopy(original.config)
-    set_heads(config, [shape.heads for shape in shapes])
-    config.intermediate_size = int_or_list([shape.neurons for shape in shapes])
-    tensors = {name: tensor.detach().clone() for name, tensor in original.state_dict().items()}
-    prefix = next(name for name in tensors if "encoder.layer.0." in name).split("encoder.layer.0.")[0]
-    for index, (pruner, shape) in enumerate(zip(pruners, shapes, strict=True)):
-        for name, tensor in pruner.parameters(shape).items():
-            tensors[f"{prefix}encoder.layer.{index}.{name}"] = tensor.to(original.dtype)
-    # A sublayer without inputs keeps only its bias.
-    tensors = {name: tensor for name, tensor in tensors.items() if tensor.numel()}
-    return build_model(type(original), config, tensors, original).eval()
-
-
-def write_model(
-    directory: Path, name: str, context: ShrinkContext, model: FixedHeadBertPreTrainedModel, result: ShrinkResult
-):
+def write_model(directory: Path, context: ShrinkContext, model: FixedHeadBertPreTrainedModel, result: ShrinkResult):
     """Writes the model, its tokenizer and pooling configuration, the results, the plot and the model card."""
     context.serving.model(model).save_pretrained(directory)
     _, metadata = copy_auxiliary_files(context.options.model, context.loaded.directory, directory)
     result.write(directory)
     plot(result, directory / PLOT)
-    checkpoint_card(model, name, result.provenance(), **metadata).save(directory / CARD)
+    checkpoint_card(model, Path(result.folder).name, result.provenance(), **metadata).save(directory / CARD)

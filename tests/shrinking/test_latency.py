@@ -1,16 +1,18 @@
 """Measured latencies, and how they determine the shapes of a shrunken model."""
 
 from dataclasses import replace
+from functools import partial
 from unittest.mock import Mock
 
 import pytest
 
 from fixedbert.loading.heads import Heads
 from fixedbert.options import ShrinkOptions
-from fixedbert.shrinking.budget import LayerPrices, LayerSize, Prices
+from fixedbert.shrinking.budget import LayerSize, Prices
 from fixedbert.shrinking.context import ShrinkContext, Speedup
 from fixedbert.shrinking.fisher_information import layer_sizes
-from fixedbert.shrinking.shrink import prices_for, prune_to_budget, statistics_for
+from fixedbert.shrinking.shrink import statistics_for
+from fixedbert.shrinking.target import prices_for, prune_to_budget
 from fixedbert.support.machine import warn_if_busy
 
 LARGE = [LayerSize(Heads(7, 8, 8), 48)] * 3  # layers of `large`
@@ -18,11 +20,11 @@ LARGE = [LayerSize(Heads(7, 8, 8), 48)] * 3  # layers of `large`
 
 def prices_of(*scales):
     """Returns prices for `large` that are proportional to the number of head dimensions and neurons."""
-    layers = [
-        LayerPrices(lambda x, s=scale: s * x.num_heads * (x.size + x.value_size), lambda x, s=scale: s * x)
-        for scale in scales
-    ]
-    return Prices(layers, LARGE, 0.0)
+
+    def price(scale, part):
+        return scale * (part if isinstance(part, int) else part.num_heads * (part.size + part.value_size))
+
+    return Prices([partial(price, scale) for scale in scales], LARGE, 0.0)
 
 
 def context_for(large, texts, **target):
@@ -60,8 +62,8 @@ def test_every_sublayer_is_measured(large, texts):
     """Every size to which a sublayer can be pruned has a price, and the short last layer has its own prices."""
     prices = prices_for(context_for(large, texts, speedup=[2.0]))
     for layer in prices.layers:
-        assert layer.of_heads(Heads(7, 8, 8)) >= layer.of_heads(Heads(0, 8, 8)) > 0
-        assert all(layer.of_neurons(count) > 0 for count in range(49))
+        assert layer(Heads(7, 8, 8)) >= layer(Heads(0, 8, 8)) > 0
+        assert all(layer(count) > 0 for count in range(49))
     assert prices.layers[0] is prices.layers[1] is not prices.layers[2]  # the last layer of a classifier is short
 
 

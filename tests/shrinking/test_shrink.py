@@ -20,12 +20,12 @@ from fixedbert.loading.heads import Heads
 from fixedbert.options import ShrinkOptions
 from fixedbert.shrinking import serving
 from fixedbert.shrinking import shrink as shrinking
-from fixedbert.shrinking.budget import LayerPrices, LayerSize, Prices
+from fixedbert.shrinking.budget import LayerSize, Prices
 from fixedbert.shrinking.context import ShrinkContext, Speedup
 from fixedbert.shrinking.distillation import DistillationTrainer
 from fixedbert.shrinking.fisher_information import collect_statistics, layer_sizes
-from fixedbert.shrinking.layers import refit
-from fixedbert.shrinking.shrink import layer_pruners, prune_layers, shrink
+from fixedbert.shrinking.layers import prune_layers, refit
+from fixedbert.shrinking.shrink import layer_pruners, shrink
 from fixedbert.support.errors import InputError
 from fixedbert.tasks.predictions import measure_fidelity
 
@@ -241,8 +241,11 @@ def test_models_that_cannot_be_shrunk(rows, tmp_path):
 
 def test_several_targets(large, rows, tmp_path, monkeypatch):
     """For several speedups, statistics are collected once, and each model gets a directory and the requested dtype."""
-    prices = LayerPrices(lambda heads: heads.num_heads * (heads.size + heads.value_size), lambda neurons: neurons)
-    monkeypatch.setattr(shrinking, "measure_prices", lambda _, shapes, __: Prices([prices] * 3, shapes, 0.0))
+
+    def price(part):
+        return part if isinstance(part, int) else part.num_heads * (part.size + part.value_size)
+
+    monkeypatch.setattr(shrinking, "prices_for", lambda context: Prices([price] * 3, context.shapes, 0.0))
     monkeypatch.setattr(ShrinkContext, "measure_speedup", lambda *_: Speedup(3.0, 2.0, 1.5, 1.4, 1.6))
     options = {"speedup": [1.2, 1.5], "dtype": "bfloat16", "unpad_inputs": True}
     collect = Mock(wraps=shrinking.collect_statistics)
