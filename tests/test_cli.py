@@ -57,6 +57,21 @@ def test_invalid_options(argv, message, capsys):
     assert printed.startswith("error: ") and message in printed and printed.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    "name, text",
+    [
+        ("inspect", "usage: fixedbert inspect model --output_dir VALUE --validation_file VALUE [--option VALUE ...]"),
+        ("squad", "--null_score_diff_threshold N|best"),
+        ("glue", "--seeds N [N ...]"),
+    ],
+)
+def test_help_shows_required_options_and_kinds_of_values(name, text, capsys):
+    """The usage lists the options that must be set, and the help says whether an option is a number or a choice."""
+    with pytest.raises(SystemExit, match="0"):
+        main([name, "--help"])
+    assert text in capsys.readouterr().out
+
+
 def test_flags_become_keyword_arguments():
     """Options reach the function as keyword arguments; switches need no value, and --train-file is --train_file."""
     command = "shrink bert --output_dir out --speedup 2 3 --train-file a.txt b.txt --unpad_inputs=false"

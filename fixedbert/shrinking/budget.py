@@ -43,7 +43,7 @@ class Prices:
         total: The price of the entire original model.
     """
 
-    layers: list[Callable[[Heads | int], float]]
+    layers: Sequence[Callable[[Heads | int], float]]
     original: list[LayerSize]
     total: float
 
