@@ -1,10 +1,11 @@
 """
-Pretrains a tiny model, fine-tunes it on two tasks, and compares the results with those of training from scratch.
+Pretrains a tiny model, fine-tunes it on two tasks, compares the results with those of training from scratch, and
+compares the ways to run a fine-tuned model on this machine.
 
     make demo        # or: python run_demo.py
 
 Takes two minutes on two CPU cores and needs no network. Finished steps are kept in demo/ and skipped in later runs.
-Flags are passed to all scripts:
+Flags are passed to all training scripts:
 
     python run_demo.py --seed 1 --bf16 false
 """
@@ -13,6 +14,7 @@ import json
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
 from contextlib import redirect_stdout
 from pathlib import Path
 
@@ -33,18 +35,20 @@ from fixedbert.tasks.texts import load_files
 
 DEMO = Path("demo")
 PRETRAINED, START = "pretrained", ("pretrained", "from scratch")
+COMPARED = DEMO / "compared"
 LEARNED, NOT_LEARNED = 95, 75  # minimum score (%) with pretraining, and maximum without
 
 
-def run_once(script, output: Path, *arguments: str):
-    """Runs a script unless its output directory exists. Scripts create this directory only when they finish."""
+def run_once(main: Callable[[list[str]], object], output: Path, *arguments: str):
+    """Calls the `main` of a script or of the command line, unless its output directory exists from a finished call."""
     if output.exists():
         print(f"{output}: already done")
         return
     command = [*arguments, "--output_dir", str(output)]
-    print(f"{script.__name__}.py {' '.join(command)}", flush=True)
+    program = "fixedbert" if main is fixedbert_cli.main else f"{main.__module__}.py"
+    print(program, *command, flush=True)
     with open(f"{output}.log", "a", encoding="utf-8") as log, redirect_stdout(log):
-        script.main(command)
+        main(command)
 
 
 def main():
@@ -53,7 +57,7 @@ def main():
     start_time = time.monotonic()
     silence_libraries()
     write_tasks(DEMO / "data")
-    run_once(run_pretraining, DEMO / PRETRAINED, "recipes/sample_stories.yaml", *flags)
+    run_once(run_pretraining.main, DEMO / PRETRAINED, "recipes/sample_stories.yaml", *flags)
     model = str(DEMO / PRETRAINED)
     starts = {
         "pretrained": ("--model_name_or_path", model),
@@ -61,7 +65,9 @@ def main():
     }
     for task, script in (("pairs", run_glue), ("questions", run_squad)):
         for start, source in starts.items():
-            run_once(script, directory(task, start), f"recipes/sample_{task}.yaml", *source, *flags)
+            run_once(script.main, directory(task, start), f"recipes/sample_{task}.yaml", *source, *flags)
+    rows = ("--validation_file", str(DEMO / "data/pairs/dev.tsv"))
+    run_once(fixedbert_cli.main, COMPARED, "compare", str(directory("pairs", "pretrained")), *rows)
     show(time.monotonic() - start_time)
     check_scores()
 
