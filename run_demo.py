@@ -145,6 +145,7 @@ def show(seconds: float):
     for task, name, key, scale in ROWS:
         values = [scale * results(directory(task, start))[key] for start in START] + [majority[key]]
         print(f"{task:<16}{name:<14}" + "".join(f"{value:>13.1f}%" for value in values))
+    show_runtimes()
     held_out = results(DEMO / PRETRAINED)
     print(
         f"\nPretraining on held-out documents: masked-LM loss {held_out['eval_mlm_loss']:.2f} and accuracy "
@@ -164,6 +165,14 @@ def show(seconds: float):
         f"    python -m experiments.head_size --output_dir {DEMO}/theory  # what a head can express\n"
         "    fixedbert pretrain recipes/mini.yaml --train_file TEXTS/  # a model 10 times as large, on your own text"
     )
+
+
+def show_runtimes():
+    """Prints the speedup of each way to run the fine-tuned model, and the percentage of unchanged predictions."""
+    print(f"\n{directory('pairs', 'pretrained')!s:<26}{'speedup: batches':>16}{'single texts':>14}{'same predictions':>18}")
+    for model in json.loads((COMPARED / "comparison.json").read_text())["models"]:
+        speedup, same = model["speedup"], model["fidelity"]["agreement"] if model["fidelity"] else 1
+        print(f"{model['runtime']:<26}{speedup['random']:>16.2f}{speedup['single']:>14.2f}{same:>18.1%}")
 
 
 def history(output: Path, key: str) -> tuple[list[int], list[float]]:
