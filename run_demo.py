@@ -169,7 +169,8 @@ def show(seconds: float):
 
 def show_runtimes():
     """Prints the speedup of each way to run the fine-tuned model, and the percentage of unchanged predictions."""
-    print(f"\n{directory('pairs', 'pretrained')!s:<26}{'speedup: batches':>16}{'single texts':>14}{'same predictions':>18}")
+    title = str(directory("pairs", "pretrained"))
+    print(f"\n{title:<26}{'speedup: batches':>16}{'single texts':>14}{'same predictions':>18}")
     for model in json.loads((COMPARED / "comparison.json").read_text())["models"]:
         speedup, same = model["speedup"], model["fidelity"]["agreement"] if model["fidelity"] else 1
         print(f"{model['runtime']:<26}{speedup['random']:>16.2f}{speedup['single']:>14.2f}{same:>18.1%}")
