@@ -42,10 +42,9 @@ def test_bounds_of_the_papers(monkeypatch):
 @pytest.mark.parametrize(
     "options, message",
     [
-        ({}, "there is no budget; set `params` or `flops`"),
-        ({"params": "1k"}, "no shape uses 85% to 100% of the budget"),
-        ({"params": "many"}, "many: must be a positive number such as 110M"),
-        ({"params": "110M", "max_seq_length": 513}, "at most 512"),
+        ({}, "there is no budget"),
+        ({"params": "1k"}, "no shape uses"),
+        ({"params": "many"}, "many: must be a positive number"),
     ],
 )
 def test_invalid_budgets(options, message):

@@ -7,6 +7,7 @@ from functools import partial
 from statistics import median
 
 import torch
+from torch import Tensor
 
 from ..loading.heads import Heads, set_heads
 from ..model.modeling_fixed_head_bert import FixedHeadBertLayer, FixedHeadBertPreTrainedModel
@@ -69,9 +70,7 @@ def has_short_last_layer(model: FixedHeadBertPreTrainedModel, batches: list[Batc
     return reads_first_token(model) and any(len(mask) > 1 or mask.shape[1] > SHORT_TEXT for mask in masks)
 
 
-def sublayer_inputs(
-    model: FixedHeadBertPreTrainedModel, mask: torch.Tensor, first_tokens: bool
-) -> tuple[torch.Tensor, dict]:
+def sublayer_inputs(model: FixedHeadBertPreTrainedModel, mask: Tensor, first_tokens: bool) -> tuple[Tensor, dict]:
     """
     Returns random hidden states and further arguments for the attention. They have shape (B, L, D) with padding and
     (1, T, D) without, where D is the width and T the number of non-padding tokens, rounded as in the model. If
@@ -82,9 +81,8 @@ def sublayer_inputs(
     batch = PackedBatch.from_mask(mask.bool())
     if should_round(model.dtype, model.device):
         batch = batch.round_up()
-    states = torch.randn(
-        1, int(batch.cu_seqlens[-1]), model.config.hidden_size, dtype=model.dtype, device=model.device
-    )
+    shape = (1, int(batch.cu_seqlens[-1]), model.config.hidden_size)
+    states = torch.randn(shape, dtype=model.dtype, device=model.device)
     lengths = SequenceLengths(batch.cu_seqlens, batch.cu_seqlens, batch.max_seqlen, batch.max_seqlen)
     if not first_tokens:
         return states, lengths._asdict()
