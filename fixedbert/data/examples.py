@@ -19,7 +19,6 @@ from .masking import mask_tokens
 from .store import Documents
 
 PLAN_FORMAT = 2  # increment it when the same documents would result in a different plan
-SAMPLED_AT_ONCE = 2**16  # indices; as Python integers, all indices of an epoch would take 32 bytes each
 
 
 def split_documents(documents: Documents, held_out: float) -> tuple[np.ndarray, np.ndarray]:
@@ -229,5 +228,4 @@ class EpochSampler(torch.utils.data.Sampler):
         size, epoch = len(self.examples), self.epoch
         while True:
             order = np.random.default_rng((self.examples.seed, epoch)).permutation(size)
-            for start in range(0, size, SAMPLED_AT_ONCE):
-                yield from (epoch * size + order[start : start + SAMPLED_AT_ONCE]).tolist()
+            yield from map(int, epoch * size + order)  # a list of Python integers would take 32 bytes each
