@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
-from torch.nn.utils.rnn import pad_sequence
 
 
 @dataclass
@@ -19,17 +19,18 @@ class PretrainingCollator:
     pad_token_id: int
 
     def __call__(self, examples: list[dict]) -> dict[str, torch.Tensor]:
+        lengths = np.array([len(example["input_ids"]) for example in examples])
+        length = lengths.max()
         padding = {"input_ids": self.pad_token_id, "token_type_ids": 0, "labels": -100, "position_ids": 0}
-        batch = {}
-        for name in [name for name in padding if name in examples[0]]:
-            rows = [torch.as_tensor(example[name]) for example in examples]
-            batch[name] = pad_sequence(rows, batch_first=True, padding_value=padding[name])
-        lengths = torch.tensor([len(example["input_ids"]) for example in examples])
-        after_end = torch.arange(lengths.max()) - lengths[:, None]  # (B, L), negative for tokens
+        batch = {name: np.full((len(examples), length), padding[name]) for name in padding if name in examples[0]}
+        for row, example in enumerate(examples):
+            for name, array in batch.items():
+                array[row, : lengths[row]] = example[name]
         if "position_ids" in batch:
-            batch["position_ids"] = torch.where(after_end < 0, batch["position_ids"], after_end)
+            for row, end in enumerate(lengths):
+                batch["position_ids"][row, end:] = np.arange(length - end)
         else:
-            batch["attention_mask"] = (after_end < 0).long()
+            batch["attention_mask"] = (np.arange(length) < lengths[:, None]).astype(np.int64)
         if "next_sentence_label" in examples[0]:
-            batch["next_sentence_label"] = torch.tensor([example["next_sentence_label"] for example in examples])
-        return batch
+            batch["next_sentence_label"] = np.array([example["next_sentence_label"] for example in examples])
+        return {name: torch.from_numpy(array) for name, array in batch.items()}

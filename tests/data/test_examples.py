@@ -162,10 +162,10 @@ def test_packed_rows_never_mask_special_tokens(many, tokenizer):
 
 def test_collator_pads_and_masks():
     """The attention mask excludes padding, padding has no labels, and the rows keep their order."""
-    names = ("input_ids", "token_type_ids", "labels")
+    names = ("input_ids", "token_type_ids", "labels", "next_sentence_label")
     rows = [
-        {**dict(zip(names, map(np.array, row), strict=True)), "next_sentence_label": label}
-        for *row, label in (([2, 7, 3], [0, 0, 1], [-100, 8, -100], 1), ([2], [1], [5], 0))
+        dict(zip(names, map(np.array, row), strict=True))
+        for row in (([2, 7, 3], [0, 0, 1], [-100, 8, -100], 1), ([2], [1], [5], 0))
     ]
     batch = PretrainingCollator(pad_token_id=9)(rows)
     assert {name: tensor.tolist() for name, tensor in batch.items()} == {
