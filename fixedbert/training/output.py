@@ -57,11 +57,10 @@ def already_complete(output_dir: str | Path | None, given: dict[str, Any]) -> bo
     is_local = not given.get("push_to_hub")  # otherwise, the upload may have failed
     if is_local and file.is_file():
         if changed := [name for name in changed_arguments(file, given) if name != "output_dir"]:
-            message = f"{final}: contains a complete run with different arguments ({', '.join(changed)}; see "
-            message += f"{COMMAND_FILE}); choose a different `output_dir`."
-            if (final / "config.json").exists():  # not a sweep
-                message += " To train its model further, pass the directory as `model_name_or_path`."
-            raise InputError(message)
+            raise InputError(
+                f"{final}: contains a complete run with different arguments ({', '.join(changed)}; see "
+                f"{COMMAND_FILE}); choose a different `output_dir`."
+            )
         PartialState().print(
             f"{final}: already complete; to run the command again, for example after the data changed, remove {final}"
         )
