@@ -18,10 +18,10 @@ from ..tasks.glue_metrics import GlueEvaluation
 from ..tasks.label_columns import encode_labels
 from ..tasks.labels import MULTI, REGRESSION, align_labels, default_names, problem_type_of
 from ..tasks.predictions import Predictions
-from ..tasks.squad_answers import SquadEvaluation
+from ..tasks.answers import SquadEvaluation
 from ..tasks.squad_metrics import best_score, exact_match, note_on_spaces
-from ..tasks.squad_questions import load_squad, questions_in, questions_that_fit
-from ..tasks.squad_windows import squad_windows
+from ..tasks.questions import load_squad, questions_in, questions_that_fit
+from ..tasks.windows import squad_windows
 from ..tasks.texts import Columns, RowSource, TextData, load_files, load_task
 from .candidates import TEXTS, Candidate, Features
 

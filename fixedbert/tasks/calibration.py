@@ -18,8 +18,8 @@ from ..options import CalibrationOptions
 from ..support.errors import InputError
 from .columns import split_names
 from .predictions import MASKED_LM, MASKED_POSITIONS, Batch
-from .squad_questions import load_squad
-from .squad_windows import squad_windows
+from .questions import load_squad
+from .windows import squad_windows
 from .texts import load_files, load_task
 from .words import WORDS, check_splits_words, has_words, load_words
 

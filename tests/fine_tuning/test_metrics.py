@@ -24,7 +24,7 @@ from fixedbert.tasks.squad_metrics import (
     squad_scores,
     squad_v2_scores,
 )
-from fixedbert.tasks.squad_questions import load_squad
+from fixedbert.tasks.questions import load_squad
 
 
 def official_words(text):

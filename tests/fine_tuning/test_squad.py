@@ -12,9 +12,9 @@ from transformers import BertTokenizer, EvalPrediction
 from fixedbert.options import AnswerOptions, SquadDataOptions, make
 from fixedbert.support.errors import InputError
 from fixedbert.tasks.examples import data_sources
-from fixedbert.tasks.squad_answers import SquadEvaluation
-from fixedbert.tasks.squad_questions import FEATURES, load_squad, question_rows, questions_that_fit
-from fixedbert.tasks.squad_windows import squad_windows
+from fixedbert.tasks.answers import SquadEvaluation
+from fixedbert.tasks.questions import FEATURES, load_squad, question_rows, questions_that_fit
+from fixedbert.tasks.windows import squad_windows
 
 CONTEXT = "The function read takes a string . The function write returns two six lists . One two three four five ."
 
