@@ -10,10 +10,11 @@ from ..data.tokenizers import check_features
 from ..options import ModelOptions, SquadDataOptions
 from ..support.errors import InputError
 from ..support.files import to_json, write_atomically
-from ..tasks.examples import data_sources, longest_first, map_options, max_samples, sample_rows, warn_of_overlap
 from ..tasks.answers import SquadEvaluation
-from ..tasks.squad_metrics import f1_gain_without_punctuation, note_on_spaces, squad_scores, squad_v2_scores
+from ..tasks.examples import longest_first, map_options, max_samples, sample_rows, warn_of_overlap
 from ..tasks.questions import load_squad, question_rows, questions_that_fit
+from ..tasks.sources import data_sources
+from ..tasks.squad_metrics import f1_gain_without_punctuation, note_on_spaces, squad_scores, squad_v2_scores
 from ..tasks.windows import squad_windows
 from ..training.arguments import with_recipe
 from ..training.output import Trained, record_metrics

@@ -39,7 +39,7 @@ def test_losses_equal_those_of_transformers(model, download, tmp_path):
 
     tokenizer = AutoTokenizer.from_pretrained(model)
     data = load_task("rte", download, ("train",))
-    rows = data.splits["train"].map(lambda row: {"label": data.labels.index(row["label"])})
+    rows = data.splits["train"].map(lambda row: {"label": data.labels.classes.index(row["label"])})
 
     def tokenize(batch):
         return tokenizer(batch["sentence1"], batch["sentence2"], padding="max_length", max_length=64, truncation=True)

@@ -8,12 +8,12 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from transformers import BertConfig
 
 import fixedbert
 from fixedbert.support.errors import InputError
 from fixedbert.tasks.glue_metrics import METRICS, GlueEvaluation, GlueMetric
-from fixedbert.tasks.labels import MULTI
+from fixedbert.tasks.labels import MULTI, REGRESSION, SINGLE, Labels
+from fixedbert.tasks.questions import load_squad
 from fixedbert.tasks.squad_metrics import (
     SquadMetric,
     best_threshold,
@@ -24,7 +24,6 @@ from fixedbert.tasks.squad_metrics import (
     squad_scores,
     squad_v2_scores,
 )
-from fixedbert.tasks.questions import load_squad
 
 
 def official_words(text):
@@ -205,7 +204,7 @@ def test_average_precision():
     """Average precision uses the probabilities, and excludes labels that do not occur."""
     flags = np.array([[1, 0, 0], [0, 1, 0], [1, 1, 0]])  # the last label does not occur
     probabilities = np.array([[0.9, 0.2, 0.5], [0.8, 0.6, 0.1], [0.7, 0.9, 0.4]])
-    evaluation = GlueEvaluation(None, BertConfig(num_labels=3, problem_type=MULTI))
+    evaluation = GlueEvaluation(None, Labels(MULTI, {"a": "a", "b": "b", "c": "c"}))
     scores = evaluation.scores((probabilities >= 0.5).astype(int), flags, probabilities)
     assert {"loss", *scores} == {*evaluation.metric_names}
     assert scores["average_precision"] == pytest.approx(((1 + 2 / 3) / 2 + 1.0) / 2)
@@ -213,6 +212,6 @@ def test_average_precision():
 
 def test_constant_predictions_have_no_correlation():
     """Correlations with constant predictions are 0 instead of NaN, which JSON cannot represent."""
-    stsb, cola = (GlueEvaluation(task, BertConfig(num_labels=n)) for task, n in (("stsb", 1), ("cola", 2)))
+    stsb, cola = GlueEvaluation("stsb", Labels(REGRESSION)), GlueEvaluation("cola", Labels(SINGLE))
     assert set(stsb.scores(np.ones(5), np.arange(5)).values()) == {0.0}
     assert cola.scores(np.ones(5, int), np.array([0, 1, 1, 0, 1])) == {"matthews_correlation": 0.0}
