@@ -14,7 +14,7 @@ from ..tasks.answers import SquadEvaluation
 from ..tasks.examples import longest_first, map_options, max_samples, sample_rows, warn_of_overlap
 from ..tasks.questions import load_squad, question_rows, questions_that_fit
 from ..tasks.sources import data_sources
-from ..tasks.squad_metrics import f1_gain_without_punctuation, note_on_spaces, squad_scores, squad_v2_scores
+from ..tasks.squad_metrics import note_on_spaces, squad_scores, squad_v2_scores
 from ..tasks.windows import squad_windows
 from ..training.arguments import with_recipe
 from ..training.output import Trained, record_metrics
@@ -22,8 +22,6 @@ from ..training.plots import draw_squad
 from .fine_tune import FineTuningTask
 from .sweep import sweep
 from .trainer import FineTuningArguments, FineTuningTrainer
-
-MIN_GAIN = 0.5  # percentage points; minimum for a warning about punctuation that the metric does not ignore
 
 
 def fine_tune_squad(recipe: str | Path | None = None, **given: Any) -> Trained:
@@ -86,12 +84,6 @@ class QuestionAnswering(FineTuningTask):
         if trainer.is_world_process_zero():
             write_answers(trainer.args.directory, "eval", evaluation)
             note_on_spaces(evaluation.answers.values())
-            gain = f1_gain_without_punctuation(evaluation.predictions, evaluation.answers)
-            if gain >= MIN_GAIN:
-                print(
-                    f"F1 would be {gain:.1f} points higher if punctuation outside ASCII, such as “, were ignored; "
-                    "the official SQuAD metric counts it as part of the words"
-                )
             file = trainer.args.directory / "squad.png"
             draw_squad(trainer.state.log_history, evaluation.null_odds, evaluation.answers, evaluation.threshold, file)
 

@@ -62,14 +62,7 @@ METRICS = {
     MULTI: ("micro_f1", "macro_f1", "exact_match", "average_precision"),
     REGRESSION: ("pearson", "spearmanr", "mse", "mae"),
 }
-CITATION = """\
-@inproceedings{wang-etal-2018-glue,
-  title = {{GLUE}: A Multi-Task Benchmark and Analysis Platform for Natural Language Understanding},
-  author = {Wang, Alex and Singh, Amanpreet and Michael, Julian and Hill, Felix and Levy, Omer and Bowman, Samuel R.},
-  booktitle = {Proceedings of the EMNLP Workshop BlackboxNLP},
-  year = {2018},
-}
-"""
+CITATION = "Wang et al., 2018: GLUE: A Multi-Task Benchmark and Analysis Platform. BlackboxNLP."
 
 
 class GlueMetric(evaluate.Metric):

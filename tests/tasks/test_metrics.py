@@ -19,7 +19,6 @@ from fixedbert.tasks.squad_metrics import (
     best_threshold,
     exact_match,
     f1,
-    f1_gain_without_punctuation,
     note_on_spaces,
     squad_scores,
     squad_v2_scores,
@@ -79,14 +78,6 @@ def test_note_on_spaces(capsys):
     assert not capsys.readouterr().out
     note_on_spaces([["Paris"], ["元朝"], ["กรุงเทพ"], ["タワー"]])
     assert capsys.readouterr().out.count("contain Chinese, Japanese or Thai") == 1
-
-
-def test_gain_without_punctuation():
-    """The gain in F1 from removing Unicode punctuation is averaged over the questions that have answers."""
-    predictions = {"1": "« Paris »", "2": "", "3": "Rome", "4": "das „Haus“"}
-    answers = {"1": ["Paris"], "2": [], "3": ["Rome"], "4": ["“das Haus”"]}
-    assert f1_gain_without_punctuation(predictions, answers) == pytest.approx(100 * (3 - (0.5 + 1 + 0)) / 3)
-    assert f1_gain_without_punctuation({"2": ""}, {"2": []}) == 0.0
 
 
 def test_hand_computed_scores():
