@@ -19,6 +19,7 @@ from fixedbert.comparison import candidates, runtimes
 from fixedbert.comparison.candidates import Candidate, load_model
 from fixedbert.comparison.report import instructions
 from fixedbert.exporting.export import export
+from fixedbert.options import CompareOptions
 from fixedbert.support.errors import InputError
 from fixedbert_cli import main
 
@@ -336,8 +337,9 @@ def test_all_runtimes(models, tmp_path, monkeypatch):
     assert "Fastest with at least 100.0% identical predictions: " in result.advice
     monkeypatch.chdir(tmp_path)
     model, logits, package = load_model(str(directory / "one"))[1][0], {}, ""
+    options = CompareOptions(models=["one"], validation_file="rows.csv")
     for runtime in reversed(runtimes.RUNTIMES):  # directories with int8 weights also contain the float32 graph
-        text = instructions(runtime, model, "rows.csv", 17)
+        text = instructions(runtime, model, options, 17)
         commands = [line[2:].split() for line in text.splitlines() if line.startswith("$ ")]
         if commands and (runtime in runtimes.TORCH or package != runtime.split("-")[0]):
             main(commands[0][1:])

@@ -195,7 +195,7 @@ def test_openvino(tmp_path, monkeypatch):
     save(model, tmp_path / "model")
     (tmp_path / "rows.txt").write_text("".join(f"the cat sat on {number}\n" for number in range(40)))
     summary = export(
-        tmp_path / "model", tmp_path / "graph", int8=True, runtime="openvino", calibration_file=tmp_path / "rows.txt"
+        tmp_path / "model", tmp_path / "graph", int8=True, runtime="openvino", train_file=tmp_path / "rows.txt"
     )
     assert "openvino_model.xml" in summary and "openvino_model_qint8_quantized.xml" in summary
     files = sorted(path.relative_to(tmp_path / "graph").as_posix() for path in (tmp_path / "graph").rglob("*.xml"))
@@ -216,9 +216,9 @@ def test_openvino(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "options, message",
     [
-        ({"runtime": "tensorrt"}, "runtime` 'tensorrt': must be one of onnx, openvino"),
-        ({"runtime": "openvino", "int8": True}, "`calibration_file` must be set with `runtime` openvino and `int8`"),
-        ({"runtime": "openvino", "int8": True, "calibration_file": "rows.txt"}, "at least 32 calibration rows"),
+        ({"runtime": "tensorrt"}, "runtime` is 'tensorrt', but must be onnx or openvino"),
+        ({"runtime": "openvino", "int8": True}, "must be set with `runtime` openvino and `int8`"),
+        ({"runtime": "openvino", "int8": True, "train_file": "rows.txt"}, "at least 32 calibration rows"),
     ],
 )
 def test_invalid_export_options(tmp_path, monkeypatch, options, message):
