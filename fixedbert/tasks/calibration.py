@@ -56,8 +56,8 @@ def task_rows(options: CalibrationOptions, loaded: LoadedModel, count: int, spli
     Raises:
         InputError: If the model is for multiple choice, or if the rows are unsuitable for its task head.
     """
-    head, tokenizer, config = head_name(loaded.model), loaded.tokenizer, loaded.model.config
-    length = row_length(options.max_seq_length, [(config, tokenizer)])
+    head, tokenizer = head_name(loaded.model), loaded.tokenizer
+    length = row_length(options.max_seq_length, [(loaded.model.config, tokenizer)])
     if head == "MultipleChoice":
         raise InputError("multiple-choice models have no calibration data.")
     if options.train_file and (head in MASKED_LM or not (head or loaded.pooling)):
@@ -65,7 +65,7 @@ def task_rows(options: CalibrationOptions, loaded: LoadedModel, count: int, spli
         tokenized = [{"input_ids": ids, "attention_mask": [1] * length} for ids in sequences.tolist()]
     else:
         separate = head in MASKED_LM or not head  # each text of a pair becomes a row
-        parts = unlabeled_rows(options, head, (config, tokenizer), length, split, separate)
+        parts = unlabeled_rows(options, head, tokenizer, length, split, separate)
         tokenized = tokenize(parts, loaded, length)
     random.Random(options.seed).shuffle(tokenized)
     return tokenized[:count]

@@ -2,6 +2,8 @@
 
 from collections.abc import Iterable
 
+from transformers import PreTrainedTokenizerBase
+
 from ..loading.families import max_tokens
 from ..options import CalibrationOptions, CompareOptions
 from ..support.errors import InputError
@@ -25,9 +27,21 @@ def compared_rows(options: CompareOptions, head: str, models: list[Model], lengt
 
 
 def unlabeled_rows(
-    options: CalibrationOptions, head: str, model: Model, length: int, split: str, separate: bool
+    options: CalibrationOptions,
+    head: str,
+    tokenizer: PreTrainedTokenizerBase,
+    length: int,
+    split: str,
+    separate: bool,
 ) -> list[Rows]:
-    """Loads rows without labels from a split of a GLUE task, or from each file."""
+    """
+    Loads rows without labels from a split of a GLUE task, or from each file.
+
+    Args:
+        head: The task head of the model.
+        length: The maximum number of tokens per row, which limits the length of questions.
+        separate: Make each text of a pair a row.
+    """
     skip, columns, files = options.skip_bad_rows, split_names(options.text_column_names), options.train_file or ()
     if head == QUESTIONS and not files:
         raise InputError("does not support question answering; use a `train_file` in SQuAD format.", "task_name")
@@ -38,7 +52,7 @@ def unlabeled_rows(
     column = columns[0] if columns else TOKENS
     for file in files:
         if head == QUESTIONS:
-            found.append(QuestionRows(unlabeled_questions(file, [model[1]], length, skip)))
+            found.append(QuestionRows(unlabeled_questions(file, [tokenizer], length, skip)))
         elif head == WORDS and has_words(file, column):
             found.append(WordRows(load_words(file, column, skip_bad_rows=skip)))
         else:
