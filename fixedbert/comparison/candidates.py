@@ -23,11 +23,11 @@ from ..support.errors import InputError
 from ..support.files import error_reason, reading
 from ..support.machine import has_bf16
 from ..tasks.labels import default_names
-from ..tasks.predictions import Batch, Predictions, kind_of_logits
-from .runtimes import GRAPHS, QUESTIONS, REFERENCE, TEXTS, TORCH, WORDS, graph_predictions, torch_runtime
+from ..tasks.predictions import QUESTIONS, TEXTS, WORDS, Batch, Predictions, kind_of_logits
+from ..tasks.rows import Features
+from .runtimes import GRAPHS, REFERENCE, TORCH, graph_predictions, torch_runtime
 
 PAUSE = 0.003  # seconds to wait before each call, until the threads of the previous call have stopped spinning
-Features = list[dict]  # tokens of a row: one dict, or for a question, one dict per window of its context
 
 
 @dataclass

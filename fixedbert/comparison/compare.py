@@ -22,18 +22,17 @@ from ..options import CompareOptions, takes_options
 from ..support.errors import InputError
 from ..support.files import check_output_free, new_directory, reading, to_json
 from ..support.machine import machine_name, warn_if_busy
-from ..tasks.calibration import row_length
+from ..tasks.heads import compared_rows, row_length
 from ..tasks.predictions import Fidelity, fidelity
+from ..tasks.rows import Answers, Cells
 from .candidates import Candidate, build_candidates, check_same_task, load_model
 from .report import CHANGED, NEARLY_SAME, RANDOM, SINGLE, SINGLE_ROWS, SORTED, ComparedModel, Comparison, advice
-from .rows import Answers, Cells, QuestionRows, TextRows, WordRows
-from .runtimes import QUESTIONS, RUNTIMES, WORDS
+from .runtimes import RUNTIMES
 
 # If there are several models, the speeds on this many batches and the predictions for this many rows determine the
 # runtime of each. With fewer than 200 rows, a single different prediction would be more than 0.5%.
 PROBES, CHECKED_ROWS = 8, 640
 RESULTS = "comparison.json"
-ROWS: dict[str, type[TextRows | WordRows | QuestionRows]] = {WORDS: WordRows, QUESTIONS: QuestionRows}
 
 
 @takes_options("compare")
@@ -65,16 +64,18 @@ def compare(options: CompareOptions) -> Comparison:
     names = Counter(own[0].name for _, own in loaded)
     for candidate in candidates:
         candidate.name = candidate.source if names[candidate.name] > 1 else candidate.name  # avoids duplicates
-    length = row_length(options.max_seq_length, [(model.config, model.tokenizer) for model in candidates])
-    rows = ROWS.get(candidates[0].head, TextRows)(options, candidates, length)
+    models = [(model.config, model.tokenizer) for model in candidates]
+    length = row_length(options.max_seq_length, models)
+    rows = compared_rows(options, candidates[0].head, models, length)
     available = len(rows.data)
     rows.data = rows.data.select(random.Random(0).sample(range(available), min(available, options.max_eval_samples)))
     for model in candidates:
-        model.features, model.truncated = rows.features(model, length)
+        model.features, model.truncated = rows.features(model.tokenizer, model.settings, length)
     with TemporaryDirectory() as directory:
         candidates, notes = choose_runtimes(loaded, options, Path(directory))
         run(candidates, len(rows.data), batch_size)
-    answers = [rows.answers(model, candidates) for model in candidates]
+    everyone = [model.features for model in candidates]
+    answers = [rows.answers(model.outputs, model.features, everyone) for model in candidates]
     compared = [measurements(*pair, candidates[0], answers[0]) for pair in zip(candidates, answers, strict=True)]
     if all(model is None for model, _ in loaded):  # only exported graphs
         advised = ""
@@ -100,7 +101,7 @@ def compare(options: CompareOptions) -> Comparison:
     with new_directory(output_dir) as directory:
         (directory / RESULTS).write_text(to_json(asdict(result), indent=1) + "\n")
         if answers[0].texts:
-            lines = changed_items(rows.cells(candidates), candidates, answers)
+            lines = changed_items(rows.cells(everyone), candidates, answers)
             with (directory / CHANGED).open("w", newline="", encoding="utf-8") as output:
                 csv.writer(output, lineterminator="\n").writerows(lines)
     return result

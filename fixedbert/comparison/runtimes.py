@@ -16,10 +16,8 @@ from ..exporting.openvino_graphs import OPENVINO, OPENVINO_INT8, OpenVinoModel
 from ..loading.loaded_model import LoadedModel
 from ..model.modeling_fixed_head_bert import FixedHeadBertPreTrainedModel
 from ..shrinking.serving import Serving
-from ..tasks.predictions import Batch, Predictions, kind_of_logits, predict, span_predictions
+from ..tasks.predictions import Batch, Predictions, predict, predictions_of
 
-# The task heads that can be compared. An encoder, whose head is "", needs pooling.
-WORDS, QUESTIONS, TEXTS = "TokenClassification", "QuestionAnswering", "SequenceClassification"
 REFERENCE = "torch"  # padded, in float32
 # Whether each PyTorch runtime skips padding, and the dtype of its weights.
 TORCH = {
@@ -66,10 +64,6 @@ def torch_runtime(loaded: LoadedModel, serving: Serving) -> tuple[Callable[[Batc
 def graph_predictions(graph, head: str, config: PreTrainedConfig, batch: Batch) -> list[Predictions]:
     """Returns the predictions of an exported graph for a batch, as `LoadedModel.predict` does for a PyTorch model."""
     outputs = graph(**batch)
-    if head == QUESTIONS:
-        return span_predictions(outputs, batch["attention_mask"])
-    if head == WORDS:
-        return [Predictions(outputs["logits"][batch["attention_mask"].bool()], "classes")]
-    if head == TEXTS:
-        return [Predictions(outputs["logits"], kind_of_logits(config))]
+    if head:
+        return predictions_of(head, config, outputs, batch["attention_mask"])
     return [Predictions(normalize(outputs[EMBEDDING], dim=-1), "embeddings")]
