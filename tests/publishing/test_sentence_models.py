@@ -9,14 +9,15 @@ from helpers.tiny_checkpoints import SHAPE, TEXTS, save, save_sentence_model
 from helpers.tiny_models import model_of
 
 from fixedbert import convert
+from fixedbert.comparison.advice import instructions
 from fixedbert.comparison.candidates import load_model
 from fixedbert.comparison.compare import compare
-from fixedbert.comparison.report import instructions
 from fixedbert.exporting.export import export
 from fixedbert.loading.loaded_model import LoadedModel
 from fixedbert.loading.sentence_models import TextSettings, read_text_settings
+from fixedbert.options import CalibrationOptions, CompareOptions
 from fixedbert.support.errors import InputError
-from fixedbert.tasks.calibration import CalibrationData
+from fixedbert.tasks.calibration import task_rows
 
 LONG = [f"The CAT Sat on {text} AND {text}" for text in TEXTS]
 SETTINGS = {"max_seq_length": 13, "do_lower_case": True}
@@ -42,7 +43,7 @@ def test_settings_apply_as_in_sentence_transformers(directory, tmp_path, capsys,
     texts = [*LONG, "[E1] The CAT"]
     expected = torch.nn.functional.normalize(torch.from_numpy(reference.encode(texts)), dim=-1)
     export(directory, tmp_path / "graph")
-    for candidate in (*load_model(str(directory))[1], *load_model(str(tmp_path / "graph"))[1]):
+    for candidate in (*load_model(str(directory), "")[1], *load_model(str(tmp_path / "graph"), "")[1]):
         encoded = candidate.tokenizer(
             [candidate.settings.prompt + text for text in texts], truncation=True, max_length=13
         )
@@ -52,7 +53,8 @@ def test_settings_apply_as_in_sentence_transformers(directory, tmp_path, capsys,
     (tmp_path / "rows.txt").write_text("\n".join(texts))
     result = compare([directory, tmp_path / "graph"], tmp_path / "rows.txt", runtime=["torch"])
     assert result.models[1].fidelity.divergence < 1e-6
-    assert '("Who: " + text).lower() for text in' in instructions("onnxruntime", candidate, "rows.txt", 13)
+    options = CompareOptions(models=[str(directory)], validation_file="rows.txt")
+    assert '("Who: " + text).lower() for text in' in instructions("onnxruntime", candidate, options, 13)
     variables = run_snippet(tmp_path / "graph" / "README.md", monkeypatch, tmp_path)
     encoded = reference.encode(["the cat sat " * 1000, "A second text."])
     assert torch.allclose(torch.from_numpy(variables["outputs"][0]), torch.from_numpy(encoded), rtol=0, atol=1e-5)
@@ -61,7 +63,7 @@ def test_settings_apply_as_in_sentence_transformers(directory, tmp_path, capsys,
     assert torch.allclose(torch.from_numpy(variables["embeddings"]), torch.from_numpy(encoded), rtol=0, atol=1e-5)
     capsys.readouterr()
     loaded = LoadedModel.load(directory)
-    rows = CalibrationData(train_file=[str(tmp_path / "rows.txt")]).rows(loaded, 100)
+    rows = task_rows(CalibrationOptions(train_file=[str(tmp_path / "rows.txt")]), loaded, 100)
     tokenizer = reference.tokenizer
     ids = [tokenizer(f"Who: {text}", truncation=True)["input_ids"] for text in texts]
     assert sorted(row["input_ids"] for row in rows) == sorted(ids) and tokenizer.model_max_length == 13
