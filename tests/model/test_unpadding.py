@@ -222,14 +222,15 @@ def test_data_collator_with_flattening():
 @pytest.mark.parametrize("head", ["Model", "ForSequenceClassification", "ForTokenClassification"])
 def test_sequence_lengths_from_the_caller(head):
     """Sequence lengths from the caller separate packed sequences, with and without unpadding."""
-    lengths = torch.tensor([0, 3, 7], dtype=torch.int32)
-    packed = {"cu_seq_lens_q": lengths, "cu_seq_lens_k": lengths, "max_length_q": 4, "max_length_k": 4}
-    ids = inputs_of("Model")["input_ids"][:1]
-    positions = torch.arange(L)[None]  # these do not restart
+    lengths = torch.tensor([0, 30, 70], dtype=torch.int32)
+    packed = {"cu_seq_lens_q": lengths, "cu_seq_lens_k": lengths, "max_length_q": 40, "max_length_k": 40}
+    ids = torch.randint(V, (1, 70), generator=torch.Generator().manual_seed(1))  # too long for SHORT_TEXT
+    positions = torch.arange(70)[None]  # these do not restart
     for unpad_inputs, implementation in product((False, True), ("eager", "sdpa")):
-        model = model_of(head, unpad_inputs=unpad_inputs, attn_implementation=implementation).double().eval()
+        changes = {"max_position_embeddings": 70, "attn_implementation": implementation}
+        model = model_of(head, unpad_inputs=unpad_inputs, **changes).double().eval()
         found = model(ids, position_ids=positions, **packed)[0]
-        parts = zip(ids.split([3, 4], 1), positions.split([3, 4], 1), strict=True)
+        parts = zip(ids.split([30, 40], 1), positions.split([30, 40], 1), strict=True)
         alone = [model(part, position_ids=places)[0] for part, places in parts]
         expected = alone[0] if head == "ForSequenceClassification" else torch.cat(alone, 1)
         assert torch.allclose(found, expected, rtol=0, atol=1e-10)
