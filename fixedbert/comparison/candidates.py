@@ -19,14 +19,12 @@ from ..loading.weights import FILES, report_float32
 from ..support.errors import InputError
 from ..support.files import error_reason
 from ..tasks.labels import default_names
-from ..tasks.predictions import Batch, Predictions, kind_of_logits
+from ..tasks.predictions import QUESTIONS, TEXTS, WORDS, Batch, Predictions, kind_of_logits
+from ..tasks.rows import Features
 from .report import ComparedModel
 from .runtimes import REFERENCE, TORCH, is_slow, torch_runtime
 
-# The task heads that can be compared. An encoder, whose head is "", needs pooling.
-WORDS, QUESTIONS, TEXTS = "TokenClassification", "QuestionAnswering", "SequenceClassification"
 PAUSE = 0.003  # seconds to wait before each call, until the threads of the previous call have stopped spinning
-Features = list[dict]  # tokens of a row: one dict, or for a question, one dict per window of its context
 
 
 @dataclass
@@ -41,6 +39,7 @@ class Candidate:
     settings: TextSettings  # how a sentence-transformers model tokenizes texts
     predict: Callable[[Batch], list[Predictions]]
     result: ComparedModel
+    loaded: LoadedModel | None = None  # None for an exported graph without a PyTorch model
     features: list[Features] = field(default_factory=list)  # tokens for each row
     predictions: list[list[Predictions]] = field(default_factory=list)  # for each random batch
     seconds: dict[str, list[float]] = field(default_factory=dict)  # for random batches, sorted batches and single rows
@@ -48,11 +47,6 @@ class Candidate:
     @property
     def runtime(self) -> str:
         return self.result.runtime
-
-    def in_runtime(self, runtime: str, predict: Callable[[Batch], list[Predictions]], megabytes: float) -> "Candidate":
-        """Returns the same model in a different runtime, with the same tokens."""
-        result = ComparedModel(self.result.name, runtime, megabytes, truncated=self.result.truncated)
-        return replace(self, predict=predict, result=result, predictions=[], seconds={})
 
     def batch(self, rows: Iterable[int]) -> Batch:
         """Returns a padded batch with the rows at these indices."""
@@ -79,7 +73,7 @@ class Candidate:
         return joined
 
 
-def load_model(source: str, name: str, **hub_options) -> tuple[LoadedModel | None, list[Candidate]]:
+def load_candidates(source: str, name: str, **hub_options) -> list[Candidate]:
     """
     Loads a model from a directory or the Hub.
 
@@ -87,38 +81,28 @@ def load_model(source: str, name: str, **hub_options) -> tuple[LoadedModel | Non
         name: Name of the model for the report.
 
     Returns:
-        The PyTorch model (None if the directory contains only exported graphs), and a list of candidates: the PyTorch
-        model in float32 with padding, if it exists, and the graphs.
+        The PyTorch model in float32 with padding, or for a directory that contains only exported graphs, the graphs.
+        Graphs in bfloat16 are omitted if this machine does not support it.
     """
-    graphs = load_graphs(source, name)
-    if graphs and not any((Path(source) / file).is_file() for file in FILES):
-        return None, graphs
+    directory = Path(source)
+    runtimes = [name for name, graph in GRAPHS.items() if (directory / graph.file).is_file() and not is_slow(name)]
+    if runtimes and not any((directory / file).is_file() for file in FILES):
+        exported = ExportedModel.load(directory, runtimes)
+        head, config = exported.head, exported.config
+        task, candidates = task_of(head, config, source, exported.has_embeddings), []
+        for runtime, graph in exported.graphs.items():
+            predict = partial(graph_predictions, graph, head, config)
+            result = ComparedModel(name, runtime, GRAPHS[runtime].megabytes(directory))
+            model = Candidate(source, head, task, config, exported.tokenizer, exported.settings, predict, result)
+            candidates.append(model)
+        return candidates
     loaded = LoadedModel.load(source, **hub_options)
     report_float32(source, loaded.model)
     head, config = head_name(loaded.model), loaded.model.config
     task = task_of(head, config, source, loaded.pooling is not None)
     predict, megabytes = torch_runtime(loaded, TORCH[REFERENCE])
     result = ComparedModel(name, REFERENCE, megabytes)
-    reference = Candidate(source, head, task, config, loaded.tokenizer, loaded.settings, predict, result)
-    return loaded, [reference, *graphs]
-
-
-def load_graphs(source: str, name: str) -> list[Candidate]:
-    """Loads the exported graphs in a directory, except those in bfloat16 if this machine does not support it."""
-    directory = Path(source)
-    runtimes = [name for name, graph in GRAPHS.items() if (directory / graph.file).is_file() and not is_slow(name)]
-    if not runtimes:
-        return []
-    exported = ExportedModel.load(directory, runtimes)
-    head, config = exported.head, exported.config
-    task = task_of(head, config, source, exported.has_embeddings)
-    candidates = []
-    for runtime, graph in exported.graphs.items():
-        predict = partial(graph_predictions, graph, head, config)
-        result = ComparedModel(name, runtime, GRAPHS[runtime].megabytes(directory))
-        candidate = Candidate(source, head, task, config, exported.tokenizer, exported.settings, predict, result)
-        candidates.append(candidate)
-    return candidates
+    return [Candidate(source, head, task, config, loaded.tokenizer, loaded.settings, predict, result, loaded)]
 
 
 def task_of(head: str, config: PreTrainedConfig, source: str, has_embeddings: bool) -> str:
@@ -143,55 +127,46 @@ def task_of(head: str, config: PreTrainedConfig, source: str, has_embeddings: bo
 
 
 def build_candidates(
-    reference: Candidate, loaded: LoadedModel, names: list[str], is_required: bool, directory: Path
+    reference: Candidate, names: Iterable[str], is_required: bool, directory: Path
 ) -> tuple[list[Candidate], list[str]]:
     """
     Returns a candidate for each runtime that this machine and the model support, and notes about skipped runtimes.
 
     Args:
         reference: The model in padded float32 PyTorch, with its features.
-        loaded: The model and its tokenizer.
         names: Names of the runtimes.
         is_required: Whether a runtime that is not installed raises InputError.
         directory: New directory for graphs.
     """
     built, notes = [], []
-
-    def skip(name: str, error: Exception):
-        if is_required and isinstance(error, InputError):
-            raise error
-        notes.append(f"{name}: skipped ({error_reason(error)})")
-
-    graphs = [name for name in names if name in GRAPHS]
-    try:
-        if graphs:
-            write_onnx(loaded, directory)
-    except Exception as error:  # torch and onnx raise exceptions of any type
-        for name in graphs:
-            skip(name, error)
-        names = [name for name in names if name not in graphs]
     for name in names:
         if is_slow(name):
             notes.append(f"{name}: skipped (bfloat16 is slow on this processor)")
             continue
         try:
-            built.append(reference if name == REFERENCE else build(reference, loaded, name, directory))
-        except Exception as error:  # runtimes reject graphs with exceptions of any type
-            skip(name, error)
+            built.append(reference if name == REFERENCE else build(reference, name, directory))
+        except Exception as error:  # torch and the runtimes raise exceptions of any type
+            if is_required and isinstance(error, InputError):
+                raise
+            notes.append(f"{name}: skipped ({error_reason(error)})")
     return built, notes
 
 
-def build(reference: Candidate, loaded: LoadedModel, name: str, directory: Path) -> Candidate:
-    """Builds a candidate for a runtime and tests it on one row. `directory` contains the ONNX graph."""
+def build(reference: Candidate, name: str, directory: Path) -> Candidate:
+    """Builds a candidate for a runtime and tests it on one row. Writes graphs to `directory`."""
+    assert reference.loaded is not None
     if name in TORCH:
-        predict, megabytes = torch_runtime(loaded, TORCH[name])
+        predict, megabytes = torch_runtime(reference.loaded, TORCH[name])
     else:
         runtime = GRAPHS[name]
         runtime.check_packages()
+        if not directory.exists():
+            write_onnx(reference.loaded, directory)
         rows = range(min(CALIBRATION_ROWS, len(reference.features)))
         runtime.write(directory, (reference.batch([row]) for row in rows))
         predict = partial(graph_predictions, runtime.load(directory), reference.head, reference.config)
         megabytes = runtime.megabytes(directory)
-    candidate = reference.in_runtime(name, predict, megabytes)
+    result = ComparedModel(reference.result.name, name, megabytes, truncated=reference.result.truncated)
+    candidate = replace(reference, predict=predict, result=result, predictions=[], seconds={})
     candidate.timed([0])
     return candidate

@@ -17,25 +17,23 @@ import torch
 from tqdm.auto import tqdm
 
 from ..exporting.openvino_graphs import CALIBRATION_ROWS
-from ..loading.loaded_model import LoadedModel
 from ..options import CompareOptions, takes_options
 from ..shrinking.report import short_name
 from ..support.errors import InputError
 from ..support.files import check_output_free, new_directory, reading, to_json
 from ..support.machine import machine_name, warn_if_busy
-from ..tasks.calibration import row_length
+from ..tasks.heads import compared_rows, row_length
 from ..tasks.predictions import Fidelity, fidelity
+from ..tasks.rows import Answers, Cells
 from .advice import NEARLY_SAME, advice
-from .candidates import QUESTIONS, WORDS, Candidate, build_candidates, load_model
+from .candidates import Candidate, build_candidates, load_candidates
 from .report import CHANGED, RANDOM, SINGLE, SINGLE_ROWS, SORTED, Comparison
-from .rows import Answers, Cells, QuestionRows, TextRows, WordRows
 from .runtimes import RUNTIMES
 
 # If there are several models, the speeds on this many batches and the predictions for this many rows determine the
 # runtime of each. With fewer than 200 rows, a single different prediction would be more than 0.5%.
 PROBES, CHECKED_ROWS = 8, 640
 RESULTS = "comparison.json"
-ROWS: dict[str, type[TextRows | WordRows | QuestionRows]] = {WORDS: WordRows, QUESTIONS: QuestionRows}
 
 
 @takes_options("compare")
@@ -53,24 +51,26 @@ def compare(options: CompareOptions) -> Comparison:
     """
     check_options(options)
     warn_if_busy()
-    loaded = [load_model(*pair, **options.hub_options()) for pair in names_of(options.models)]
-    candidates = [candidate for _, own in loaded for candidate in own]
+    by_model = [load_candidates(*pair, **options.hub_options()) for pair in names_of(options.models)]
+    candidates = [candidate for own in by_model for candidate in own]
     check_same_task(candidates)
-    length = row_length(options.max_seq_length, [(model.config, model.tokenizer) for model in candidates])
-    rows = ROWS.get(candidates[0].head, TextRows)(options, candidates, length)
+    models = [(model.config, model.tokenizer) for model in candidates]
+    length = row_length(options.max_seq_length, models)
+    rows = compared_rows(options, candidates[0].head, models, length)
     available = len(rows.data)
     rows.data = rows.data.select(random.Random(0).sample(range(available), min(available, options.max_eval_samples)))
     for model in candidates:
-        model.features, model.result.truncated = rows.features(model, length)
+        model.features, model.result.truncated = rows.features(model.tokenizer, model.settings, length)
     with TemporaryDirectory() as directory:
-        candidates, notes = choose_runtimes(loaded, options, Path(directory))
+        candidates, notes = choose_runtimes(by_model, options, Path(directory))
         run(candidates, len(rows.data), options.batch_size)
-    answers = [rows.answers(model, candidates) for model in candidates]
+    everyone = [model.features for model in candidates]
+    answers = [rows.answers(model.outputs, model.features, everyone) for model in candidates]
     for model, own in zip(candidates, answers, strict=True):
         measure(model, own, candidates[0], answers[0])
-    if all(model is None for model, _ in loaded):  # only exported graphs
+    if all(model.loaded is None for model in candidates):  # only exported graphs
         advised = ""
-    elif len(loaded) > 1:
+    elif len(by_model) > 1:
         advised = "To print the command and code for a runtime, compare the model alone."
     else:
         advised = advice(candidates, options, length)
@@ -91,7 +91,7 @@ def compare(options: CompareOptions) -> Comparison:
         with new_directory(options.output_dir) as directory:
             (directory / RESULTS).write_text(to_json(asdict(result), indent=1) + "\n")
             if answers[0].texts:
-                lines = changed_items(rows.cells(candidates), candidates, answers)
+                lines = changed_items(rows.cells(everyone), candidates, answers)
                 with (directory / CHANGED).open("w", newline="", encoding="utf-8") as output:
                     csv.writer(output, lineterminator="\n").writerows(lines)
     return result
@@ -129,7 +129,7 @@ def data_name(options: CompareOptions) -> str:
 
 
 def choose_runtimes(
-    models: list[tuple[LoadedModel | None, list[Candidate]]], options: CompareOptions, directory: Path
+    models: list[list[Candidate]], options: CompareOptions, directory: Path
 ) -> tuple[list[Candidate], list[str]]:
     """
     Returns the candidates to compare, and notes about runtimes.
@@ -138,27 +138,22 @@ def choose_runtimes(
     - A directory with only exported graphs contributes all of them.
     - The first candidate is the first model in padded float32 PyTorch, or its first graph if it has only graphs.
     """
-    first, chosen, notes = models[0][1][0], list[Candidate](), list[str]()
-    for index, (loaded, candidates) in enumerate(models):
-        if loaded is None:
-            chosen += candidates
-            continue
-        reference, *graphs = candidates
-        stored = [graph.runtime for graph in graphs]
-        wanted = [name for name in options.runtime or RUNTIMES if name not in stored]
-        is_required = options.runtime is not None
-        built, remarks = build_candidates(reference, loaded, wanted, is_required, directory / str(index))
-        candidates = [*built, *graphs]
-        if not candidates:
-            raise InputError(f"{reference.result.name}: no runtime works: {'; '.join(remarks)}.", "runtime")
-        if len(models) > 1:
-            candidates = [fastest(candidates, reference, options.batch_size, notes)]
-        if any(candidate.runtime == "openvino-int8" for candidate in candidates) and "openvino-int8" not in stored:
-            count = min(CALIBRATION_ROWS, len(reference.features))
-            remarks.append(f"openvino-int8: calibrated on {count} of these rows, so it may agree less on new rows")
-        notes += [note for note in remarks if note not in notes]
-        chosen += candidates
-    return [first, *(candidate for candidate in chosen if candidate is not first)], notes
+    chosen, notes = models[0][:1], list[str]()
+    for index, candidates in enumerate(models):
+        reference = candidates[0]
+        if reference.loaded is not None:
+            names, is_required = options.runtime or RUNTIMES, options.runtime is not None
+            candidates, remarks = build_candidates(reference, names, is_required, directory / str(index))
+            if not candidates:
+                raise InputError(f"{reference.result.name}: no runtime works: {'; '.join(remarks)}.", "runtime")
+            if len(models) > 1:
+                candidates = [fastest(candidates, reference, options.batch_size, notes)]
+            if any(candidate.runtime == "openvino-int8" for candidate in candidates):
+                count = min(CALIBRATION_ROWS, len(reference.features))
+                remarks.append(f"openvino-int8: calibrated on {count} of these rows, so it may agree less on new rows")
+            notes += [note for note in remarks if note not in notes]
+        chosen += [candidate for candidate in candidates if candidate is not chosen[0]]
+    return chosen, notes
 
 
 @torch.inference_mode()

@@ -106,11 +106,10 @@ def calibration_rows(options: ExportOptions, loaded: LoadedModel) -> list[Batch]
 
 
 def write_onnx(loaded: LoadedModel, directory: Path):
-    """Writes only a float32 ONNX graph, and does not change the model. Raises InputError if a package is missing."""
-    runtime = GRAPHS["onnxruntime"]
-    runtime.check_packages()
+    """Writes a new directory with only a float32 ONNX graph. Does not change the model."""
     graph = Graph(copy.deepcopy(loaded.model), loaded.pooling)
-    write_graphs(graph, loaded.tokenizer, directory, [runtime], [])
+    with new_directory(directory) as partial:
+        write_graphs(graph, loaded.tokenizer, partial, [GRAPHS["onnxruntime"]], [])
 
 
 def write_graphs(

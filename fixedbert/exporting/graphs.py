@@ -12,7 +12,7 @@ from ..data.tokenizers import check_vocab_size, load_tokenizer
 from ..loading.sentence_models import TextSettings, read_text_settings
 from ..support.errors import require_package
 from ..support.files import reading
-from ..tasks.predictions import Batch, Predictions, kind_of_logits, span_predictions
+from ..tasks.predictions import Batch, Predictions, predictions_of
 from .onnx_graphs import EMBEDDING, GRAPH, QUANTIZED, OnnxModel, quantize
 from .openvino_graphs import OPENVINO, OPENVINO_INT8, OpenVinoModel, convert_to_openvino, quantize_openvino
 
@@ -112,10 +112,6 @@ def graph_predictions(
 ) -> list[Predictions]:
     """Returns the predictions of a graph for a batch, as `tasks.predictions.predict` does for a PyTorch model."""
     outputs = graph(**batch)
-    if head == "QuestionAnswering":
-        return span_predictions(outputs, batch["attention_mask"])
-    if head == "TokenClassification":
-        return [Predictions(outputs["logits"][batch["attention_mask"].bool()], "classes")]
     if head:
-        return [Predictions(outputs["logits"], kind_of_logits(config))]
+        return predictions_of(head, config, outputs, batch["attention_mask"])
     return [Predictions(normalize(outputs[EMBEDDING], dim=-1), "embeddings")]

@@ -17,7 +17,7 @@ from transformers import AutoModel, AutoTokenizer
 import fixedbert
 from fixedbert.comparison import candidates, runtimes
 from fixedbert.comparison.advice import instructions
-from fixedbert.comparison.candidates import Candidate, load_model
+from fixedbert.comparison.candidates import Candidate, load_candidates
 from fixedbert.exporting.export import export, write_onnx
 from fixedbert.options import CompareOptions
 from fixedbert.support.errors import InputError
@@ -336,7 +336,7 @@ def test_all_runtimes(models, tmp_path, monkeypatch):
     assert 1e-9 < bf16.fidelity.divergence < 1e-2 and bf16.megabytes == result.models[0].megabytes / 2
     assert "Fastest with at least 100.0% identical predictions: " in result.advice
     monkeypatch.chdir(tmp_path)
-    model, logits, package = load_model(str(directory / "one"), "one")[1][0], {}, ""
+    model, logits, package = load_candidates(str(directory / "one"), "one")[0], {}, ""
     options = CompareOptions(models=[str(directory / "one")], validation_file="rows.csv")
     for runtime in reversed(runtimes.RUNTIMES):  # directories with int8 weights also contain the float32 graph
         text = instructions(runtime, model, options, 17)

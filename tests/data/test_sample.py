@@ -3,7 +3,7 @@
 import pytest
 
 from fixedbert.data.sample import SUBJECTS, documents, nouns_in, questions, sentence_pairs, write_tasks
-from fixedbert.tasks.squad_questions import load_squad
+from fixedbert.tasks.questions import load_squad
 from fixedbert.tasks.texts import load_files
 
 NOUNS = {noun: subject for subject, (nouns, _) in SUBJECTS.items() for noun in nouns.split()}

@@ -10,7 +10,7 @@ from helpers.tiny_models import model_of
 
 from fixedbert import convert
 from fixedbert.comparison.advice import instructions
-from fixedbert.comparison.candidates import load_model
+from fixedbert.comparison.candidates import load_candidates
 from fixedbert.comparison.compare import compare
 from fixedbert.exporting.export import export
 from fixedbert.loading.loaded_model import LoadedModel
@@ -43,7 +43,7 @@ def test_settings_apply_as_in_sentence_transformers(directory, tmp_path, capsys,
     texts = [*LONG, "[E1] The CAT"]
     expected = torch.nn.functional.normalize(torch.from_numpy(reference.encode(texts)), dim=-1)
     export(directory, tmp_path / "graph")
-    for candidate in (*load_model(str(directory), "")[1], *load_model(str(tmp_path / "graph"), "")[1]):
+    for candidate in (*load_candidates(str(directory), ""), *load_candidates(str(tmp_path / "graph"), "")):
         encoded = candidate.tokenizer(
             [candidate.settings.prompt + text for text in texts], truncation=True, max_length=13
         )
