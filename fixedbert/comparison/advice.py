@@ -1,6 +1,6 @@
 """Advice on the fastest runtimes of a model, with the commands and code that run it."""
 
-from ..exporting.graphs import GRAPHS, GraphRuntime
+from ..exporting.graphs import GRAPHS
 from ..exporting.onnx_graphs import result_names
 from ..options import CompareOptions
 from ..publishing.snippets import graph_code, sentence_code, transformers_code
@@ -48,7 +48,7 @@ def instructions(runtime: str, model: Candidate, options: CompareOptions, longes
             model.settings,
             graph.precision,
         )
-        return f"$ fixedbert export {model.source} --output_dir {runtime}{export_flags(graph, options)}\n{code}"
+        return f"$ fixedbert export {model.source} --output_dir {runtime}{export_flags(runtime, options)}\n{code}"
     serving, source, command = TORCH[runtime], model.source, ""
     dtype = str(serving.dtype).removeprefix("torch.")
     if serving.unpad_inputs:
@@ -59,8 +59,9 @@ def instructions(runtime: str, model: Candidate, options: CompareOptions, longes
     return command + sentence_code(source, True, longest, dtype)
 
 
-def export_flags(graph: GraphRuntime, options: CompareOptions) -> str:
+def export_flags(runtime: str, options: CompareOptions) -> str:
     """Returns the options of `fixedbert export` for a graph. OpenVINO's int8 graph is calibrated on the same rows."""
+    graph = GRAPHS[runtime]
     int8 = " --int8" if graph.int8 else ""
     if graph.format == "onnx":
         return int8

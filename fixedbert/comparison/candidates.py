@@ -18,8 +18,8 @@ from ..loading.sentence_models import TextSettings
 from ..loading.weights import FILES, report_float32
 from ..support.errors import InputError
 from ..support.files import error_reason
-from ..tasks.labels import default_names
-from ..tasks.predictions import QUESTIONS, TEXTS, WORDS, Batch, Predictions, kind_of_logits
+from ..tasks.heads import describe_task
+from ..tasks.predictions import Batch, Predictions
 from ..tasks.rows import Features
 from .report import ComparedModel
 from .runtimes import REFERENCE, TORCH, is_slow, torch_runtime
@@ -89,7 +89,7 @@ def load_candidates(source: str, name: str, **hub_options) -> list[Candidate]:
     if runtimes and not any((directory / file).is_file() for file in FILES):
         exported = ExportedModel.load(directory, runtimes)
         head, config = exported.head, exported.config
-        task, candidates = task_of(head, config, source, exported.has_embeddings), []
+        task, candidates = describe_task(head, config, source, exported.has_embeddings), []
         for runtime, graph in exported.graphs.items():
             predict = partial(graph_predictions, graph, head, config)
             result = ComparedModel(name, runtime, GRAPHS[runtime].megabytes(directory))
@@ -99,31 +99,10 @@ def load_candidates(source: str, name: str, **hub_options) -> list[Candidate]:
     loaded = LoadedModel.load(source, **hub_options)
     report_float32(source, loaded.model)
     head, config = head_name(loaded.model), loaded.model.config
-    task = task_of(head, config, source, loaded.pooling is not None)
+    task = describe_task(head, config, source, loaded.pooling is not None)
     predict, megabytes = torch_runtime(loaded, TORCH[REFERENCE])
     result = ComparedModel(name, REFERENCE, megabytes)
     return [Candidate(source, head, task, config, loaded.tokenizer, loaded.settings, predict, result, loaded)]
-
-
-def task_of(head: str, config: PreTrainedConfig, source: str, has_embeddings: bool) -> str:
-    """
-    Returns a description of the model's predictions, such as "classes no, yes". Only models with the same description
-    can be compared. Raises InputError if the task head is not supported.
-    """
-    if head == "" and has_embeddings:
-        return f"embeddings of size {config.hidden_size}"
-    names = ", ".join(default_names(config))
-    if head == WORDS:
-        return f"classes {names} for words"
-    if head == QUESTIONS:
-        return "answers to questions"
-    if head != TEXTS:
-        raise InputError(
-            f"{source}: only models for classification, regression, token classification, question answering and "
-            "sentence embeddings can be compared."
-        )
-    kind = kind_of_logits(config)
-    return f"{config.num_labels} numbers" if kind == "numbers" else f"{kind} {names}"
 
 
 def build_candidates(

@@ -18,9 +18,8 @@ from tqdm.auto import tqdm
 
 from ..exporting.openvino_graphs import CALIBRATION_ROWS
 from ..options import CompareOptions, takes_options
-from ..shrinking.report import short_name
 from ..support.errors import InputError
-from ..support.files import check_output_free, new_directory, reading, to_json
+from ..support.files import check_output_free, new_directory, reading, short_name, to_json
 from ..support.machine import machine_name, warn_if_busy
 from ..tasks.heads import compared_rows, row_length
 from ..tasks.predictions import Fidelity, fidelity
@@ -75,7 +74,7 @@ def compare(options: CompareOptions) -> Comparison:
     else:
         advised = advice(candidates, options, length)
     result = Comparison(
-        file=data_name(options),
+        file=options.validation_file or f"GLUE {options.task_name}",
         rows=len(rows.data),
         available=available,
         batch_size=options.batch_size,
@@ -121,11 +120,6 @@ def check_same_task(candidates: list[Candidate]):
     for model in candidates:
         if model.task != first.task:
             raise InputError(f"{model.source} predicts {model.task}, but {first.source} predicts {first.task}.")
-
-
-def data_name(options: CompareOptions) -> str:
-    """Returns the name of the data for messages."""
-    return options.validation_file or f"GLUE {options.task_name}"
 
 
 def choose_runtimes(

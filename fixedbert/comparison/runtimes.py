@@ -1,6 +1,5 @@
 """The ways to run a model on the CPU: PyTorch with or without padding, onnxruntime and OpenVINO, in several dtypes."""
 
-import copy
 from collections.abc import Callable
 
 import torch
@@ -8,7 +7,6 @@ import torch
 from ..conversion.growing import to_fixed_head_bert
 from ..exporting.graphs import GRAPHS
 from ..loading.loaded_model import LoadedModel
-from ..model.modeling_fixed_head_bert import FixedHeadBertPreTrainedModel
 from ..shrinking.serving import Serving
 from ..support.machine import has_bf16
 from ..tasks.predictions import Batch, Predictions, predict
@@ -32,12 +30,9 @@ def is_slow(runtime: str) -> bool:
 def torch_runtime(loaded: LoadedModel, serving: Serving) -> tuple[Callable[[Batch], list[Predictions]], float]:
     """Returns a function that predicts with a copy of the model, and the size of its weights in megabytes."""
     model = loaded.model
-    if serving.unpad_inputs and not isinstance(model, FixedHeadBertPreTrainedModel):
+    if serving.unpad_inputs and model.config.model_type != "fixed_head_bert":
         model = to_fixed_head_bert(model)
-    if isinstance(model, FixedHeadBertPreTrainedModel):
-        model = serving.model(model)
-    else:
-        model = copy.deepcopy(model).eval().to(serving.dtype)
+    model = serving.model(model)
 
     def outputs(batch: Batch) -> list[Predictions]:
         return [Predictions(each.values.float(), each.kind) for each in predict(model, batch, loaded.pooling)]

@@ -6,7 +6,7 @@ from pathlib import Path
 from ..loading.heads import Heads
 from ..publishing.model_card import markdown_table
 from ..support.figures import new_figure, skip_without_matplotlib
-from ..support.files import read_json_object, to_json
+from ..support.files import read_json_object, short_name, to_json
 from ..tasks.predictions import Fidelity
 from .budget import LayerSize
 
@@ -157,11 +157,6 @@ class ShrinkFamily:
             sizes = f"{1e3 * result.after.seconds:.1f} ms per batch, {result.after.parameters / 1e6:,.3g} M parameters"
             lines.append(f"  {Path(result.folder).name}: {sizes}, {result.speed}; {result.fidelity}")
         return "\n".join(lines)
-
-
-def short_name(model: str) -> str:
-    """Returns the last component of an absolute path. Returns a Hub id or a relative path unchanged."""
-    return Path(model).name if Path(model).is_absolute() else model
 
 
 @skip_without_matplotlib
