@@ -37,8 +37,9 @@ def advice(candidates: list[Candidate], options: CompareOptions, longest: int) -
     return "\n".join(lines)
 
 
-def instructions(runtime: str, model: Candidate, options: CompareOptions, longest: int) -> str:
+def instructions(runtime: str, candidate: Candidate, options: CompareOptions, longest: int) -> str:
     """Returns the command that writes a model for the runtime, if necessary, and Python code that runs the model."""
+    model, source, command = candidate.model, candidate.source, ""
     if runtime in GRAPHS:
         graph = GRAPHS[runtime]
         code = graph_code(
@@ -48,12 +49,12 @@ def instructions(runtime: str, model: Candidate, options: CompareOptions, longes
             model.settings,
             graph.precision,
         )
-        return f"$ fixedbert export {model.source} --output_dir {runtime}{export_flags(runtime, options)}\n{code}"
-    serving, source, command = TORCH[runtime], model.source, ""
+        return f"$ fixedbert export {source} --output_dir {runtime}{export_flags(runtime, options)}\n{code}"
+    serving = TORCH[runtime]
     dtype = str(serving.dtype).removeprefix("torch.")
     if serving.unpad_inputs:
+        command = f"$ fixedbert convert {source} --output_dir {runtime} --unpad_inputs --dtype {dtype}\n"
         source = runtime
-        command = f"$ fixedbert convert {model.source} --output_dir {source} --unpad_inputs --dtype {dtype}\n"
     if model.head:
         return command + transformers_code(source, f"AutoModelFor{model.head}", True, longest, dtype)
     return command + sentence_code(source, True, longest, dtype)

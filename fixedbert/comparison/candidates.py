@@ -8,13 +8,11 @@ from pathlib import Path
 
 import torch
 from torch.nn.functional import pad
-from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 from ..exporting.export import write_onnx
-from ..exporting.graphs import GRAPHS, ExportedModel, graph_predictions
+from ..exporting.graphs import GRAPHS, ExportedModel, graph_predictions, load_exported
 from ..exporting.openvino_graphs import CALIBRATION_ROWS
-from ..loading.loaded_model import LoadedModel, head_name
-from ..loading.sentence_models import TextSettings
+from ..loading.loaded_model import LoadedModel
 from ..loading.weights import FILES, report_float32
 from ..support.errors import InputError
 from ..support.files import error_reason
@@ -32,14 +30,10 @@ class Candidate:
     """A model in one runtime, with its predictions and latencies for each batch."""
 
     source: str  # directory or Hub id
-    head: str  # the task head, such as "SequenceClassification"; "" for an embedding model
+    model: LoadedModel | ExportedModel
     task: str  # description of the predictions; only models with the same task can be compared
-    config: PreTrainedConfig
-    tokenizer: PreTrainedTokenizerBase
-    settings: TextSettings  # how a sentence-transformers model tokenizes texts
     predict: Callable[[Batch], list[Predictions]]
     result: ComparedModel
-    loaded: LoadedModel | None = None  # None for an exported graph without a PyTorch model
     features: list[Features] = field(default_factory=list)  # tokens for each row
     predictions: list[list[Predictions]] = field(default_factory=list)  # for each random batch
     seconds: dict[str, list[float]] = field(default_factory=dict)  # for random batches, sorted batches and single rows
@@ -50,9 +44,9 @@ class Candidate:
 
     def batch(self, rows: Iterable[int]) -> Batch:
         """Returns a padded batch with the rows at these indices."""
-        names = self.tokenizer.model_input_names
+        names = self.model.tokenizer.model_input_names
         windows = [{name: x[name] for name in names if name in x} for row in rows for x in self.features[row]]
-        return dict(self.tokenizer.pad(windows, return_tensors="pt"))
+        return dict(self.model.tokenizer.pad(windows, return_tensors="pt"))
 
     def timed(self, rows: Iterable[int]) -> tuple[list[Predictions], float]:
         """Returns the predictions for the rows with these indices, and the seconds that the predictions took."""
@@ -85,24 +79,21 @@ def load_candidates(source: str, name: str, **hub_options) -> list[Candidate]:
         Graphs in bfloat16 are omitted if this machine does not support it.
     """
     directory = Path(source)
-    runtimes = [name for name, graph in GRAPHS.items() if (directory / graph.file).is_file() and not is_slow(name)]
-    if runtimes and not any((directory / file).is_file() for file in FILES):
-        exported = ExportedModel.load(directory, runtimes)
-        head, config = exported.head, exported.config
-        task, candidates = describe_task(head, config, source, exported.has_embeddings), []
-        for runtime, graph in exported.graphs.items():
-            predict = partial(graph_predictions, graph, head, config)
-            result = ComparedModel(name, runtime, GRAPHS[runtime].megabytes(directory))
-            model = Candidate(source, head, task, config, exported.tokenizer, exported.settings, predict, result)
-            candidates.append(model)
-        return candidates
-    loaded = LoadedModel.load(source, **hub_options)
-    report_float32(source, loaded.model)
-    head, config = head_name(loaded.model), loaded.model.config
-    task = describe_task(head, config, source, loaded.pooling is not None)
-    predict, megabytes = torch_runtime(loaded, TORCH[REFERENCE])
-    result = ComparedModel(name, REFERENCE, megabytes)
-    return [Candidate(source, head, task, config, loaded.tokenizer, loaded.settings, predict, result, loaded)]
+    stored = [runtime for runtime, graph in GRAPHS.items() if (directory / graph.file).is_file()]
+    if not stored or any((directory / file).is_file() for file in FILES):
+        loaded = LoadedModel.load(source, **hub_options)
+        report_float32(source, loaded.model)
+        task = describe_task(loaded.head, loaded.config, source, loaded.pooling is not None)
+        predict, megabytes = torch_runtime(loaded, TORCH[REFERENCE])
+        return [Candidate(source, loaded, task, predict, ComparedModel(name, REFERENCE, megabytes))]
+    exported = load_exported(directory, [runtime for runtime in stored if not is_slow(runtime)])
+    task = describe_task(exported.head, exported.config, source, exported.has_embeddings)
+    candidates = []
+    for runtime, graph in exported.graphs.items():
+        result = ComparedModel(name, runtime, GRAPHS[runtime].megabytes(directory))
+        predict = partial(graph_predictions, graph, exported.head, exported.config)
+        candidates.append(Candidate(source, exported, task, predict, result))
+    return candidates
 
 
 def build_candidates(
@@ -133,17 +124,18 @@ def build_candidates(
 
 def build(reference: Candidate, name: str, directory: Path) -> Candidate:
     """Builds a candidate for a runtime and tests it on one row. Writes graphs to `directory`."""
-    assert reference.loaded is not None
+    loaded = reference.model
+    assert isinstance(loaded, LoadedModel)
     if name in TORCH:
-        predict, megabytes = torch_runtime(reference.loaded, TORCH[name])
+        predict, megabytes = torch_runtime(loaded, TORCH[name])
     else:
         runtime = GRAPHS[name]
         runtime.check_packages()
         if not directory.exists():
-            write_onnx(reference.loaded, directory)
+            write_onnx(loaded, directory)
         rows = range(min(CALIBRATION_ROWS, len(reference.features)))
         runtime.write(directory, (reference.batch([row]) for row in rows))
-        predict = partial(graph_predictions, runtime.load(directory), reference.head, reference.config)
+        predict = partial(graph_predictions, runtime.load(directory), loaded.head, loaded.config)
         megabytes = runtime.megabytes(directory)
     result = ComparedModel(reference.result.name, name, megabytes, truncated=reference.result.truncated)
     candidate = replace(reference, predict=predict, result=result, predictions=[], seconds={})

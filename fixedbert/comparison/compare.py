@@ -17,6 +17,7 @@ import torch
 from tqdm.auto import tqdm
 
 from ..exporting.openvino_graphs import CALIBRATION_ROWS
+from ..loading.loaded_model import LoadedModel
 from ..options import CompareOptions, takes_options
 from ..support.errors import InputError
 from ..support.files import check_output_free, new_directory, reading, short_name, to_json
@@ -53,13 +54,13 @@ def compare(options: CompareOptions) -> Comparison:
     by_model = [load_candidates(*pair, **options.hub_options()) for pair in names_of(options.models)]
     candidates = [candidate for own in by_model for candidate in own]
     check_same_task(candidates)
-    models = [(model.config, model.tokenizer) for model in candidates]
+    models = [(each.model.config, each.model.tokenizer) for each in candidates]
     length = row_length(options.max_seq_length, models)
-    rows = compared_rows(options, candidates[0].head, models, length)
+    rows = compared_rows(options, candidates[0].model.head, models, length)
     available = len(rows.data)
     rows.data = rows.data.select(random.Random(0).sample(range(available), min(available, options.max_eval_samples)))
-    for model in candidates:
-        model.features, model.result.truncated = rows.features(model.tokenizer, model.settings, length)
+    for each in candidates:
+        each.features, each.result.truncated = rows.features(each.model.tokenizer, each.model.settings, length)
     with TemporaryDirectory() as directory:
         candidates, notes = choose_runtimes(by_model, options, Path(directory))
         run(candidates, len(rows.data), options.batch_size)
@@ -67,7 +68,7 @@ def compare(options: CompareOptions) -> Comparison:
     answers = [rows.answers(model.outputs, model.features, everyone) for model in candidates]
     for model, own in zip(candidates, answers, strict=True):
         measure(model, own, candidates[0], answers[0])
-    if all(model.loaded is None for model in candidates):  # only exported graphs
+    if not any(isinstance(each.model, LoadedModel) for each in candidates):  # only exported graphs
         advised = ""
     elif len(by_model) > 1:
         advised = "To print the command and code for a runtime, compare the model alone."
@@ -135,7 +136,7 @@ def choose_runtimes(
     chosen, notes = models[0][:1], list[str]()
     for index, candidates in enumerate(models):
         reference = candidates[0]
-        if reference.loaded is not None:
+        if isinstance(reference.model, LoadedModel):
             names, is_required = options.runtime or RUNTIMES, options.runtime is not None
             candidates, remarks = build_candidates(reference, names, is_required, directory / str(index))
             if not candidates:

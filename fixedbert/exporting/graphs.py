@@ -1,15 +1,14 @@
 """The ways to run a graph, and the directories that `fixedbert export` writes."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 from torch.nn.functional import normalize
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedTokenizerBase
 
-from ..data.tokenizers import check_vocab_size, load_tokenizer
-from ..loading.sentence_models import TextSettings, read_text_settings
+from ..loading.loaded_model import load_text_tokenizer
+from ..loading.sentence_models import TextSettings
 from ..support.errors import require_package
 from ..support.files import reading
 from ..tasks.predictions import Batch, Predictions, predictions_of
@@ -73,38 +72,29 @@ GRAPHS = {  # each name begins with the package that runs the graph
 }
 
 
-@dataclass
-class ExportedModel:
+class ExportedModel(NamedTuple):
     """The graphs in an exported directory, with their configuration and tokenizer."""
 
+    head: str  # the task head, such as "SequenceClassification"; "" for an encoder
     config: PreTrainedConfig
     tokenizer: PreTrainedTokenizerBase
     settings: TextSettings  # how a sentence-transformers model tokenizes texts
     graphs: dict[str, OnnxModel | OpenVinoModel]  # by runtime
+    has_embeddings: bool  # whether the graphs compute sentence embeddings
 
-    @classmethod
-    def load(cls, directory: Path, runtimes: list[str]) -> "ExportedModel":
-        remedy = "export the model again"
-        with reading(directory / "config.json", remedy):
-            config = AutoConfig.from_pretrained(directory, trust_remote_code=False)
-        tokenizer = load_tokenizer(str(directory), trust_remote_code=False)
-        check_vocab_size(tokenizer, config.vocab_size, directory)
-        settings = read_text_settings(directory)
-        settings.apply(tokenizer)
-        graphs = {}
-        for name in runtimes:
-            with reading(directory / GRAPHS[name].file, remedy):
-                graphs[name] = GRAPHS[name].load(directory)
-        return cls(config, tokenizer, settings, graphs)
 
-    @property
-    def head(self) -> str:
-        """The task head, such as "SequenceClassification"; "" for an encoder."""
-        return (self.config.architectures or [""])[0].partition("For")[2]
-
-    @property
-    def has_embeddings(self) -> bool:
-        return any(EMBEDDING in graph.outputs for graph in self.graphs.values())
+def load_exported(directory: Path, runtimes: list[str]) -> ExportedModel:
+    """Loads the graphs for the runtimes from an exported directory."""
+    remedy, graphs = "export the model again", {}
+    with reading(directory / "config.json", remedy):
+        config = AutoConfig.from_pretrained(directory, trust_remote_code=False)
+    tokenizer, settings = load_text_tokenizer(directory, config.vocab_size, directory)
+    for name in runtimes:
+        with reading(directory / GRAPHS[name].file, remedy):
+            graphs[name] = GRAPHS[name].load(directory)
+    head = (config.architectures or [""])[0].partition("For")[2]
+    has_embeddings = any(EMBEDDING in graph.outputs for graph in graphs.values())
+    return ExportedModel(head, config, tokenizer, settings, graphs, has_embeddings)
 
 
 def graph_predictions(

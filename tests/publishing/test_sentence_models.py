@@ -44,8 +44,8 @@ def test_settings_apply_as_in_sentence_transformers(directory, tmp_path, capsys,
     expected = torch.nn.functional.normalize(torch.from_numpy(reference.encode(texts)), dim=-1)
     export(directory, tmp_path / "graph")
     for candidate in (*load_candidates(str(directory), ""), *load_candidates(str(tmp_path / "graph"), "")):
-        encoded = candidate.tokenizer(
-            [candidate.settings.prompt + text for text in texts], truncation=True, max_length=13
+        encoded = candidate.model.tokenizer(
+            [candidate.model.settings.prompt + text for text in texts], truncation=True, max_length=13
         )
         candidate.features = [[dict(zip(encoded, row, strict=True))] for row in zip(*encoded.values(), strict=True)]
         (predictions,), _ = candidate.timed(range(len(texts)))
