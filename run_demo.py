@@ -1,10 +1,11 @@
 """
-Pretrains a tiny model, fine-tunes it on two tasks, and compares the results with those of training from scratch.
+Pretrains a tiny model, fine-tunes it on two tasks, compares the results with those of training from scratch, and
+compares the ways to run a fine-tuned model on this machine.
 
     make demo        # or: python run_demo.py
 
 Takes two minutes on two CPU cores and needs no network. Finished steps are kept in demo/ and skipped in later runs.
-Flags are passed to all scripts:
+Flags are passed to all training scripts:
 
     python run_demo.py --seed 1 --bf16 false
 """
@@ -13,6 +14,7 @@ import json
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
 from contextlib import redirect_stdout
 from pathlib import Path
 
@@ -33,18 +35,20 @@ from fixedbert.tasks.texts import load_files
 
 DEMO = Path("demo")
 PRETRAINED, START = "pretrained", ("pretrained", "from scratch")
+COMPARED = DEMO / "compared"
 LEARNED, NOT_LEARNED = 95, 75  # minimum score (%) with pretraining, and maximum without
 
 
-def run_once(script, output: Path, *arguments: str):
-    """Runs a script unless its output directory exists. Scripts create this directory only when they finish."""
+def run_once(main: Callable[[list[str]], object], output: Path, *arguments: str):
+    """Calls the `main` of a script or of the command line, unless its output directory exists from a finished call."""
     if output.exists():
         print(f"{output}: already done")
         return
     command = [*arguments, "--output_dir", str(output)]
-    print(f"{script.__name__}.py {' '.join(command)}", flush=True)
+    program = "fixedbert" if main is fixedbert_cli.main else f"{main.__module__}.py"
+    print(program, *command, flush=True)
     with open(f"{output}.log", "a", encoding="utf-8") as log, redirect_stdout(log):
-        script.main(command)
+        main(command)
 
 
 def main():
@@ -53,7 +57,7 @@ def main():
     start_time = time.monotonic()
     silence_libraries()
     write_tasks(DEMO / "data")
-    run_once(run_pretraining, DEMO / PRETRAINED, "recipes/sample_stories.yaml", *flags)
+    run_once(run_pretraining.main, DEMO / PRETRAINED, "recipes/sample_stories.yaml", *flags)
     model = str(DEMO / PRETRAINED)
     starts = {
         "pretrained": ("--model_name_or_path", model),
@@ -61,7 +65,9 @@ def main():
     }
     for task, script in (("pairs", run_glue), ("questions", run_squad)):
         for start, source in starts.items():
-            run_once(script, directory(task, start), f"recipes/sample_{task}.yaml", *source, *flags)
+            run_once(script.main, directory(task, start), f"recipes/sample_{task}.yaml", *source, *flags)
+    rows = ("--validation_file", str(DEMO / "data/pairs/dev.tsv"))
+    run_once(fixedbert_cli.main, COMPARED, "compare", str(directory("pairs", "pretrained")), *rows)
     show(time.monotonic() - start_time)
     check_scores()
 
@@ -139,6 +145,7 @@ def show(seconds: float):
     for task, name, key, scale in ROWS:
         values = [scale * results(directory(task, start))[key] for start in START] + [majority[key]]
         print(f"{task:<16}{name:<14}" + "".join(f"{value:>13.1f}%" for value in values))
+    show_runtimes()
     held_out = results(DEMO / PRETRAINED)
     print(
         f"\nPretraining on held-out documents: masked-LM loss {held_out['eval_mlm_loss']:.2f} and accuracy "
@@ -158,6 +165,15 @@ def show(seconds: float):
         f"    python -m experiments.head_size --output_dir {DEMO}/theory  # what a head can express\n"
         "    fixedbert pretrain recipes/mini.yaml --train_file TEXTS/  # a model 10 times as large, on your own text"
     )
+
+
+def show_runtimes():
+    """Prints the speedup of each way to run the fine-tuned model, and the percentage of unchanged predictions."""
+    title = str(directory("pairs", "pretrained"))
+    print(f"\n{title:<26}{'speedup: batches':>16}{'single texts':>14}{'same predictions':>18}")
+    for model in json.loads((COMPARED / "comparison.json").read_text())["models"]:
+        speedup, same = model["speedup"], model["fidelity"]["agreement"] if model["fidelity"] else 1
+        print(f"{model['runtime']:<26}{speedup['random']:>16.2f}{speedup['single']:>14.2f}{same:>18.1%}")
 
 
 def history(output: Path, key: str) -> tuple[list[int], list[float]]:

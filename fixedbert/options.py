@@ -42,7 +42,7 @@ def option(default: Any, help: str, interval: str = "", required: bool = False, 
     return field(default=default, metadata=metadata)
 
 
-# --- Groups of options. The first line of a docstring is the heading in the help and in the manual. ---
+# --- Groups of options. The docstring is the heading in the help and in the manual, with a note after a colon. ---
 
 
 @dataclass(kw_only=True)
@@ -127,7 +127,7 @@ class RowOptions:
 
 @dataclass(kw_only=True)
 class CalibrationOptions(RowOptions, TaskOptions):
-    """Calibration data, whose labels are ignored"""
+    """Calibration data: labels are ignored"""
 
     train_file: list[str] | None = option(
         None,
@@ -235,7 +235,7 @@ class SquadDataOptions(AnswerOptions, FineTuningDataOptions):
 
 @dataclass(kw_only=True)
 class NewModelOptions(ModelOptions):
-    """Shape of a new model, which replaces that of `config_name`; default: BERT-base with a head size of 128"""
+    """Shape of a new model: replaces the shape of `config_name`, or of BERT-base with heads of size 128"""
 
     do_lower_case: bool | None = option(
         None, "Convert text to lowercase, for a vocab.txt or a new vocabulary. Default: the tokenizer's, or true."
@@ -270,7 +270,7 @@ BOUNDARIES = {
 
 @dataclass(kw_only=True)
 class CorpusOptions:
-    """Corpora; Hub datasets precede files, and an option with several values has one per corpus"""
+    """Corpora: Hub datasets precede files, and options with several values have one per corpus"""
 
     dataset_name: list[str] | None = option(None, "Hub datasets, or `sample` for the text shipped with the package.")
     dataset_config_name: list[str] = option(["none"], "Configuration of the Hub dataset, or none.")
@@ -857,16 +857,3 @@ def takes_options(name: str) -> Callable[[Callable[[Any], Result]], Callable[...
         return call
 
     return decorate
-
-
-def markdown(command: Command) -> str:
-    """Returns the tables of a command's options for the manual."""
-    lines = []
-    for heading, members in groups(command):
-        lines += [f"**{heading}**", "", "| option | value | default | |", "|---|---|---|---|"]
-        for each in members:
-            name = f"`{each.name}`" if each.positional else f"`--{each.name}`"
-            value = describe(each.hint).replace("|", "\\|")
-            lines.append(f"| {name} | {value} | {'required' if each.required else each.default} | {each.help} |")
-        lines.append("")
-    return "\n".join(lines)

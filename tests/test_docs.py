@@ -4,6 +4,7 @@ import argparse
 import importlib
 import json
 import re
+import runpy
 import shlex
 import string
 import sys
@@ -42,7 +43,6 @@ RUN = {"convert", "shrink", "compare", "export", "inspect", "plan"}
 SHORTER = {
     "fixedbert inspect": "fixedbert inspect --max_eval_samples 16 --importance_samples 1",
     "--speedup 2": "--batch_size 2 --intermediate_size 16",
-    "--distil_steps": "--distil_steps 2",
     "--validation_file dev.csv": "--validation_file dev.csv --runtime torch onnxruntime",
     "runs/mnli --task_name mnli --data_dir glue/": "runs/reviews --train_file recent.csv",
     "--max_train_samples 600 --num_attention_heads 6": "--batch_size 2 --intermediate_size 16",
@@ -300,6 +300,12 @@ def test_every_page_is_listed():
         assert (docs / name).read_text("utf-8").startswith(f"# {title}\n"), name
     contents = re.findall(r"^(?!```|:)\S+$", (docs / "index.md").read_text("utf-8"), re.MULTILINE)
     assert [f"{name}.md" for name in contents] == [name for _, name in listed]
+
+
+def test_page_of_options():
+    """docs/options.md lists the options that fixedbert/options.py declares: `python docs/options.py` writes it."""
+    page = runpy.run_path(str(ROOT / "docs/options.py"))["page"]
+    assert (ROOT / "docs/options.md").read_text("utf-8") == page()
 
 
 def test_files_of_the_structure_exist():

@@ -1,7 +1,7 @@
 """
 Definitions of the GLUE tasks: their columns, labels and files.
 
-To add a task, add an entry to TASKS here and to METRICS in fixedbert/fine_tuning/glue_metrics.py.
+To add a task, add an entry to TASKS here and to METRICS in fixedbert/tasks/glue_metrics.py.
 """
 
 from dataclasses import dataclass, field, replace
