@@ -5,7 +5,6 @@ import pytest
 from fixedbert.counts import Shape
 from fixedbert.planning import parse_number, plan
 from fixedbert.support.errors import InputError
-from fixedbert_cli import main
 
 
 @pytest.mark.parametrize("budgets", [{"params": "110M"}, {"params": 10e6}, {"flops": "700M", "params": "300M"}])
@@ -43,13 +42,12 @@ def test_bounds_of_the_papers(monkeypatch):
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        ([], "there is no budget; set `params` or `flops`"),
-        (["--params", "1k"], "no shape uses 85% to 100% of the budget"),
-        (["--params", "many"], "many: must be a positive number such as 110M"),
-        (["--params", "110M", "--max_seq_length", "513"], "between 8 and 512"),
+        ({}, "there is no budget"),
+        ({"params": "1k"}, "no shape uses"),
+        ({"params": "many"}, "many: must be a positive number"),
     ],
 )
 def test_invalid_budgets(arguments, message):
     """Invalid budgets, and budgets that no shape fits, raise an error."""
     with pytest.raises(InputError, match=message):
-        main(["plan", *arguments])
+        plan(**arguments)

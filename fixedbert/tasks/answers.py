@@ -41,8 +41,7 @@ class SquadEvaluation:
         offsets = table["offsets"].combine_chunks()
         self.offsets, self.ends = offsets.values.to_numpy(), offsets.offsets.to_numpy()
         self.lengths = table["length"].to_numpy()
-        self.n_best_size, self.max_answer_length = arguments.n_best_size, arguments.max_answer_length
-        self.version_2_with_negative = arguments.version_2_with_negative
+        self.arguments, self.version_2_with_negative = arguments, arguments.version_2_with_negative
         chosen = arguments.null_score_diff_threshold
         self.fixed_threshold = chosen if isinstance(chosen, float) else None  # None to choose it in each evaluation
         self.threshold = 0.0  # in the last evaluation
@@ -76,7 +75,9 @@ class SquadEvaluation:
             spans = np.concatenate(
                 [self.spans(window, start_logits[window], end_logits[window]) for window in windows]
             )
-            best = np.argsort(-(spans["start_logit"] + spans["end_logit"]), kind="stable")[: self.n_best_size]
+            best = np.argsort(-(spans["start_logit"] + spans["end_logit"]), kind="stable")[
+                : self.arguments.n_best_size
+            ]
             candidates = [
                 Candidate(context[span["start"] : span["end"]], span["start_logit"], span["end_logit"])
                 for span in spans[best]
@@ -89,7 +90,7 @@ class SquadEvaluation:
                 no_answer = Candidate("", start_logits[null, 0], end_logits[null, 0])
                 self.null_odds[name] = float(no_answer.score - answer.score)
                 candidates = sorted([*candidates, no_answer], key=lambda candidate: -candidate.score)
-                candidates = candidates[: self.n_best_size]
+                candidates = candidates[: self.arguments.n_best_size]
                 if no_answer not in candidates:
                     candidates.append(no_answer)
             self.n_best[name] = with_probabilities(candidates)
@@ -105,14 +106,14 @@ class SquadEvaluation:
         size = self.lengths[window]
         offsets = self.offsets[self.ends[window] : self.ends[window + 1]].reshape(size, 2)
         starts, ends = (
-            np.argsort(logits[:size])[: -self.n_best_size - 1 : -1] for logits in (start_logits, end_logits)
+            np.argsort(logits[:size])[: -self.arguments.n_best_size - 1 : -1] for logits in (start_logits, end_logits)
         )
         length = ends[None, :] - starts[:, None] + 1  # (starts, ends)
         inside = (offsets[starts, 0] >= 0)[:, None] & (offsets[ends, 0] >= 0)[None, :]
-        start, end = np.nonzero(inside & (length >= 1) & (length <= self.max_answer_length))
+        start, end = np.nonzero(inside & (length >= 1) & (length <= self.arguments.max_answer_length))
         start, end = starts[start], ends[end]
         columns = (offsets[start, 0], offsets[end, 1], start_logits[start], end_logits[end])
-        return np.rec.fromarrays(columns, names="start,end,start_logit,end_logit")
+        return np.rec.fromarrays(columns, names="start,end,start_logit,end_logit")  # type: ignore[call-overload]
 
 
 def with_probabilities(candidates: list[Candidate]) -> list[dict]:

@@ -12,7 +12,7 @@ from ..loading.sentence_models import TextSettings
 from ..options import CompareOptions
 from ..support.errors import InputError
 from .predictions import Predictions
-from .sources import RowSource
+from .sources import RowSource, ids_of
 
 Cells = list[tuple[str, Sequence]]  # names and contents of the columns of a table
 Model = tuple[PreTrainedConfig, PreTrainedTokenizerBase]
@@ -35,26 +35,39 @@ class Rows(ABC):
     The rows of a file or GLUE task, with or without labels.
 
     Args:
-        data: A dataset whose column `row` contains the 0-based index of each row in the file.
-        options: The options with which the rows are compared; None if the rows are not identified.
+        data: A dataset whose column `row` contains the 0-based index of each row in the file. A column `ids` is added.
+        options: The options with which models are compared on the rows, or None.
     """
 
     item = "row"  # the unit that has a prediction
 
     def __init__(self, data: datasets.Dataset, options: CompareOptions | None = None):
-        self.data = data
         self.id_columns = split_names(options.id_column_name) if options else ()
-        self.file = options.validation_file if options else None
-        if self.id_columns and self.file is None:
-            raise InputError("requires `validation_file`.", "id_column_name")
-        if self.id_columns:
-            RowSource.from_file(str(self.file)).check_columns(id_column_name=self.id_columns)
+        if options and self.id_columns:
+            if options.validation_file is None:
+                raise InputError("requires `validation_file`.", "id_column_name")
+            source = RowSource.from_file(options.validation_file)
+            source.check_columns(id_column_name=self.id_columns)
+            ids = [ids_of(row, self.id_columns) for row in source.rows]
+            data = data.add_column("ids", [ids[row] for row in data["row"]])
+        self.data = data
 
     def keys(self) -> Cells:
         """Returns the columns that identify the rows in the file."""
-        rows = self.data["row"][:]
-        values = [row.values for row in RowSource.from_file(str(self.file)).rows] if self.id_columns else []
-        return [("row", rows), *((name, [values[row].get(name) for row in rows]) for name in self.id_columns)]
+        ids = zip(*self.data["ids"][:], strict=True) if self.id_columns else ()
+        return [("row", self.data["row"][:]), *zip(self.id_columns, ids, strict=True)]
+
+    @classmethod
+    @abstractmethod
+    def load(cls, options: CompareOptions, head: str, models: list[Model], length: int) -> "Rows":
+        """
+        Loads the rows on which models are compared, from a file, or from the first validation split of a GLUE task.
+
+        Args:
+            head: The task head of the models.
+            models: The configuration and the tokenizer of each model.
+            length: The maximum number of tokens per row.
+        """
 
     @abstractmethod
     def features(

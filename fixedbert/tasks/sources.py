@@ -49,6 +49,12 @@ class RowSource:
                 yield position, row
 
 
+def ids_of(row: FileRow, columns: Sequence[str]) -> list[str]:
+    """Returns the values in the columns that identify a row."""
+    values = [row.values.get(name) for name in columns]
+    return ["" if value is None else str(value) for value in values]
+
+
 def dataset_rows(data: datasets.Dataset) -> Iterator[FileRow]:
     """Yields the rows of a dataset. Label ids become label names, or None for -1, which stands for a missing label."""
 

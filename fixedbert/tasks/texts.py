@@ -21,7 +21,7 @@ from .glue_metrics import GlueEvaluation
 from .labels import MULTI, REGRESSION, SINGLE, Labels, problem_type_of
 from .predictions import TEXTS
 from .rows import Answers, Model, Rows, split_names
-from .sources import RowSource, data_sources, dataset_rows, valid_rows
+from .sources import RowSource, data_sources, dataset_rows, ids_of, valid_rows
 
 # Text columns that are recognized without `text_column_names`.
 KNOWN_TEXT_COLUMNS = {columns for task in TASKS.values() for columns in (task.texts, task.file_texts)} | {("text",)}
@@ -55,13 +55,17 @@ class ReadingOptions:
     expected_columns: tuple[str, ...] = ()  # text columns that the model was trained on; used if they exist
     label_columns: tuple[str, ...] = ("label",)  # ignored in the test split
     id_columns: tuple[str, ...] = ()  # identify the rows of the test split
-    labels: Labels | None = None  # by default, inferred from the first split, usually the training split
+    labels: Labels | None = None  # those of a GLUE task; by default, inferred from the first split, usually training
     do_regression: bool | None = None  # True if labels are scores; by default, floats are scores, as in run_glue.py
     skip_bad_rows: bool = False  # print and skip invalid rows instead of raising InputError
     max_samples: Mapping[str, int | None] = field(default_factory=dict)  # rows to draw for each kind of split
     seed: int = SAMPLE_SEED  # for drawing rows and for the validation split
     validation_percentage: int | None = None  # percentage of the training rows that become the validation split
-    official: bool = False  # accept empty texts and skip rows with too few fields, like GLUE on the Hub
+
+    @property
+    def official(self) -> bool:
+        """Whether the rows are GLUE's, which have empty texts and, in its files, rows with too few fields."""
+        return self.labels is not None
 
 
 def kind_of(split: str) -> str:
@@ -107,7 +111,7 @@ def load_task(
             sources[split] = RowSource.from_file(directory / file, header=header, raw=True)
     names = dict(zip(values, task.labels, strict=True))
     labels = Labels(SINGLE if names else REGRESSION, names, (label_column,))
-    data = read_splits(sources, ReadingOptions(text_columns=texts, labels=labels, official=True, **options))
+    data = read_splits(sources, ReadingOptions(text_columns=texts, labels=labels, **options))
     return replace(data, text_columns=task.texts)
 
 
@@ -124,7 +128,7 @@ def load_texts(
 
     `seed` selects the rows for `max_*_samples`. `expected_columns` are the text columns the model was trained on.
     """
-    options = {
+    options: dict[str, Any] = {
         "max_samples": {kind: max_samples(arguments, kind) for kind in kinds},
         "seed": seed,
         "skip_bad_rows": arguments.skip_bad_rows,
@@ -163,18 +167,15 @@ def read_splits(sources: dict[str, RowSource], options: ReadingOptions = Reading
     first = next(iter(sources.values()))
     data = TextData(options.labels, options.text_columns or find_text_columns(first, options.expected_columns))
     for split, source in sources.items():
-        kind = kind_of(split)
-        if kind == "train" and options.validation_percentage is not None:
-            rows = read_split(source, split, data, options, None)
-            parts = split_rows(rows, options.validation_percentage, options.seed, data.labels)
-            parts = {part: parts[part] for part in parts if part in options.max_samples}
-            for part in parts:
-                parts[part] = sample_rows(parts[part], options.max_samples[part], options.seed)
-                report(f"{source.name}, {part}", parts[part], data.labels, part)
-            data.splits |= parts
-        else:
-            data.splits[split] = read_split(source, split, data, options, options.max_samples.get(kind))
-            report(source.name, data.splits[split], data.labels, split)
+        divided = split == "train" and options.validation_percentage is not None
+        count = None if divided else options.max_samples.get(kind_of(split))
+        parts = {split: read_split(source, split, data, options, count)}
+        if divided:
+            parts = split_rows(parts[split], options, data.labels)
+        for part, rows in parts.items():
+            if data.labels and "label" in rows.column_names:
+                data.labels.report(f"{source.name}, {part}" if divided else source.name, rows["label"][:], part)
+        data.splits |= parts
     return data
 
 
@@ -196,9 +197,7 @@ def read_split(
         data.labels = Labels.infer(values, label_columns, options.do_regression, source.name)
 
     def keys(position: int, row: FileRow) -> dict:
-        values = [row.values.get(name) for name in ids]
-        names = {"ids": ["" if value is None else str(value) for value in values]} if ids else {}
-        return {"row": position, **names}
+        return {"row": position} | ({"ids": ids_of(row, ids)} if ids else {})
 
     def parse(numbered: tuple[int, FileRow]) -> dict:
         position, row = numbered
@@ -265,34 +264,45 @@ def check_texts(values: dict, columns: tuple[str, ...], empty_allowed: bool):
             raise ValueError(f"{column!r} is empty")
 
 
-def split_rows(
-    rows: datasets.Dataset, percentage: int, seed: int, labels: Labels | None
-) -> dict[str, datasets.Dataset]:
+def split_rows(rows: datasets.Dataset, options: ReadingOptions, labels: Labels | None) -> dict[str, datasets.Dataset]:
     """
-    Splits rows at random into "train" and "validation", which contains the given percentage of the rows.
+    Splits rows at random into "train" and "validation", and draws rows from those that `max_samples` contains.
 
     If texts have one label, both parts have the same fraction of each label. Labels that occur once stay in training.
     """
-    names = rows["label"][:] if labels and labels.problem_type == SINGLE else None
-    counts = Counter(names or ())
-    common = [index for index in range(len(rows)) if names is None or counts[names[index]] > 1]
-    stratify = None if names is None else [names[index] for index in common]
+    percentage, common, stratify = options.validation_percentage or 0, [*range(len(rows))], None
+    if labels and labels.problem_type == SINGLE:
+        names = rows["label"][:]
+        counts = Counter(names)
+        common = [index for index in common if counts[names[index]] > 1]
+        stratify = [names[index] for index in common]
     try:
-        _, validation = train_test_split(common, test_size=percentage / 100, random_state=seed, stratify=stratify)
+        _, validation = train_test_split(
+            common, test_size=percentage / 100, random_state=options.seed, stratify=stratify
+        )
     except ValueError as error:
         raise InputError(
             f"{percentage}: splitting {len(rows):,} rows leaves one split too small.", "validation_split_percentage"
         ) from error
     held_out = {*validation}
-    train = [index for index in range(len(rows)) if index not in held_out]
-    return {"train": rows.select(train), "validation": rows.select(sorted(validation))}
+    parts = {"train": [index for index in range(len(rows)) if index not in held_out], "validation": sorted(held_out)}
+    return {
+        part: sample_rows(rows.select(indices), options.max_samples[part], options.seed)
+        for part, indices in parts.items()
+        if part in options.max_samples
+    }
 
 
 def tokenize(
-    batch: dict, indices: list[int], tokenizer: PreTrainedTokenizerBase, max_seq_length: int, stride: int | None = None
+    batch: dict,
+    indices: list[int],
+    tokenizer: PreTrainedTokenizerBase,
+    max_seq_length: int,
+    stride: int | None = None,
+    prompt: str = "",
 ) -> dict:
     """Tokenizes a batch of rows. Called by `make_features`."""
-    texts = [batch[name] for name in text_names(batch)]
+    texts = [[prompt + text for text in batch[name]] for name in text_names(batch)]
     windows = {} if stride is None else {"stride": stride, "return_overflowing_tokens": True}
     options = {"truncation": True, "return_attention_mask": False, **windows}
     features = tokenizer(*texts, max_length=max_seq_length, **options)
@@ -311,6 +321,7 @@ def text_features(
     max_seq_length: int,
     labels: np.ndarray | None = None,
     stride: int | None = None,
+    prompt: str = "",
     **options,
 ) -> datasets.Dataset:
     """
@@ -318,9 +329,10 @@ def text_features(
 
     Sequences that exceed `max_seq_length` are truncated at the end of the longer sentence. With a `stride`, they are
     instead split into windows that overlap by this number of tokens. The column `example` contains the index of the
-    row. `labels` (rows, ...) come from `Labels.encode`, and `options` are passed to `make_features`.
+    row. A `prompt` precedes each text. `labels` (rows, ...) come from `Labels.encode`, and `options` are passed to
+    `make_features`.
     """
-    settings = {"tokenizer": tokenizer, "max_seq_length": max_seq_length, "stride": stride}
+    settings = {"tokenizer": tokenizer, "max_seq_length": max_seq_length, "stride": stride, "prompt": prompt}
     features = make_features(rows, tokenize, settings, **options)
     if labels is None:
         return features
@@ -353,8 +365,9 @@ class TextRows(Rows):
         options: CompareOptions | None = None,
     ):
         if separate:
-            pairs = zip(*(rows[name] for name in text_names(rows.column_names)), strict=True)
-            rows = datasets.Dataset.from_list([{"sentence1": text} for pair in pairs for text in pair])
+            names = text_names(rows.column_names)
+            texts = [{"row": row["row"], "sentence1": row[name]} for row in rows for name in names]
+            rows = datasets.Dataset.from_list(texts)
         super().__init__(rows, options)
         self.labels, self.text_columns = labels, text_columns
         if labels is not None:
@@ -362,7 +375,6 @@ class TextRows(Rows):
 
     @classmethod
     def load(cls, options: CompareOptions, head: str, models: list[Model], length: int) -> "TextRows":
-        """Loads the first validation split of a GLUE task, or a file."""
         config, _ = models[0]
         expected = [tuple(getattr(config, "text_column_names", None) or ()) for config, _ in models]
         skip = options.skip_bad_rows
@@ -389,13 +401,8 @@ class TextRows(Rows):
         return cls(rows, head != TEXTS, labels, data.text_columns, task, options)
 
     def features(self, tokenizer, settings, length):
-        features, truncated, names = [], 0, text_names(self.data.column_names)
-        for batch in self.data.iter(1000):
-            columns = ([settings.prompt + text for text in batch[name]] for name in names)
-            encoded = tokenizer(*columns, truncation=True, max_length=length)
-            truncated += sum(bool(row.overflowing) for row in encoded.encodings or ())
-            features += [[dict(zip(encoded, values, strict=True))] for values in zip(*encoded.values(), strict=True)]
-        return features, truncated
+        features = text_features(self.data, tokenizer, length, prompt=settings.prompt)
+        return [[row] for row in features], sum(features["truncated"][:])
 
     def answers(self, outputs, features, everyone):
         if self.labels is None:

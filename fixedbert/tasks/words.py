@@ -84,7 +84,8 @@ def encode_words(tokenizer: PreTrainedTokenizerBase, words: Sequence[str], max_l
     The entry `first_tokens` contains the index of the first token of each word, or -1 if a word has no tokens, because
     truncation or the tokenizer removes all of its characters. `truncated` is True if the row is truncated.
     """
-    encoded = tokenizer([*words], is_split_into_words=True, max_length=max_length, truncation=True)
+    options = {"max_length": max_length, "truncation": True, "return_attention_mask": False}
+    encoded = tokenizer([*words], is_split_into_words=True, **options)
     first = [-1] * len(words)
     for token, word in reversed([*enumerate(encoded.word_ids())]):
         if word is not None:
@@ -118,8 +119,8 @@ class WordRows(Rows):
     def load(cls, options: CompareOptions, head: str, models: list[Model], length: int) -> "WordRows":
         """Loads a file, and replaces its labels with the label ids of the models, or -1 for words without a label."""
         file, outputs = file_of(options), default_names(models[0][0])
-        names = (options.text_column_names or TOKENS, options.label_column_name)
-        rows = load_words(file, *names, options.skip_bad_rows)
+        column = options.text_column_names or TOKENS
+        rows = load_words(file, column, options.label_column_name, options.skip_bad_rows)
         if "labels" in rows.column_names:
             names = sorted({name for row in rows["labels"] for name in row if name}, key=label_sort_key)
             labels = Labels(SINGLE, {name: name for name in names})

@@ -9,8 +9,10 @@ from helpers.tiny_models import model_of
 
 from fixedbert.loading.loaded_model import LoadedModel
 from fixedbert.loading.sentence_models import SentencePooling
+from fixedbert.options import CalibrationOptions, ShrinkOptions, make
 from fixedbert.support.errors import InputError
-from fixedbert.tasks.calibration import CalibrationData, mask_randomly
+from fixedbert.tasks.calibration import load_batches, mask_randomly
+from fixedbert.tasks.calibration import texts as texts_in
 from fixedbert.tasks.predictions import MASKED_POSITIONS
 
 
@@ -27,7 +29,7 @@ def loaded(tmp_path_factory):
 
 
 def data_for(texts, file="rows.txt", **options):
-    return CalibrationData(**{"train_file": [str(texts / file)], "batch_size": 13} | options)
+    return CalibrationOptions(**{"train_file": [str(texts / file)], "batch_size": 13} | options)
 
 
 def rows_of(batches):
@@ -41,22 +43,21 @@ def rows_of(batches):
 
 def test_pairs_are_batched_by_length(texts, loaded):
     """Pairs are truncated and keep their token type ids. Batches have similar lengths. Text columns can be chosen."""
-    calibration, held_out, _ = data_for(texts, "pairs.csv", max_seq_length=17, max_samples=50).load(
-        loaded("ForSequenceClassification")
-    )
+    options = data_for(texts, "pairs.csv", max_seq_length=17, max_train_samples=50)
+    calibration, held_out, _ = load_batches(options, loaded("ForSequenceClassification"), 0)
     lengths = [batch["input_ids"].shape[1] for batch in calibration]
     assert len(rows_of(calibration)) == 42 and len(rows_of(held_out)) == 8
     assert lengths == sorted(lengths) and lengths[-1] <= 17
     assert all(batch["token_type_ids"].any() for batch in calibration)
     lines = (texts / "rows.txt").read_text().splitlines()
-    second = data_for(texts, "pairs.csv", text_column_names=("sentence2",)).texts()
+    second = texts_in(data_for(texts, "pairs.csv", text_column_names="sentence2"), "train", False)
     assert [*second] == [(line,) for line in lines[1::2]]
 
 
 def test_running_text_for_a_masked_lm(texts, loaded):
     """Rows for a masked LM have no padding. Each row has masked positions, but no special token is masked."""
     model = loaded("ForMaskedLM")
-    batches, _, _ = data_for(texts, max_seq_length=11, max_samples=31).load(model)
+    batches, _, _ = load_batches(data_for(texts, max_seq_length=11, max_train_samples=31), model, 0)
     assert [batch["input_ids"].shape for batch in batches] == [(13, 11)] * 2
     for batch in batches:
         positions = batch[MASKED_POSITIONS]
@@ -71,7 +72,7 @@ def test_pairs_for_an_embedding_model(texts, loaded):
     """For a model with pooling, the two texts in a pair are separate rows."""
     model = loaded("Model")
     model.pooling = SentencePooling("mean", normalize=True)
-    calibration, held_out, _ = data_for(texts, "pairs.csv").load(model)
+    calibration, held_out, _ = load_batches(data_for(texts, "pairs.csv"), model, 0)
     assert len(rows_of(calibration)) + len(rows_of(held_out)) == 200
     assert not any(batch["token_type_ids"].any() for batch in calibration)
 
@@ -81,8 +82,8 @@ def test_questions_are_split_into_windows(loaded, tmp_path):
     questions = [{"id": number, "question": "who sat", "answers": []} for number in "ab"]
     paragraph = {"context": "the cat sat on the mat . " * 5, "qas": questions}
     (tmp_path / "squad.json").write_text(json.dumps({"data": [{"paragraphs": [paragraph]}]}))
-    data = CalibrationData(train_file=[str(tmp_path / "squad.json")], max_seq_length=16)
-    calibration, held_out, _ = data.load(loaded("ForQuestionAnswering"))
+    options = data_for(tmp_path, "squad.json", max_seq_length=16)
+    calibration, held_out, _ = load_batches(options, loaded("ForQuestionAnswering"), 0)
     assert len(rows_of(calibration)) + len(rows_of(held_out)) > 2 * 2
     assert all(batch["input_ids"].shape[1] <= 16 for batch in calibration)
 
@@ -91,7 +92,7 @@ def test_held_out_rows_are_disjoint(texts, loaded):
     """The held-out rows are used neither for calibration nor for distillation."""
     model = loaded("ForSequenceClassification")
     for count, sizes in ((26, (26, 4, 146)), (100, (100, 16, 134))):
-        parts = [rows_of(part) for part in data_for(texts, max_samples=count).load(model, distillation_rows=150)]
+        parts = [rows_of(part) for part in load_batches(data_for(texts, max_train_samples=count), model, 150)]
         assert tuple(map(len, parts)) == sizes
         assert not {*parts[1]} & {*parts[0], *parts[2]}
 
@@ -103,8 +104,8 @@ def test_glue_task_holds_out_the_validation_split(texts, loaded, tmp_path):
     (tmp_path / "CoLA").mkdir()
     for name, part in (("train", lines[:120]), ("dev", lines[120:])):
         (tmp_path / f"CoLA/{name}.tsv").write_text("".join(f"a\t{n % 2}\t\t{line}\n" for n, line in enumerate(part)))
-    data = CalibrationData(task_name="CoLA", data_dir=str(tmp_path), batch_size=13, max_samples=90)
-    calibration, held_out, _ = data.load(model)
+    options = CalibrationOptions(task_name="CoLA", data_dir=str(tmp_path), batch_size=13, max_train_samples=90)
+    calibration, held_out, _ = load_batches(options, model, 0)
     expected = {tuple(model.tokenizer(line)["input_ids"]) for line in lines[120:]}
     assert len(rows_of(held_out)) == 15 and {*rows_of(held_out)} <= expected
     assert len(rows_of(calibration)) == 90
@@ -113,10 +114,10 @@ def test_glue_task_holds_out_the_validation_split(texts, loaded, tmp_path):
 def test_invalid_calibration_data(texts, loaded):
     """A missing file, invalid lengths, and rows that are unsuitable for the task head raise InputError."""
     with pytest.raises(InputError, match="specify either `task_name` or `train_file`"):
-        CalibrationData()
+        make({"model": "a", "output_dir": "b", "params": 1}, ShrinkOptions)
     with pytest.raises(InputError, match="2: must be between 3 and 23"):
-        data_for(texts, max_seq_length=2).load(loaded("ForSequenceClassification"))
+        load_batches(data_for(texts, max_seq_length=2), loaded("ForSequenceClassification"), 0)
     with pytest.raises(InputError, match="multiple-choice models"):
-        data_for(texts).load(loaded("ForMultipleChoice"))
+        load_batches(data_for(texts), loaded("ForMultipleChoice"), 0)
     with pytest.raises(InputError, match="use a `train_file` in SQuAD format"):
-        CalibrationData(task_name="sst2").load(loaded("ForQuestionAnswering"))
+        load_batches(CalibrationOptions(task_name="sst2"), loaded("ForQuestionAnswering"), 0)

@@ -4,15 +4,14 @@ from dataclasses import replace
 from unittest.mock import Mock
 
 import pytest
-import torch
 
 from fixedbert.loading.heads import Heads
+from fixedbert.options import ShrinkOptions
 from fixedbert.shrinking.budget import LayerPrices, LayerSize, Prices, price_of
-from fixedbert.shrinking.context import ShrinkContext, Target
+from fixedbert.shrinking.context import ShrinkContext
 from fixedbert.shrinking.fisher_information import layer_sizes
 from fixedbert.shrinking.shrink import prices_for, prune_to_budget, statistics_for
 from fixedbert.support.machine import warn_if_busy
-from fixedbert.tasks.calibration import CalibrationData
 
 LARGE = [LayerSize(Heads(7, 8, 8), 48)] * 3  # layers of `large`
 
@@ -27,14 +26,19 @@ def prices_of(*scales):
 
 
 def context_for(large, texts, **target):
-    data = CalibrationData(train_file=[str(texts / "rows.txt")], batch_size=13)
-    return ShrinkContext.load(large, data, Target(**target), unpad_inputs=True, dtype=torch.float32)
+    data = {"train_file": [str(texts / "rows.txt")], "batch_size": 13}
+    options = ShrinkOptions(model=large, output_dir="out", unpad_inputs=True, dtype="float32", **data, **target)
+    return ShrinkContext.load(options)
+
+
+def with_target(context, **target):
+    return replace(context, options=replace(context.options, **{"params": None} | target))
 
 
 def test_busy_machines(monkeypatch):
     """A warning is logged only if other programs keep at least one core busy."""
     logger = Mock()
-    monkeypatch.setattr("fixedbert.shrinking.latency.logger", logger)
+    monkeypatch.setattr("fixedbert.support.machine.logger", logger)
     for load in (0.9, 2.5):
         monkeypatch.setattr("os.getloadavg", lambda load=load: (load, 0.0, 0.0))
         warn_if_busy()
@@ -47,7 +51,7 @@ def test_measured_speed_meets_the_target(large, texts, monkeypatch):
     monkeypatch.setattr("fixedbert.shrinking.context.measure_speedup", lambda *_: next(measured))
     context, prices = context_for(large, texts, params=1.0), prices_of(1, 1, 1)
     _, pruners = statistics_for(context)
-    pruned = prune_to_budget(replace(context, target=Target(speedup=2.0)), pruners, prices)
+    pruned = prune_to_budget(with_target(context, speedup=[2.0]), pruners, prices)
     shapes = layer_sizes(pruned)
     assert prices.original > 2.0 * price_of(shapes, prices.layers)  # pruned more than at first
     with pytest.raises(StopIteration):
@@ -56,7 +60,7 @@ def test_measured_speed_meets_the_target(large, texts, monkeypatch):
 
 def test_every_sublayer_is_measured(large, texts):
     """Every size to which a sublayer can be pruned has a price, and the short last layer has its own prices."""
-    prices = prices_for(context_for(large, texts, speedup=2.0))
+    prices = prices_for(context_for(large, texts, speedup=[2.0]))
     for layer in prices.layers:
         assert layer.of_heads(Heads(7, 8, 8)) >= layer.of_heads(Heads(0, 8, 8)) > 0
         assert all(layer.of_neurons(count) > 0 for count in range(49))
@@ -67,7 +71,7 @@ def test_layers_that_save_no_time_are_not_pruned(large, texts):
     """If pruning the last layer saves no time, only its superfluous heads and neurons are pruned."""
     context, prices = context_for(large, texts, params=1.0), prices_of(1.0, 1.0, 1e-6)
     _, pruners = statistics_for(context)
-    context = replace(context, target=Target(params=prices.original / 2.5))
+    context = with_target(context, params=prices.original / 2.5)
     first, _, last = layer_sizes(prune_to_budget(context, pruners, prices))
     assert (last.heads.num_heads, last.neurons) == (5, 37)
     assert first.heads.num_heads * first.neurons < 5 * 37

@@ -17,9 +17,9 @@ pytestmark = pytest.mark.usefixtures("same_signals")
 
 def test_parameters_become_flags_on_the_command_line():
     """Errors show parameter names in Python, but flags on the command line. Other text in backticks is unchanged."""
-    with pytest.raises(InputError, match="^`max_seq_length` 4: must be between 8 and 512.$"):
+    with pytest.raises(InputError, match="^`max_seq_length` is 4, but must be at least 8 and at most 512.$"):
         plan(max_seq_length=4, params="110M")
-    with pytest.raises(SystemExit, match="^error: --max_seq_length 4: must be"):
+    with pytest.raises(SystemExit, match="^error: --max_seq_length is 4, but"):
         exit_on_input_error(lambda: plan(max_seq_length=4, params="110M"))
 
     def refuse():

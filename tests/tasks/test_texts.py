@@ -182,7 +182,7 @@ def test_column_names(tmp_path):
     with pytest.raises(InputError, match="`text_column_names` accepts at most two columns"):
         make({"train_file": file, "text_column_names": "a,b,c"}, GlueDataOptions)
     with pytest.raises(InputError, match="`task_name` cannot be combined with `train_file`"):
-        GlueDataOptions(task_name=["rte"], train_file="a.csv")
+        make({"task_name": "rte", "train_file": "a.csv"}, GlueDataOptions)
     with pytest.raises(InputError, match="set `task_name` or `dataset_name`, or set `validation_file`"):
         load_texts(None, GlueDataOptions(train_file="a.csv"), ("train", "validation"))
 

@@ -166,7 +166,7 @@ def test_shares():
         ({"series": {"a": {"num_attention_heads": 5, "attention_head_size": None}}}, "hidden_size"),
         ({"series": {"a": {"num_attention_heads": 5, "qk_nrom": True}}}, "series a: models have no field qk_nrom"),
         ({"objective": "mlm", "fine_tuning": {"cola": {}}}, "fine_tuning: cola is not one of mnli, squad"),
-        ({"grid": {"max_steps": 10, "seeds": 3}}, "study small, series fixed: pretraining: `seeds`: no such argument"),
+        ({"grid": {"max_steps": 10, "seeds": 3}}, "study small, series fixed: pretraining: `seeds`: no such option"),
         ({"objective": "mlm", "fine_tuning": {"mnli": {"epochs": 3}}}, "fine_tuning: mnli: `epochs`: no such"),
         ({"objective": "recall"}, "pretraining: (symbols is missing|logging_steps is not one of)"),
         (
