@@ -5,7 +5,7 @@ from pathlib import Path
 
 from ..publishing.model_card import markdown_table
 from ..support.figures import new_figure, skip_without_matplotlib
-from ..support.files import to_json
+from ..support.files import short_name, to_json
 from ..tasks.predictions import Fidelity
 from .budget import LayerSize
 
@@ -148,11 +148,6 @@ class ShrinkFamily:
             sizes = f"{1e3 * result.after.seconds:.1f} ms per batch, {result.after.parameters / 1e6:,.3g} M parameters"
             lines.append(f"  {Path(result.folder).name}: {sizes}, {result.speed}; {result.fidelity}")
         return "\n".join(lines)
-
-
-def short_name(model: str) -> str:
-    """Returns the last component of an absolute path. Returns a Hub id or a relative path unchanged."""
-    return Path(model).name if Path(model).is_absolute() else model
 
 
 @skip_without_matplotlib

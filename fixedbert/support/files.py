@@ -109,6 +109,11 @@ def finite(content: Any) -> Any:
     return None if isinstance(content, float) and not math.isfinite(content) else content
 
 
+def short_name(model: str) -> str:
+    """Returns the last component of an absolute path. Returns a Hub id or a relative path unchanged."""
+    return Path(model).name if Path(model).is_absolute() else model
+
+
 def read_json_object(file: Path, remedy: str = "") -> dict:
     """Reads a JSON file that contains an object. Raises InputError, with `remedy` in its message, if it is invalid."""
     with reading(file, remedy):
