@@ -83,8 +83,9 @@ def command_of(given: dict[str, Any]) -> dict[str, Any]:
 
 def last_checkpoint(directory: Path) -> str | None:
     """Returns `directory` if training is complete, else its last complete checkpoint, or None if there is none."""
-    trained = [directory] if is_complete_checkpoint(directory) else []
-    return next(map(str, [*trained, *reversed(complete_checkpoints(directory))]), None)
+    if is_complete_checkpoint(directory):
+        return str(directory)
+    return next(map(str, reversed(complete_checkpoints(directory))), None)
 
 
 def find_progress(directory: Path) -> str | None:
