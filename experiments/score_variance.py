@@ -22,9 +22,9 @@ from fixedbert.shrinking.budget import LayerSize
 from fixedbert.shrinking.context import ShrinkContext
 from fixedbert.shrinking.distillation import recorded
 from fixedbert.shrinking.fisher_information import layers_of, minus_row_mean, self_attention
-from fixedbert.shrinking.layers import refit
+from fixedbert.shrinking.layers import prune_layers, refit
 from fixedbert.shrinking.pruning import SecondMoments, square_root
-from fixedbert.shrinking.shrink import layer_pruners, prune_layers
+from fixedbert.shrinking.shrink import layer_pruners
 from fixedbert.support.figures import PAGE, new_figure
 from fixedbert.tasks.calibration import batches_of, task_rows, tokenize
 from fixedbert.tasks.predictions import Batch

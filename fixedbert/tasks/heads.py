@@ -2,12 +2,13 @@
 
 from collections.abc import Iterable
 
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 from ..loading.families import max_tokens
 from ..options import CalibrationOptions, CompareOptions
 from ..support.errors import InputError
-from .predictions import QUESTIONS, WORDS
+from .labels import default_names
+from .predictions import QUESTIONS, TEXTS, WORDS, kind_of_logits
 from .questions import QuestionRows, unlabeled_questions
 from .rows import Model, Rows, split_names
 from .texts import TextRows, load_files, load_task
@@ -76,3 +77,24 @@ def row_length(max_seq_length: int | None, models: Iterable[Model]) -> int:
     if not 3 <= length <= longest:
         raise InputError(f"{length}: must be between 3 and {longest}, the maximum number of tokens.", "max_seq_length")
     return length
+
+
+def describe_task(head: str, config: PreTrainedConfig, source: str, has_embeddings: bool) -> str:
+    """
+    Returns a description of the model's predictions, such as "classes no, yes". Only models with the same description
+    can be compared. Raises InputError if the task head is not supported.
+    """
+    if head == "" and has_embeddings:
+        return f"embeddings of size {config.hidden_size}"
+    names = ", ".join(default_names(config))
+    if head == WORDS:
+        return f"classes {names} for words"
+    if head == QUESTIONS:
+        return "answers to questions"
+    if head != TEXTS:
+        raise InputError(
+            f"{source}: only models for classification, regression, token classification, question answering and "
+            "sentence embeddings can be compared."
+        )
+    kind = kind_of_logits(config)
+    return f"{config.num_labels} numbers" if kind == "numbers" else f"{kind} {names}"

@@ -1,11 +1,8 @@
-"""Faster training: dropout on CPUs, memory reuse, and bf16 on hardware that supports it."""
-
-import ctypes
+"""Faster training: dropout on CPUs, and bf16 on hardware that supports it."""
 
 import pytest
 import torch
-from helpers import fork_server
-from helpers.tiny_models import HEADS, bert_of, inputs_of, model_of
+from helpers.tiny_models import bert_of, inputs_of, model_of
 from torch import nn
 from transformers import Trainer
 
@@ -30,19 +27,19 @@ def test_fast_dropout():
     assert torch.equal(dropout(x), y) and not torch.equal(dropout(x), y)
     assert dropout.eval()(x) is x
     assert torch.equal(FastDropout(0.0)(x), x) and FastDropout(1.0)(x).abs().max() == 0
-    by_column = (kept.double().mean(0) - 0.9).abs().max()
-    assert by_column < 6 * (0.09 / 997) ** 0.5  # the bits have no visible pattern
+    assert (kept.double().mean(0) - 0.9).abs().max() < 6 * (0.09 / 997) ** 0.5  # no visible pattern in the columns
 
 
 def dropouts(model: nn.Module, kind: type) -> list[tuple[str, nn.Module]]:
     return [(name, module) for name, module in model.named_modules() if type(module) is kind]
 
 
-@pytest.mark.parametrize("head", HEADS)
-def test_every_dropout_layer_is_replaced(head):
+def test_every_dropout_layer_is_replaced():
     """use_fast_dropout replaces every nn.Dropout, and keeps probabilities, modes, weights and eval outputs."""
-    model = model_of(head, attn_implementation="eager", hidden_dropout_prob=0.2, attention_probs_dropout_prob=0.3)
-    inputs, weights = inputs_of(head), list(model.state_dict())
+    model = model_of(
+        "ForMaskedLM", attn_implementation="eager", hidden_dropout_prob=0.2, attention_probs_dropout_prob=0.3
+    )
+    inputs, weights = inputs_of("ForMaskedLM"), list(model.state_dict())
     expected = model.eval()(**inputs)[0]
     model.base_model.encoder.layer[0].attention.self.dropout.train()
     before = [(name, x.p, x.training) for name, x in dropouts(model, nn.Dropout)]
@@ -51,11 +48,6 @@ def test_every_dropout_layer_is_replaced(head):
     assert [(name, x.p, x.training) for name, x in dropouts(model, FastDropout)] == before
     assert not dropouts(model, nn.Dropout) and list(model.state_dict()) == weights
     assert torch.equal(model.eval()(**inputs)[0], expected)
-    calls = []
-    for layer in model.base_model.encoder.layer:
-        layer.attention.self.dropout.register_forward_hook(lambda *_: calls.append(1))
-    model.train()(**inputs)
-    assert len(calls) == 3
 
 
 def test_only_our_trainers_use_fast_dropout(tmp_path):
@@ -69,28 +61,6 @@ def test_only_our_trainers_use_fast_dropout(tmp_path):
     stock = bert_of("ForMaskedLM")
     CommonTrainer(model=stock, args=arguments)
     assert not dropouts(stock, FastDropout)
-
-
-@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_info"), reason="requires glibc")
-def test_freed_memory_is_kept(tmp_path):
-    """After keep_freed_memory, large tensors cause no new page faults."""
-    script = """
-import resource, torch
-from fixedbert.training.speed import keep_freed_memory
-
-def faults():
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    for _ in range(20):
-        torch.ones(1 << 22)  # 16 MB, 4096 pages
-    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
-
-faults()
-keep_freed_memory(torch.device("cpu"))
-faults()
-print(faults())
-"""
-    (tmp_path / "faults.py").write_text(script)
-    assert int(fork_server.run(tmp_path / "faults.py", [], tmp_path, tmp_path).stdout) < 4096
 
 
 @pytest.fixture
@@ -115,19 +85,15 @@ def test_fine_tuning_uses_bf16_where_it_is_faster(tmp_path, processor, monkeypat
     assert bf16() is False and not caplog.records
 
 
-@pytest.mark.parametrize("requested", ["bf16", "bf16_full_eval", "accelerate launch"])
-def test_emulated_bf16_is_replaced_with_a_warning(requested, processor, monkeypatch, caplog, tmp_path):
+@pytest.mark.parametrize("flags, launched", [({"bf16": True}, "no"), ({"bf16_full_eval": True}, "no"), ({}, "bf16")])
+def test_emulated_bf16_is_replaced_with_a_warning(flags, launched, processor, monkeypatch, caplog, tmp_path):
     """bf16 is replaced by float32 on a CPU that would emulate it, no matter how it is requested."""
-
-    def arguments() -> CommonArguments:
-        flags = {} if requested == "accelerate launch" else {requested: True}
-        return CommonArguments(output_dir=str(tmp_path), use_cpu=True, report_to="none", **flags)
-
-    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16" if requested == "accelerate launch" else "no")
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", launched)  # as `accelerate launch` does
+    flags |= {"output_dir": str(tmp_path), "use_cpu": True, "report_to": "none"}
     processor("amx_bf16")
-    given = arguments()
-    assert "bf16" in (given.mixed_precision, given.bf16_full_eval and "bf16") and not caplog.records
+    given = CommonArguments(**flags)
+    assert given.bf16_full_eval or given.mixed_precision == "bf16"
     processor()
-    replaced = arguments()
+    replaced = CommonArguments(**flags)
     assert (replaced.bf16, replaced.bf16_full_eval, replaced.mixed_precision) == (False, False, "no")
-    assert [record.message for record in caplog.records][0].startswith("using float32 instead of bf16")
+    assert caplog.records[0].message.startswith("using float32 instead of bf16")
