@@ -137,8 +137,8 @@ class GlueEvaluation:
     """
 
     def __init__(self, task: str | None, labels: Labels, threshold: float = 0.5):
-        self.problem_type, self.threshold = labels.problem_type, threshold
-        self.task = task or self.problem_type
+        self.labels, self.threshold = labels, threshold
+        self.task = task or labels.problem_type
         self.label_ids = self.predictions = np.array([])  # (examples,) or (examples, labels)
         self.metric_names = ["loss", *METRICS.get(self.task, ())]
         # GLUE's positive class is 1, but the model can use different label ids.
@@ -153,9 +153,9 @@ class GlueEvaluation:
         logits, or a tuple that begins with the logits.
         """
         logits = output[0] if isinstance(output, tuple) else output
-        if self.problem_type == REGRESSION:
+        if self.labels.problem_type == REGRESSION:
             return logits[:, 0], None
-        if self.problem_type == MULTI:
+        if self.labels.problem_type == MULTI:
             probabilities = expit(logits.astype(np.float64))
             return (probabilities >= self.threshold).astype(int), probabilities
         return logits.argmax(axis=1), softmax(logits.astype(np.float64), axis=1)

@@ -165,7 +165,9 @@ class QuestionRows(Rows):
 
     def features(self, tokenizer, settings, length):
         features: list[Features] = [[] for _ in self.data]
-        for window in squad_windows(self.data, tokenizer, length, stride_for(length), for_training=False):
+        windows = squad_windows(self.data, tokenizer, length, stride_for(length), for_training=False)
+        windows = windows.with_format("numpy", columns=["offsets"], output_all_columns=True)  # small in memory
+        for window in windows:
             features[window["question"]].append(window)
         return features, 0
 

@@ -350,18 +350,16 @@ class TextRows(Rows):
 
     Args:
         separate: Make each text of a pair a row, and leave out the labels.
-        labels: The labels in the data, or those of the model; None if the models predict no labels.
+        evaluation: Predicts and scores the labels in the data, or those of the model; None for embeddings.
         text_columns: The names of the text columns in the file or dataset.
-        task: The GLUE task, which determines the metrics.
     """
 
     def __init__(
         self,
         rows: datasets.Dataset,
         separate: bool = False,
-        labels: Labels | None = None,
+        evaluation: GlueEvaluation | None = None,
         text_columns: tuple[str, ...] = (),
-        task: str | None = None,
         options: CompareOptions | None = None,
     ):
         if separate:
@@ -369,9 +367,7 @@ class TextRows(Rows):
             texts = [{"row": row["row"], "sentence1": row[name]} for row in rows for name in names]
             rows = datasets.Dataset.from_list(texts)
         super().__init__(rows, options)
-        self.labels, self.text_columns = labels, text_columns
-        if labels is not None:
-            self.evaluation = GlueEvaluation(task, labels)
+        self.evaluation, self.text_columns = evaluation, text_columns
 
     @classmethod
     def load(cls, options: CompareOptions, head: str, models: list[Model], length: int) -> "TextRows":
@@ -394,32 +390,34 @@ class TextRows(Rows):
             )
         for trained_on in dict.fromkeys(expected):
             check_text_columns(data.text_columns, trained_on)
-        labels = (data.labels or Labels.of(config)) if head == TEXTS else None
-        if labels is not None:
+        evaluation, rows = None, next(iter(data.splits.values()))
+        if head == TEXTS:
+            labels = data.labels or Labels.of(config)
             labels.align(config)
-        rows = next(iter(data.splits.values()))
-        return cls(rows, head != TEXTS, labels, data.text_columns, task, options)
+            evaluation = GlueEvaluation(task, labels)
+        return cls(rows, head != TEXTS, evaluation, data.text_columns, options)
 
     def features(self, tokenizer, settings, length):
         features = text_features(self.data, tokenizer, length, prompt=settings.prompt)
         return [[row] for row in features], sum(features["truncated"][:])
 
     def answers(self, outputs, features, everyone):
-        if self.labels is None:
+        if self.evaluation is None:
             return Answers(outputs, {})
+        labels = self.evaluation.labels
         predictions, probabilities = self.evaluation.predict(outputs[0].values.numpy())
         scores, correct = {}, None
         if "label" in self.data.column_names:
-            labels = self.labels.encode(self.data["label"][:])
-            scores = self.evaluation.scores(predictions, labels, probabilities)
-            correct = (predictions == labels).reshape(len(labels), -1).all(axis=1)
+            expected = labels.encode(self.data["label"][:])
+            scores = self.evaluation.scores(predictions, expected, probabilities)
+            correct = (predictions == expected).reshape(len(expected), -1).all(axis=1)
         if probabilities is None:
             return Answers(outputs, scores)
-        if self.labels.problem_type == MULTI:  # they are independent, so the probability of a set is a product
+        if labels.problem_type == MULTI:  # they are independent, so the probability of a set is a product
             chosen = np.where(predictions, probabilities, 1 - probabilities).prod(axis=1)
         else:
             chosen = probabilities.max(axis=1)
-        return Answers(outputs, scores, self.labels.decode(predictions), chosen, correct)
+        return Answers(outputs, scores, labels.decode(predictions), chosen, correct)
 
     def cells(self, everyone):
         has_labels = "label" in self.data.column_names
