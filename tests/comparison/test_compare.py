@@ -393,12 +393,14 @@ def test_fastest_runtime_of_each_model(models, tmp_path, monkeypatch):
 
 
 def test_runtimes_that_cannot_run(models, tmp_path, monkeypatch):
-    """Runtimes that are missing, slow or failing are skipped with a note. Requesting a missing one is an error."""
+    """Runtimes that are missing, slow or failing are skipped with a note. Hub options reach the export."""
     directory, *_ = models
     (tmp_path / "rows.txt").write_text("one text\nand two\n" * 20)
     monkeypatch.setattr(candidates, "has_bf16", lambda **_: False)
     monkeypatch.setattr(candidates, "export", Mock(side_effect=ValueError("no such operator\n...")))
-    result = fixedbert.compare([directory / "one"], tmp_path / "rows.txt")
+    hub = {"token": "hf_read", "cache_dir": str(tmp_path / "cache")}
+    result = fixedbert.compare([directory / "one"], tmp_path / "rows.txt", **hub)
+    assert candidates.export.call_args.kwargs.items() >= hub.items()
     assert [model.runtime for model in result.models] == ["torch", "torch-unpadded"]
     assert "onnxruntime: skipped (no such operator)" in result.notes
     assert "torch-bf16: skipped (bfloat16 is slow on this processor)" in str(result)
