@@ -32,8 +32,11 @@ def load_options() -> Any:
 
 options = load_options()
 
-TRAINER = "Arguments of transformers.TrainingArguments (https://huggingface.co/docs/transformers/main_classes/trainer)"
+TRAINER = """Arguments of transformers.TrainingArguments (https://huggingface.co/docs/transformers/main_classes/trainer).
+--output_dir and at least one of --do_train, --do_eval and --do_predict are required:"""
 RECIPE = "YAML or JSON file with options, such as recipes/mini.yaml; flags take precedence"
+
+PLACEHOLDERS = {int: "N", float: "N", bool: "true|false"}  # for values in the help; VALUE for all other types
 
 
 def limit_openmp_spinning():
@@ -58,11 +61,12 @@ def command_parser(name: str) -> Parser:
     """Returns the parser of a command. It returns only the options that are given, as text or lists of text."""
     command = options.COMMANDS[name]
     groups = [*options.groups(command)]
-    positional = [each.name for _, members in groups for each in members if each.positional]
-    usage = " ".join(["%(prog)s", *(["[recipe.yaml]"] if command.trains else []), *positional])
+    own = {each.name: each for _, members in groups for each in members}
+    required = [each.name if each.positional else f"--{each.name} VALUE" for each in own.values() if each.required]
+    usage = ["%(prog)s", *(["[recipe.yaml]"] if command.trains else []), *required, "[--option VALUE ...]"]
     parser = Parser(
         prog=f"fixedbert {name}",
-        usage=f"{usage} [--option VALUE ...]",
+        usage=" ".join(usage),
         description=command.help,
         formatter_class=partial(RawDescriptionHelpFormatter, width=110),
         allow_abbrev=False,
@@ -71,14 +75,13 @@ def command_parser(name: str) -> Parser:
     if command.trains:
         parser.add_argument("recipe", nargs="?", help=RECIPE)
     for heading, members in groups:
-        group = parser.add_argument_group(heading)
+        group = parser.add_argument_group(heading.replace("`", ""))
         for each in members:
             add_option(group, each)
     if command.trains:
-        own = {each.name for _, members in groups for each in members}
         names = [f"--{name}" for name in options.trainer_names() if name not in own]
         listed = fill(" ".join(names), 108, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False)
-        parser.epilog = f"{TRAINER}:\n{listed}"
+        parser.epilog = f"{TRAINER}\n{listed}"
         for name in names:
             parser.add_argument(name, nargs="*", help=SUPPRESS)
     return parser
@@ -87,16 +90,15 @@ def command_parser(name: str) -> Parser:
 def add_option(group: Any, described: Any):
     """Adds an option to a group of an ArgumentParser."""
     kinds = options.kinds_of(described.hint)
-    value = described.name if described.positional else "N" if {int, float} & {*kinds} else "VALUE"
-    arguments: dict[str, Any] = {"help": described.help.replace("%", "%%").replace("`", ""), "metavar": value}
-    if described.default:
-        arguments["help"] += f" Default: {described.default}."
+    items = [item for kind in kinds for item in get_args(kind) or [kind]]  # choices, and the types of list items
+    names = [item if isinstance(item, str) else PLACEHOLDERS.get(item, "") for item in items]
+    value = described.name if described.positional else "|".join(filter(None, names)) or "VALUE"
+    text = described.help + (f" Default: {described.default}." if described.default else "")
+    arguments: dict[str, Any] = {"help": text.replace("%", "%%").replace("`", ""), "metavar": value}
     if any(get_origin(kind) is list for kind in kinds):
         arguments["nargs"] = "+"
     elif bool in kinds:
-        arguments |= {"nargs": "?", "const": True, "metavar": "true|false"}
-    elif choices := [choice for kind in kinds for choice in get_args(kind)]:
-        arguments["metavar"] = "|".join(choices)
+        arguments |= {"nargs": "?", "const": True}
     group.add_argument(described.name if described.positional else f"--{described.name}", **arguments)
 
 

@@ -29,8 +29,8 @@ import run_squad
 from fixedbert.data.sample import write_tasks
 from fixedbert.support.errors import InputError, exit_on_input_error
 from fixedbert.support.figures import new_figure
+from fixedbert.tasks.questions import load_squad
 from fixedbert.tasks.squad_metrics import squad_scores
-from fixedbert.tasks.squad_questions import load_squad
 from fixedbert.tasks.texts import load_files
 
 DEMO = Path("demo")

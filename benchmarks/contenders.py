@@ -26,14 +26,14 @@ from fixedbert.data.collator import PretrainingCollator
 from fixedbert.data.examples import Examples
 from fixedbert.options import ModelOptions, PretrainingDataOptions
 from fixedbert.pretraining.arguments import ARGUMENTS, PretrainingArguments
-from fixedbert.pretraining.examples import make_examples
+from fixedbert.pretraining.examples import make_examples, make_tokenizer
 from fixedbert.pretraining.pretrain import MODELS, pretrain
 from fixedbert.pretraining.stages import Stage, plan_stages
 from fixedbert.support.errors import InputError
 from fixedbert.support.files import read_yaml
 from fixedbert.support.machine import has_bf16
 from fixedbert.training.arguments import make_arguments, with_recipe
-from fixedbert.training.loading import load_model
+from fixedbert.training.models import load_model
 from fixedbert.training.speed import keep_freed_memory
 
 LENGTH, HELD_OUT, EVAL_BATCH = 128, 500, 50
@@ -146,7 +146,10 @@ def bert_examples(seed: int) -> tuple[PreTrainedTokenizerBase, Examples, Dataset
     """Returns the tokenizer, training examples and held-out examples: segment pairs with 15% masked tokens."""
     options = {"max_seq_length": LENGTH, "max_eval_samples": HELD_OUT, "seed": seed}
     given = fixedbert_cli.read("pretrain", [*text_flags(), *to_flags(options)])
-    return make_examples(*make_arguments(given, *ARGUMENTS), BertConfig(), None)[:3]
+    model_args, data_args, training_args = make_arguments(given, *ARGUMENTS)
+    tokenizer = make_tokenizer(model_args, data_args, BertConfig(), None)
+    examples, held_out, _ = make_examples(model_args, data_args, training_args, tokenizer)
+    return tokenizer, examples, held_out
 
 
 def held_out_batches(seed: int) -> list[Batch]:

@@ -22,13 +22,13 @@ from fixedbert.shrinking.budget import LayerSize
 from fixedbert.shrinking.context import ShrinkContext
 from fixedbert.shrinking.distillation import recorded
 from fixedbert.shrinking.fisher_information import layers_of, minus_row_mean, self_attention
-from fixedbert.shrinking.layers import refit
+from fixedbert.shrinking.layers import prune_layers, refit
 from fixedbert.shrinking.pruning import SecondMoments, square_root
-from fixedbert.shrinking.shrink import layer_pruners, prune_layers
+from fixedbert.shrinking.shrink import layer_pruners
 from fixedbert.support.figures import PAGE, new_figure
-from fixedbert.tasks.calibration import batches_of, task_rows, texts_of, tokenize_rows
+from fixedbert.tasks.calibration import batches_of, task_rows, tokenize
 from fixedbert.tasks.predictions import Batch
-from fixedbert.tasks.texts import load_task
+from fixedbert.tasks.texts import TextRows, load_task
 
 EXPLAINED = 0.9  # fraction of the variance that the components have to explain
 ROWS = 500  # rows on which the variances are measured
@@ -118,8 +118,8 @@ def measure_accuracy(options: ShrinkOptions) -> list[dict]:
 
 def dev_set(loaded: LoadedModel, options: ShrinkOptions) -> tuple[list[Batch], Tensor]:
     """Returns the matched dev set of MNLI as batches, and its label ids in the same order."""
-    rows = load_task("mnli", options.data_dir, ("validation",), False).splits["validation_matched"]
-    encoded = list(tokenize_rows(texts_of(rows), loaded.tokenizer, options.max_seq_length or 512))
+    rows = load_task("mnli", options.data_dir, ("validation",)).splits["validation_matched"]
+    encoded = tokenize([TextRows(rows)], loaded, options.max_seq_length or 512)
     order = sorted(range(len(encoded)), key=lambda index: len(encoded[index]["input_ids"]))
     ids, names = dict(loaded.model.config.label2id or {}), rows["label"]
     return batches_of(options, loaded, [encoded[index] for index in order]), torch.tensor(

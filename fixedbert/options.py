@@ -33,13 +33,21 @@ def option(default: Any, help: str, interval: str = "", required: bool = False, 
 
     Args:
         interval: The range of a number, or of each number in a list, such as "(0, 1]". NaN is never in the range.
-        required: Whether the user must set the option.
-        positional: Whether the command line accepts the value without a flag.
     """
     metadata = {"help": help, "interval": interval, "required": required, "positional": positional}
     if isinstance(default, list):
         return field(default_factory=lambda: [*default], metadata=metadata)
     return field(default=default, metadata=metadata)
+
+
+def required(help: str) -> Any:
+    """Returns a field for an option that the user must set."""
+    return option(None, help, required=True)
+
+
+def argument(help: str) -> Any:
+    """Returns a field that the user must set. The command line expects its value without a flag."""
+    return option(None, help, required=True, positional=True)
 
 
 # --- Groups of options. The docstring is the heading in the help and in the manual, with a note after a colon. ---
@@ -62,27 +70,13 @@ class HubOptions:
 class ModelOptions(HubOptions):
     """Model and tokenizer"""
 
-    model_name_or_path: str | None = option(
-        None, "Directory or Hub id of a pretrained model. Default: random weights."
-    )
-    config_name: str | None = option(
-        None, "Directory or Hub id of a configuration, or a preset such as mini. Without a model: its shape."
-    )
-    config_overrides: dict | None = option(
-        None, "Changes to the configuration, such as num_attention_heads=12,attention_head_size=64."
-    )
-    tokenizer_name: str | None = option(
-        None, "Directory or Hub id of a tokenizer, or a vocab.txt file. Default: the model's tokenizer."
-    )
-    attn_implementation: str | None = option(
-        None, "Attention implementation, such as eager or sdpa. Default: eager on CPUs, sdpa on GPUs."
-    )
-    ignore_mismatched_sizes: bool = option(
-        False, "Initialize the task head randomly if the head in the checkpoint has a different shape."
-    )
-    resize_embeddings: bool = option(
-        False, "For each token that the model lacks, add an embedding close to the average embedding."
-    )
+    model_name_or_path: str | None = option(None, "Directory or Hub id of a pretrained model. Default: a new model.")
+    config_name: str | None = option(None, "Directory or Hub id, or a preset such as mini. Default: the model's.")
+    config_overrides: dict | None = option(None, "Changes to the configuration, such as hidden_size=256.")
+    tokenizer_name: str | None = option(None, "Directory, Hub id or vocab.txt file. Default: the model's tokenizer.")
+    attn_implementation: str | None = option(None, "Attention function. Default: eager on CPUs, sdpa on GPUs.")
+    ignore_mismatched_sizes: bool = option(False, "Initialize the task head randomly if its shape does not match.")
+    resize_embeddings: bool = option(False, "Add an embedding, close to the average, for each token the model lacks.")
     trust_remote_code: bool = option(False, "Run custom code from the model's repository.")
 
     def hub_options(self) -> dict[str, Any]:
@@ -96,9 +90,7 @@ class SizeOptions:
 
     num_attention_heads: list[int] | None = option(None, "Number of attention heads.", NOT_NEGATIVE)
     attention_head_size: list[int] | None = option(None, "Size of queries and keys in each head.", COUNT)
-    value_head_size: list[int] | None = option(
-        None, "Size of values in each head. Default: the size of queries and keys.", COUNT
-    )
+    value_head_size: list[int] | None = option(None, "Size of values. Default: that of queries and keys.", COUNT)
     intermediate_size: list[int] | None = option(None, "Number of feed-forward neurons.", NOT_NEGATIVE)
 
     def sizes(self) -> dict[str, int | list[int]]:
@@ -119,9 +111,7 @@ class TaskOptions:
 class RowOptions:
     """Rows"""
 
-    text_column_names: str | None = option(
-        None, "The text column, or two columns for pairs, separated by a comma. For lists of words: default tokens."
-    )
+    text_column_names: str | None = option(None, "Text column, or two for pairs: a,b. For lists of words: tokens.")
     skip_bad_rows: bool = option(False, "Print and skip invalid rows.")
 
 
@@ -130,14 +120,10 @@ class CalibrationOptions(RowOptions, TaskOptions):
     """Calibration data: labels are ignored"""
 
     train_file: list[str] | None = option(
-        None,
-        "Instead of a GLUE task: texts or text pairs (.csv, .tsv, .jsonl, .parquet, .txt), lists of words (.jsonl), "
-        "questions (.json), or any text for a masked LM.",
+        None, "Files (.csv, .tsv, .jsonl, .parquet, .txt, or .json for questions), instead of a GLUE task."
     )
     max_train_samples: int = option(1500, "Maximum number of rows, drawn at random.", COUNT)
-    max_seq_length: int | None = option(
-        None, "Maximum number of tokens per row. Default: as in fine-tuning, at most 512.", "[3, inf)"
-    )
+    max_seq_length: int | None = option(None, "Tokens per row. Default: as in fine-tuning, at most 512.", "[3, inf)")
     batch_size: int = option(32, "Rows per batch, also for measuring speed.", COUNT)
     seed: int = option(0, "Seed for drawing rows and for initializing weights.", NOT_NEGATIVE)
 
@@ -169,31 +155,20 @@ class FineTuningDataOptions(RowOptions):
 
 
 @dataclass(kw_only=True)
-class GlueDataOptions(FineTuningDataOptions, TaskOptions):
+class GlueDataOptions(FineTuningDataOptions):
     """Texts and labels"""
 
     alternatives: ClassVar[tuple[str, ...]] = ("task_name", "dataset_name")
 
-    task_name: list[str] | None = option(  # type: ignore[assignment]
-        None, "One or more GLUE tasks (cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte, wnli, ax), or all."
-    )
-    label_column_name: str = option(
-        "label",
-        "The column with labels, lists of labels, or scores. Several columns, separated by commas, contain 0 or 1 for "
-        "each label.",
-    )
+    task_name: list[str] | None = option(None, "GLUE: cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte, wnli, ax, or all.")
+    data_dir: str | None = option(None, "Directory with the original GLUE download. Default: GLUE from the Hub.")
+    label_column_name: str = option("label", "Column with labels, lists or scores, or several with 0 or 1: a,b.")
     id_column_name: str | None = option(None, "Test data columns to copy to predictions.csv, separated by commas.")
     do_regression: bool | None = option(None, "Whether the labels are scores. Default: floats are scores.")
-    validation_split_percentage: int | None = option(
-        None, "Percentage of the training data to use for validation.", "(0, 100)"
-    )
+    validation_split_percentage: int | None = option(None, "Percentage of the training data to hold out.", "(0, 100)")
     validation_split_name: str = option("validation", "Name of the validation split of a dataset on the Hub.")
-    class_weights: str | None = option(
-        None, "Weights of the classes in the training loss: balanced, or one number per label, such as 1,5."
-    )
-    threshold: float = option(
-        0.5, "For several labels per text: predict each label with at least this probability.", "(0, 1)"
-    )
+    class_weights: str | None = option(None, "Class weights in the loss: balanced, or one per label, such as 1,5.")
+    threshold: float = option(0.5, "For several labels: predict those with at least this probability.", "(0, 1)")
     stride: int | None = option(None, "Split long texts into windows that overlap by this many tokens.", NOT_NEGATIVE)
     pool: Literal["mean", "max"] = option("mean", "How to combine the logits of the windows of a text.")
 
@@ -215,9 +190,7 @@ class AnswerOptions:
 
     version_2_with_negative: bool = option(False, "Accept questions without an answer, as in SQuAD 2.0.")
     null_score_diff_threshold: float | Literal["best"] = option(
-        0.0,
-        "Predict no answer if the score of [CLS] exceeds the score of the best answer by more than this threshold. "
-        "best: choose the threshold that maximizes F1.",
+        0.0, "No answer if [CLS] exceeds the best answer by more than this. best: the threshold with the highest F1."
     )
     n_best_size: int = option(20, "Number of starts and ends considered per window, and answers per question.", COUNT)
     max_answer_length: int = option(30, "Maximum answer length in tokens.", COUNT)
@@ -227,9 +200,7 @@ class AnswerOptions:
 class SquadDataOptions(AnswerOptions, FineTuningDataOptions):
     """Questions"""
 
-    max_seq_length: int = option(
-        384, "Maximum number of tokens in a window: a question and part of its context.", "[8, inf)"
-    )
+    max_seq_length: int = option(384, "Tokens per window: a question and part of its context.", "[8, inf)")
     doc_stride: int = option(128, "Number of tokens by which the windows of a context overlap.", NOT_NEGATIVE)
 
 
@@ -237,12 +208,10 @@ class SquadDataOptions(AnswerOptions, FineTuningDataOptions):
 class NewModelOptions(ModelOptions):
     """Shape of a new model: replaces the shape of `config_name`, or of BERT-base with heads of size 128"""
 
-    do_lower_case: bool | None = option(
-        None, "Convert text to lowercase, for a vocab.txt or a new vocabulary. Default: the tokenizer's, or true."
-    )
+    do_lower_case: bool | None = option(None, "Lowercase text. Default: as the tokenizer; true for a new one.")
     num_attention_heads: int | None = option(None, "Number of attention heads.", COUNT)
     attention_head_size: list[int] | None = option(None, "Head size for all layers, or one per layer.", COUNT)
-    value_head_size: list[int] | None = option(None, "Value size. Default: the head size.", COUNT)
+    value_head_size: list[int] | None = option(None, "Size of values. Default: the head size.", COUNT)
     hidden_size: int | None = option(None, "Width.", COUNT)
     num_hidden_layers: int | None = option(None, "Number of layers.", COUNT)
     intermediate_size: list[int] | None = option(None, "Number of feed-forward neurons.", COUNT)
@@ -283,15 +252,11 @@ class CorpusOptions:
     )
     document_column_name: list[str] = option(["none"], "For `document_boundary` column: name of that column, or none.")
     validation_file: list[str] | None = option(None, "Held-out files, read with the settings of the first corpus.")
-    validation_split_percentage: float = option(
-        5.0, "Without `validation_file`: percentage of documents to hold out.", "(0, 100)"
-    )
+    validation_split_percentage: float = option(5.0, "Without a file: percent of documents to hold out.", "(0, 100)")
     language: str = option("en", "Language code for splitting text into sentences.")
     vocab_size: int | None = option(None, "Size of a new vocabulary. Default: the configuration's.", "[7, inf)")
     store_dir: str | None = option(None, "Directory for prepared corpora. Default: fixedbert/ in HF_HOME.")
-    preprocessing_num_workers: int | None = option(
-        None, "Number of processes that prepare the corpus. Default: the number of cores.", COUNT
-    )
+    preprocessing_num_workers: int | None = option(None, "Number of processes. Default: the number of cores.", COUNT)
 
 
 @dataclass(kw_only=True)
@@ -299,9 +264,7 @@ class PretrainingDataOptions(CorpusOptions):
     """Examples"""
 
     objective: Objective = option(
-        "mlm+nsp",
-        "mlm+nsp: segment pairs with masked tokens and a next-sentence label. mlm: packed rows with masked tokens. "
-        "clm: packed rows for causal LM.",
+        "mlm+nsp", "mlm+nsp: segment pairs, masked LM and next-sentence labels; mlm: packed rows; clm: causal LM."
     )
     max_seq_length: int = option(128, "Maximum number of tokens in an example, including special tokens.", "[8, inf)")
     short_seq_prob: float = option(0.1, "Fraction of segment pairs shortened to a random length.", PROBABILITY)
@@ -321,35 +284,21 @@ class PretrainingDataOptions(CorpusOptions):
 class TrainerOptions:
     """Training"""
 
-    logging_steps: float = option(
-        0.02, "Steps between log entries. Below 1: a fraction of all steps, but at most 500 steps.", POSITIVE
-    )
-    max_nonfinite_steps: int = option(
-        1, "Stop after this many consecutive steps with a non-finite loss or gradient norm.", COUNT
-    )
-    take_over_output_dir: bool = option(
-        False, "Remove a lock on the output directory that a run on a different machine left behind."
-    )
+    logging_steps: float = option(0.02, "Steps between log entries. Below 1: a fraction, at most 500 steps.", POSITIVE)
+    max_nonfinite_steps: int = option(1, "Stop at this many non-finite losses or gradient norms in a row.", COUNT)
+    take_over_output_dir: bool = option(False, "Remove a lock on the output directory that another machine left.")
 
 
 @dataclass(kw_only=True)
 class FineTuningTrainerOptions(TrainerOptions):
     """Fine-tuning"""
 
-    per_device_eval_batch_size: int = option(
-        64, "Batch size per device for evaluation. Does not affect the results.", COUNT
-    )
-    train_sampling_strategy: str = option(
-        "group_by_length", "group_by_length: batch examples of similar length; random: as in transformers' scripts."
-    )
+    per_device_eval_batch_size: int = option(64, "Batch size per device. Does not affect the results.", COUNT)
+    train_sampling_strategy: str = option("group_by_length", "group_by_length: batches of similar length; or random.")
     bf16: bool | None = option(None, "Use bf16 mixed precision. Default: whether this hardware is faster in bf16.")
-    early_stopping_patience: int | None = option(
-        None, "Stop after this many evaluations without an improvement in `metric_for_best_model`.", COUNT
-    )
+    early_stopping_patience: int | None = option(None, "Stop after this many evaluations without improvement.", COUNT)
     seeds: list[int] | None = option(None, "Train with each seed and summarize the results.", NOT_NEGATIVE)
-    grid: Literal["bert"] | None = option(
-        None, "bert: try batch sizes 16, 32; learning rates 5e-5, 3e-5, 2e-5; 2, 3, 4 epochs."
-    )
+    grid: Literal["bert"] | None = option(None, "bert: batch sizes 16, 32; rates 5e-5, 3e-5, 2e-5; 2, 3, 4 epochs.")
 
 
 @dataclass(kw_only=True)
@@ -358,42 +307,19 @@ class PretrainingTrainerOptions(TrainerOptions):
 
     learning_rate: float = option(1e-4, "Highest learning rate.", NOT_NEGATIVE)
     weight_decay: float = option(0.01, "Weight decay of AdamW.", NOT_NEGATIVE)
-    report_to: str | list[str] | None = option(
-        None, "Integrations that receive the logs. Default: tensorboard, if it is installed."
-    )
-    total_train_batch_size: int | None = option(
-        None,
-        "Examples per step across all devices. Sets gradient accumulation so that a device processes at most "
-        "`per_device_train_batch_size` examples at once.",
-        COUNT,
-    )
-    stages: list[dict] | None = option(
-        None,
-        "Only in recipes: a list with one mapping per stage. `steps` is the number of steps. All other entries change "
-        "model sizes, `max_seq_length`, `per_device_train_batch_size` or `total_train_batch_size` from this stage on.",
-    )
+    report_to: str | list[str] | None = option(None, "Logging integrations. Default: tensorboard, if it is installed.")
+    total_train_batch_size: int | None = option(None, "Examples per step in all; may accumulate gradients.", COUNT)
+    stages: list[dict] | None = option(None, "Only in recipes: `steps` and changed options of each stage.")
 
 
 # Ranges of Trainer's own arguments, which TrainingArguments does not check.
 TRAINER_RANGES = {
-    "seed": NOT_NEGATIVE,
-    "data_seed": NOT_NEGATIVE,
-    "learning_rate": NOT_NEGATIVE,
-    "weight_decay": NOT_NEGATIVE,
-    "adam_beta1": "[0, 1)",
-    "adam_beta2": "[0, 1)",
-    "adam_epsilon": POSITIVE,
-    "max_grad_norm": NOT_NEGATIVE,
-    "num_train_epochs": POSITIVE,
-    "warmup_steps": NOT_NEGATIVE,
-    "label_smoothing_factor": "[0, 1)",
-    "per_device_train_batch_size": COUNT,
-    "per_device_eval_batch_size": COUNT,
-    "gradient_accumulation_steps": COUNT,
-    "dataloader_num_workers": NOT_NEGATIVE,
-    "save_steps": POSITIVE,
-    "save_total_limit": COUNT,
-    "eval_steps": POSITIVE,
+    **dict.fromkeys(("adam_beta1", "adam_beta2", "label_smoothing_factor"), "[0, 1)"),
+    **dict.fromkeys(("adam_epsilon", "num_train_epochs", "save_steps", "eval_steps"), POSITIVE),
+    **dict.fromkeys(("seed", "data_seed", "dataloader_num_workers", "warmup_steps"), NOT_NEGATIVE),
+    **dict.fromkeys(("learning_rate", "weight_decay", "max_grad_norm"), NOT_NEGATIVE),
+    **dict.fromkeys(("per_device_train_batch_size", "per_device_eval_batch_size"), COUNT),
+    **dict.fromkeys(("gradient_accumulation_steps", "save_total_limit"), COUNT),
 }
 
 
@@ -403,14 +329,9 @@ class ConvertOptions(SizeOptions, HubOptions):
 
     leading: ClassVar[tuple[str, ...]] = ("model", "output_dir")
 
-    model: str = option(
-        None, "Directory or Hub id of a BERT, RoBERTa, DistilBERT, ELECTRA or FixedHeadBert model.",
-        required=True, positional=True,
-    )  # fmt: skip
-    output_dir: str = option(None, "New directory for the result.", required=True)
-    architecture: str | None = option(
-        None, "Class to load, such as BertForMaskedLM; drops weights that it does not have."
-    )
+    model: str = argument("Directory or Hub id of a BERT, RoBERTa, DistilBERT, ELECTRA or FixedHeadBert model.")
+    output_dir: str = required("New directory for the result.")
+    architecture: str | None = option(None, "Class to load, such as BertForMaskedLM. Drops all other weights.")
     bert: bool = option(False, "Convert a FixedHeadBert back to a transformers BERT.")
     unpad_inputs: bool = option(False, "Skip padding tokens, which is faster.")
     dtype: Dtype | None = option(None, "Dtype of the weights. Default: unchanged.")
@@ -427,24 +348,14 @@ class ShrinkOptions(SizeOptions, CalibrationOptions, HubOptions):
 
     leading: ClassVar[tuple[str, ...]] = ("model", "output_dir")
 
-    model: str = option(
-        None, "Directory or Hub id of any model that `fixedbert convert` supports.", required=True, positional=True
-    )
-    output_dir: str = option(None, "New directory for the result.", required=True)
-    speedup: list[float] | None = option(
-        None, "Speedups on this machine, such as 1.5 2 3. Several: a directory for each, such as 1.5x.", POSITIVE
-    )
+    model: str = argument("Directory or Hub id of any model that `fixedbert convert` supports.")
+    output_dir: str = required("New directory for the result.")
+    speedup: list[float] | None = option(None, "Speedup on this machine. Several: a directory for each.", POSITIVE)
     params: float | None = option(None, "Number of parameters, such as 15e6.", POSITIVE)
     flops: float | None = option(None, "FLOPs of a forward pass for a row of average length.", POSITIVE)
-    unpad_inputs: bool | None = option(
-        None, "Skip padding tokens. Default: with `speedup`, whether it is faster; otherwise true."
-    )
-    dtype: Dtype | None = option(
-        None, "Dtype of the weights. Default: with `speedup`, the fastest; otherwise unchanged."
-    )
-    distil_steps: int | None = option(
-        None, "Number of distillation steps with the original model as the teacher, such as 600.", COUNT
-    )
+    unpad_inputs: bool | None = option(None, "Skip padding. Default: with `speedup`, if it is faster; otherwise true.")
+    dtype: Dtype | None = option(None, "Dtype of weights. Default: with `speedup`, the fastest; otherwise unchanged.")
+    distil_steps: int | None = option(None, "Distillation steps, with the original as teacher, such as 600.", COUNT)
     learning_rate: float | None = option(None, "Learning rate for distillation. Default: 5e-5.", POSITIVE)
 
     def __post_init__(self):
@@ -466,30 +377,15 @@ class CompareOptions(RowOptions, TaskOptions, HubOptions):
 
     leading: ClassVar[tuple[str, ...]] = ("models", "validation_file")
 
-    models: list[str] = option(
-        None,
-        "Directories or Hub ids. A single model runs in all runtimes, and each of several models in its fastest.",
-        required=True,
-        positional=True,
-    )
-    validation_file: str | None = option(
-        None, "Texts, words or questions (.csv, .tsv, .jsonl, .json, .parquet, .txt), instead of a GLUE task."
-    )
-    label_column_name: str | None = option(
-        None, "Label column, or columns separated by commas. Default: label, if it exists."
-    )
+    models: list[str] = argument("Directories or Hub ids. One runs in all runtimes, each of several in its fastest.")
+    validation_file: str | None = option(None, "Texts, words or questions, instead of a GLUE task.")
+    label_column_name: str | None = option(None, "Label column, or several: a,b. Default: label, if it exists.")
     id_column_name: str | None = option(None, "Columns that identify rows in changed.csv, separated by commas.")
     max_eval_samples: int = option(1000, "Maximum number of rows, drawn at random.", COUNT)
-    max_seq_length: int | None = option(
-        None, "Maximum number of tokens per row. Default: as in fine-tuning, at most 512.", "[3, inf)"
-    )
+    max_seq_length: int | None = option(None, "Tokens per row. Default: as in fine-tuning, at most 512.", "[3, inf)")
     batch_size: int = option(32, "Rows per batch, also for measuring speed.", COUNT)
-    runtime: list[str] | None = option(
-        None, "Ways to run the models, such as torch-unpadded-bf16. Default: all that work."
-    )
-    output_dir: str | None = option(
-        None, "New directory for the measurements and the rows with different predictions."
-    )
+    runtime: list[str] | None = option(None, "Such as torch-unpadded-bf16 or onnxruntime. Default: all that work.")
+    output_dir: str | None = option(None, "New directory for the measurements and the changed predictions.")
 
     def __post_init__(self):
         if (self.task_name is None) == (self.validation_file is None):
@@ -502,10 +398,8 @@ class ExportOptions(CalibrationOptions, HubOptions):
 
     leading: ClassVar[tuple[str, ...]] = ("model", "output_dir")
 
-    model: str = option(
-        None, "Directory or Hub id of a FixedHeadBert, BERT or RoBERTa-like model.", required=True, positional=True
-    )
-    output_dir: str = option(None, "New directory for the result.", required=True)
+    model: str = argument("Directory or Hub id of a FixedHeadBert, BERT or RoBERTa-like model.")
+    output_dir: str = required("New directory for the result.")
     runtime: Literal["onnx", "openvino"] = option("onnx", "Format of the graph.")
     int8: bool = option(False, "Also write an int8 graph. With `runtime` openvino, it needs calibration data.")
     max_train_samples: int = option(200, "Maximum number of calibration rows, drawn at random.", COUNT)
@@ -525,10 +419,8 @@ class PushOptions:
 
     leading: ClassVar[tuple[str, ...]] = ("folder", "repo_id")
 
-    folder: str = option(None, "Model directory.", required=True, positional=True)
-    repo_id: str = option(
-        None, "user/name or organization/name; created if it does not exist.", required=True, positional=True
-    )
+    folder: str = argument("Model directory.")
+    repo_id: str = argument("user/name or organization/name; created if it does not exist.")
     license: str | None = option(None, "License for the weights, such as apache-2.0, to write to the model card.")
     private: bool | None = option(None, "Create a private repository.")
     commit_message: str | None = option(None, "Commit message.")
@@ -542,11 +434,9 @@ class InspectOptions(HubOptions):
 
     leading: ClassVar[tuple[str, ...]] = ("model", "output_dir", "validation_file")
 
-    model: str = option(None, "Directory or Hub id of a BERT-like encoder.", required=True, positional=True)
-    output_dir: str = option(None, "New directory for the result.", required=True)
-    validation_file: str = option(
-        None, "Text file (.txt, .jsonl, .csv, .parquet), directory or glob pattern.", required=True
-    )
+    model: str = argument("Directory or Hub id of a BERT-like encoder.")
+    output_dir: str = required("New directory for the result.")
+    validation_file: str = required("Text file (.txt, .jsonl, .csv, .parquet), directory or glob pattern.")
     max_seq_length: int = option(128, "Tokens per sequence.", "[3, inf)")
     max_eval_samples: int = option(1000, "Maximum number of sequences.", COUNT)
     importance_samples: int = option(8, "Number of sequences for measuring importance.", COUNT)
@@ -558,8 +448,6 @@ class InspectOptions(HubOptions):
 class PlanOptions:
     """Budget"""
 
-    leading: ClassVar[tuple[str, ...]] = ()
-
     max_seq_length: int = option(128, "Tokens per training row.", "[8, 512]")
     params: str | float | None = option(None, "Maximum number of parameters of the pretraining model, such as 110M.")
     flops: str | float | None = option(None, "Maximum training FLOPs per token, such as 700M.")
@@ -570,51 +458,44 @@ class PlanOptions:
             raise ValueError("there is no budget; set `params` or `flops`.")
 
 
+# --- The commands. ---
+
+PRETRAINING = (PretrainingDataOptions, NewModelOptions, PretrainingTrainerOptions)
+GLUE = (GlueDataOptions, ModelOptions, FineTuningTrainerOptions)
+SQUAD = (SquadDataOptions, ModelOptions, FineTuningTrainerOptions)
+
+
 class Command(NamedTuple):
     """A command: the function of the package that it calls, its description and its options."""
 
     function: str
     help: str
     options: tuple[type, ...]
-    trains: bool = False  # whether it also accepts a recipe and the arguments of transformers' TrainingArguments
+
+    @property
+    def trains(self) -> bool:
+        """Whether the command also accepts a recipe and the arguments of transformers' TrainingArguments."""
+        return issubclass(self.options[-1], TrainerOptions)
 
 
 COMMANDS = {
-    "pretrain": Command(
-        "pretrain",
-        "pretrain on a corpus: masked LM with or without NSP, or causal LM",
-        (PretrainingDataOptions, NewModelOptions, PretrainingTrainerOptions),
-        trains=True,
-    ),
-    "glue": Command(
-        "fine_tune_glue",
-        "fine-tune on GLUE or on your own texts or text pairs",
-        (GlueDataOptions, ModelOptions, FineTuningTrainerOptions),
-        trains=True,
-    ),
-    "squad": Command(
-        "fine_tune_squad",
-        "fine-tune on SQuAD or on your own questions and answers",
-        (SquadDataOptions, ModelOptions, FineTuningTrainerOptions),
-        trains=True,
-    ),
+    "pretrain": Command("pretrain", "pretrain a masked LM, with or without NSP, or a causal LM", PRETRAINING),
+    "glue": Command("fine_tune_glue", "fine-tune on GLUE or on your own texts or text pairs", GLUE),
+    "squad": Command("fine_tune_squad", "fine-tune on SQuAD or on your own questions and answers", SQUAD),
     "convert": Command("convert", "give a BERT more or larger heads without changing its outputs", (ConvertOptions,)),
     "shrink": Command("shrink", "make a model faster or smaller with nearly the same predictions", (ShrinkOptions,)),
-    "compare": Command(
-        "compare", "compare the speed, accuracy and predictions of models on your own rows", (CompareOptions,)
-    ),
-    "export": Command(
-        "export", "export a model to ONNX and compare the outputs with the original's", (ExportOptions,)
-    ),
+    "compare": Command("compare", "compare the speed, accuracy and predictions of models", (CompareOptions,)),
+    "export": Command("export", "export a model to ONNX or OpenVINO and compare the outputs", (ExportOptions,)),
     "push": Command("push", "upload a model to the Hub with its code and model card", (PushOptions,)),
-    "inspect": Command(
-        "inspect", "show what each attention head does and how much of its size it uses", (InspectOptions,)
-    ),
+    "inspect": Command("inspect", "show what each head does and how much of its size it uses", (InspectOptions,)),
     "plan": Command("plan", "list model shapes within a budget, with exact parameter and FLOP counts", (PlanOptions,)),
 }
 
 
 # --- Values: the same conversion and checks for flags, recipes and keyword arguments. ---
+
+EMPTY = {"none": None, "null": None}
+SWITCHES = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
 
 @contextmanager
@@ -670,7 +551,7 @@ def convert(name: str, value: Any, hint: Any) -> Any:
     """Converts a value from a flag, a recipe or a keyword argument to the type of an option. Raises ValueError."""
     for kind in kinds_of(hint):
         try:
-            return converted(value, kind)
+            return convert_to(value, kind)
         except (AttributeError, KeyError, TypeError, ValueError):
             continue
     raise ValueError(f"`{name}` is {value!r}, but must be {describe(hint)}.")
@@ -682,7 +563,7 @@ def kinds_of(hint: Any) -> list[Any]:
     return sorted(kinds, key=lambda kind: kind is NoneType)
 
 
-def converted(value: Any, kind: Any) -> Any:
+def convert_to(value: Any, kind: Any) -> Any:
     """Converts a value to one type, which is not a union. Raises TypeError, ValueError or KeyError if it cannot."""
     origin, arguments = get_origin(kind) or kind, get_args(kind)
     if origin is Literal:
@@ -691,7 +572,7 @@ def converted(value: Any, kind: Any) -> Any:
         items = value if isinstance(value, list | tuple) else [value]
         return [convert("", item, arguments[0]) for item in items]
     if origin is dict:
-        return {key: plain(item) for key, item in (mapping(value) if isinstance(value, str) else dict(value)).items()}
+        return mapping(value) if isinstance(value, str) else dict(value)
     if origin is bool:
         return value if isinstance(value, bool) else SWITCHES[value.lower()]
     if origin in (int, float):
@@ -701,10 +582,6 @@ def converted(value: Any, kind: Any) -> Any:
     if origin is NoneType:
         return EMPTY[value.lower()]
     return value  # a type of Trainer's, which checks it itself
-
-
-EMPTY = {"none": None, "null": None}
-SWITCHES = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
 
 def number(value: Any, kind: type) -> int | float:
@@ -720,25 +597,12 @@ def number(value: Any, kind: type) -> int | float:
 
 def mapping(text: str) -> dict:
     """Parses a JSON object, or `name=value,...` with YAML values. Raises ValueError."""
-    import yaml  # here because the help does not need it
+    from .support.files import parse_yaml  # not above, because the command line imports this module on its own
 
     is_json = text.lstrip().startswith("{")
     if not is_json and "=" not in text:
         raise ValueError(text)
-    try:
-        return yaml.safe_load(text if is_json else "{" + text.replace("=", ": ") + "}")
-    except yaml.YAMLError as error:
-        raise ValueError(text) from error
-
-
-def plain(value: Any) -> Any:
-    """Converts text to a number or None where YAML's rules, unlike Python's, read text: 5e-5 and None."""
-    if value == "None":
-        return None
-    try:
-        return number(value, float) if isinstance(value, str) else value
-    except ValueError:
-        return value
+    return parse_yaml(text if is_json else "{" + text.replace("=", ": ") + "}")
 
 
 def check_range(name: str, value: Any, interval: str):
@@ -794,16 +658,15 @@ def groups(command: Command) -> Iterator[tuple[str, list[Described]]]:
     """Yields the heading and the options of each group of a command."""
     seen: set[str] = set()
     for cls in command.options:
-        hints = get_type_hints(cls)
         members = {member.name: member for member in fields(cls)}
         for group in cls.__mro__:
             names = [name for name in get_annotations(group) if name in members and name not in seen]
             seen.update(names)
             if names:
-                yield (group.__doc__ or "").strip(), [described(members[name], hints[name]) for name in names]
+                yield (group.__doc__ or "").strip(), [described(members[name]) for name in names]
 
 
-def described(member: Field, hint: Any) -> Described:
+def described(member: Field) -> Described:
     metadata = member.metadata
     default = member.default if member.default_factory is MISSING else member.default_factory()
     text = metadata["help"]
@@ -811,7 +674,7 @@ def described(member: Field, hint: Any) -> Described:
         text += f" Range: {describe_range(metadata['interval'])}."
     is_shown = not ("Default:" in text or default is None or default is False)
     shown = " ".join(map(str, default if isinstance(default, list) else [default])) if is_shown else ""
-    return Described(member.name, hint, text, shown, metadata["positional"], metadata["required"])
+    return Described(member.name, member.type, text, shown, metadata["positional"], metadata["required"])
 
 
 def trainer_names() -> list[str]:
@@ -825,15 +688,13 @@ def trainer_names() -> list[str]:
 
 def signature(command: Command) -> Signature:
     """Returns the signature of a command's function: its leading arguments by position, all others by name."""
-    hints = {name: hint for cls in command.options for name, hint in get_type_hints(cls).items()}
     members = {member.name: member for cls in command.options for member in fields(cls)}
     leading = getattr(command.options[0], "leading", ())
     parameters = []
-    for name in (*leading, *(name for name in members if name not in leading)):
+    for name in dict.fromkeys((*leading, *members)):
         kind = Parameter.POSITIONAL_OR_KEYWORD if name in leading else Parameter.KEYWORD_ONLY
-        member = members[name]
-        default = Parameter.empty if member.metadata["required"] else member.default
-        parameters.append(Parameter(name, kind, default=default, annotation=hints[name]))
+        default = Parameter.empty if members[name].metadata["required"] else members[name].default
+        parameters.append(Parameter(name, kind, default=default, annotation=members[name].type))
     return Signature(parameters)
 
 

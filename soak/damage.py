@@ -164,8 +164,10 @@ def report(work: Callable[[], object], directory: Path, pipe):
     try:
         work()
         outcome = "done", json.dumps(results_of(directory))
-    except SystemExit as error:
-        outcome = "error", str(error.code)
+    except SystemExit:
+        sys.stderr.flush()
+        printed = Path("../output.log").read_text(errors="replace")
+        outcome = "error", printed[printed.rfind("\nerror: ") + 1 :]
     except BaseException:
         outcome = "traceback", " ".join(traceback.format_exc().split())[-500:]
     pipe.send(outcome)

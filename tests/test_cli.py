@@ -57,6 +57,21 @@ def test_invalid_options(argv, message, capsys):
     assert printed.startswith("error: ") and message in printed and printed.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    "name, text",
+    [
+        ("inspect", "usage: fixedbert inspect model --output_dir VALUE --validation_file VALUE [--option VALUE ...]"),
+        ("squad", "--null_score_diff_threshold N|best"),
+        ("glue", "--seeds N [N ...]"),
+    ],
+)
+def test_help_shows_required_options_and_kinds_of_values(name, text, capsys):
+    """The usage lists the options that must be set, and the help says whether an option is a number or a choice."""
+    with pytest.raises(SystemExit, match="0"):
+        main([name, "--help"])
+    assert text in capsys.readouterr().out
+
+
 def test_flags_become_keyword_arguments():
     """Options reach the function as keyword arguments; switches need no value, and --train-file is --train_file."""
     command = "shrink bert --output_dir out --speedup 2 3 --train-file a.txt b.txt --unpad_inputs=false"
@@ -92,5 +107,5 @@ def test_training_commands_are_scripts(tmp_path, tmp_path_factory):
     """`python -m fixedbert squad` works like run_squad.py, and reports mistakes in one line."""
     output = tmp_path_factory.mktemp("output")
     done = fork_server.run(ROOT / "fixedbert/__main__.py", ["squad", "--output_dir", "out"], tmp_path, output)
-    assert done.returncode == 1 and done.stderr.startswith("error: nothing to do; set --do_train")
+    assert done.returncode == 2 and done.stderr.startswith("error: nothing to do; set --do_train")
     assert len(done.stderr.splitlines()) == 1

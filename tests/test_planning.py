@@ -40,14 +40,14 @@ def test_bounds_of_the_papers(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "arguments, message",
+    "options, message",
     [
         ({}, "there is no budget"),
         ({"params": "1k"}, "no shape uses"),
         ({"params": "many"}, "many: must be a positive number"),
     ],
 )
-def test_invalid_budgets(arguments, message):
+def test_invalid_budgets(options, message):
     """Invalid budgets, and budgets that no shape fits, raise an error."""
     with pytest.raises(InputError, match=message):
-        plan(**arguments)
+        plan(**options)

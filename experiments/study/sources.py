@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from fixedbert.support.errors import InputError
-from fixedbert.tasks.squad_questions import load_squad
+from fixedbert.tasks.questions import load_squad
 from fixedbert.tasks.texts import load_task
 
 from .studies import TASKS, Study

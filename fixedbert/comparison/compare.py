@@ -20,20 +20,20 @@ from ..exporting.openvino_graphs import CALIBRATION_ROWS
 from ..loading.loaded_model import LoadedModel
 from ..options import CompareOptions, takes_options
 from ..support.errors import InputError
-from ..support.files import check_output_free, new_directory, reading, to_json
+from ..support.files import check_output_free, new_directory, reading, short_name, to_json
 from ..support.machine import machine_name, warn_if_busy
-from ..tasks.calibration import row_length
+from ..tasks.heads import compared_rows, row_length
 from ..tasks.predictions import Fidelity, fidelity
-from .candidates import Candidate, build_candidates, check_same_task, load_model
-from .report import CHANGED, NEARLY_SAME, RANDOM, SINGLE, SINGLE_ROWS, SORTED, ComparedModel, Comparison, advice
-from .rows import Answers, Cells, QuestionRows, TextRows, WordRows
-from .runtimes import QUESTIONS, RUNTIMES, WORDS
+from ..tasks.rows import Answers, Cells
+from .advice import NEARLY_SAME, advice
+from .candidates import Candidate, build_candidates, load_candidates
+from .report import CHANGED, RANDOM, SINGLE, SINGLE_ROWS, SORTED, Comparison
+from .runtimes import RUNTIMES
 
 # If there are several models, the speeds on this many batches and the predictions for this many rows determine the
 # runtime of each. With fewer than 200 rows, a single different prediction would be more than 0.5%.
 PROBES, CHECKED_ROWS = 8, 640
 RESULTS = "comparison.json"
-ROWS: dict[str, type[TextRows | WordRows | QuestionRows]] = {WORDS: WordRows, QUESTIONS: QuestionRows}
 
 
 @takes_options("compare")
@@ -49,70 +49,82 @@ def compare(options: CompareOptions) -> Comparison:
     Raises:
         InputError: If the models have different tasks, the rows are unsuitable, or a runtime is not installed.
     """
-    unknown = [name for name in options.runtime or () if name not in RUNTIMES]
-    if unknown:
-        raise InputError(f"{unknown[0]!r}: must be one of {', '.join(RUNTIMES)}.", "runtime")
-    source, batch_size, output_dir = data_name(options), options.batch_size, options.output_dir
-    if options.validation_file is not None:
-        with reading(source):  # before the models are loaded
-            Path(source).stat()
-    if output_dir is not None:
-        check_output_free(Path(output_dir))
+    check_options(options)
     warn_if_busy()
-    loaded = [load_model(model, **options.hub_options()) for model in options.models]
-    candidates = [candidate for _, own in loaded for candidate in own]
+    by_model = [load_candidates(*pair, **options.hub_options()) for pair in names_of(options.models)]
+    candidates = [candidate for own in by_model for candidate in own]
     check_same_task(candidates)
-    names = Counter(own[0].name for _, own in loaded)
-    for candidate in candidates:
-        candidate.name = candidate.source if names[candidate.name] > 1 else candidate.name  # avoids duplicates
-    length = row_length(options.max_seq_length, [(model.config, model.tokenizer) for model in candidates])
-    rows = ROWS.get(candidates[0].head, TextRows)(options, candidates, length)
+    models = [(each.model.config, each.model.tokenizer) for each in candidates]
+    length = row_length(options.max_seq_length, models)
+    rows = compared_rows(options, candidates[0].model.head, models, length)
     available = len(rows.data)
     rows.data = rows.data.select(random.Random(0).sample(range(available), min(available, options.max_eval_samples)))
-    for model in candidates:
-        model.features, model.truncated = rows.features(model, length)
+    for each in candidates:
+        each.features, each.result.truncated = rows.features(each.model.tokenizer, each.model.settings, length)
     with TemporaryDirectory() as directory:
-        candidates, notes = choose_runtimes(loaded, options, Path(directory))
-        run(candidates, len(rows.data), batch_size)
-    answers = [rows.answers(model, candidates) for model in candidates]
-    compared = [measurements(*pair, candidates[0], answers[0]) for pair in zip(candidates, answers, strict=True)]
-    if all(model is None for model, _ in loaded):  # only exported graphs
+        candidates, notes = choose_runtimes(by_model, options, Path(directory))
+        run(candidates, len(rows.data), options.batch_size)
+    everyone = [model.features for model in candidates]
+    answers = [rows.answers(model.outputs, model.features, everyone) for model in candidates]
+    for model, own in zip(candidates, answers, strict=True):
+        measure(model, own, candidates[0], answers[0])
+    if not any(isinstance(each.model, LoadedModel) for each in candidates):  # only exported graphs
         advised = ""
-    elif len(options.models) > 1:
+    elif len(by_model) > 1:
         advised = "To print the command and code for a runtime, compare the model alone."
     else:
-        advised = advice(compared, candidates[0], options, length)
+        advised = advice(candidates, options, length)
     result = Comparison(
-        file=source,
+        file=options.validation_file or f"GLUE {options.task_name}",
         rows=len(rows.data),
         available=available,
-        batch_size=batch_size,
+        batch_size=options.batch_size,
         max_seq_length=length,
         machine=machine_name(),
-        models=compared,
+        models=[model.result for model in candidates],
         item=rows.item,
         notes=notes,
         advice=advised,
-        folder=output_dir or "",
+        folder=options.output_dir or "",
     )
-    if output_dir is None:
-        return result
-    with new_directory(output_dir) as directory:
-        (directory / RESULTS).write_text(to_json(asdict(result), indent=1) + "\n")
-        if answers[0].texts:
-            lines = changed_items(rows.cells(candidates), candidates, answers)
-            with (directory / CHANGED).open("w", newline="", encoding="utf-8") as output:
-                csv.writer(output, lineterminator="\n").writerows(lines)
+    if options.output_dir is not None:
+        with new_directory(options.output_dir) as directory:
+            (directory / RESULTS).write_text(to_json(asdict(result), indent=1) + "\n")
+            if answers[0].texts:
+                lines = changed_items(rows.cells(everyone), candidates, answers)
+                with (directory / CHANGED).open("w", newline="", encoding="utf-8") as output:
+                    csv.writer(output, lineterminator="\n").writerows(lines)
     return result
 
 
-def data_name(options: CompareOptions) -> str:
-    """Returns the name of the data for messages."""
-    return options.validation_file or f"GLUE {options.task_name}"
+def check_options(options: CompareOptions):
+    """Raises InputError, before any model is loaded, for an unknown runtime, a missing file or a full directory."""
+    unknown = [name for name in options.runtime or () if name not in RUNTIMES]
+    if unknown:
+        raise InputError(f"{unknown[0]!r}: must be one of {', '.join(RUNTIMES)}.", "runtime")
+    if options.validation_file is not None:
+        with reading(options.validation_file):
+            Path(options.validation_file).stat()
+    if options.output_dir is not None:
+        check_output_free(Path(options.output_dir))
+
+
+def names_of(sources: list[str]) -> list[tuple[str, str]]:
+    """Returns each model's directory or Hub id, and its name for the report: a short name if no other model has it."""
+    names = Counter(map(short_name, sources))
+    return [(source, source if names[short_name(source)] > 1 else short_name(source)) for source in sources]
+
+
+def check_same_task(candidates: list[Candidate]):
+    """Raises InputError if the models have different tasks."""
+    first = candidates[0]
+    for model in candidates:
+        if model.task != first.task:
+            raise InputError(f"{model.source} predicts {model.task}, but {first.source} predicts {first.task}.")
 
 
 def choose_runtimes(
-    models: list[tuple[LoadedModel | None, list[Candidate]]], options: CompareOptions, directory: Path
+    models: list[list[Candidate]], options: CompareOptions, directory: Path
 ) -> tuple[list[Candidate], list[str]]:
     """
     Returns the candidates to compare, and notes about runtimes.
@@ -121,25 +133,22 @@ def choose_runtimes(
     - A directory with only exported graphs contributes all of them.
     - The first candidate is the first model in padded float32 PyTorch, or its first graph if it has only graphs.
     """
-    first, chosen, notes = models[0][1][0], list[Candidate](), list[str]()
-    names = options.runtime
-    for index, (loaded, candidates) in enumerate(models):
-        if loaded is not None:
-            reference, *graphs = candidates
-            stored = {graph.runtime for graph in graphs}
-            wanted = [name for name in names or RUNTIMES if name not in stored]
-            built, remarks = build_candidates(reference, loaded, wanted, options, directory / str(index))
-            candidates = [*built, *graphs]
+    chosen, notes = models[0][:1], list[str]()
+    for index, candidates in enumerate(models):
+        reference = candidates[0]
+        if isinstance(reference.model, LoadedModel):
+            names, is_required = options.runtime or RUNTIMES, options.runtime is not None
+            candidates, remarks = build_candidates(reference, names, is_required, directory / str(index))
             if not candidates:
-                raise InputError(f"{reference.name}: no runtime works: {'; '.join(remarks)}.", "runtime")
+                raise InputError(f"{reference.result.name}: no runtime works: {'; '.join(remarks)}.", "runtime")
             if len(models) > 1:
                 candidates = [fastest(candidates, reference, options.batch_size, notes)]
-            if "openvino-int8" not in stored and "openvino-int8" in [candidate.runtime for candidate in candidates]:
+            if any(candidate.runtime == "openvino-int8" for candidate in candidates):
                 count = min(CALIBRATION_ROWS, len(reference.features))
                 remarks.append(f"openvino-int8: calibrated on {count} of these rows, so it may agree less on new rows")
             notes += [note for note in remarks if note not in notes]
-        chosen += candidates
-    return [first, *(candidate for candidate in chosen if candidate is not first)], notes
+        chosen += [candidate for candidate in candidates if candidate is not chosen[0]]
+    return chosen, notes
 
 
 @torch.inference_mode()
@@ -148,22 +157,24 @@ def fastest(candidates: list[Candidate], reference: Candidate, batch_size: int, 
     Returns the fastest candidate that keeps at least 99.5% of the reference's predictions. If there is none, returns
     the candidate that keeps most of them, and adds this to the notes.
     """
-    count = min(len(reference.features), CHECKED_ROWS)
+    count, name = min(len(reference.features), CHECKED_ROWS), reference.result.name
     batches = [range(begin, min(begin + batch_size, count)) for begin in range(0, count, batch_size)]
     expected = [reference.timed(batch)[0] for batch in batches]
     for candidate in candidates:
         candidate.timed(batches[0])  # warm-up
-    seconds, similarities = np.zeros(len(candidates)), []
-    for batch in tqdm(batches[:PROBES], f"choosing a runtime for {reference.name}", unit="batch"):
+    seconds = np.zeros(len(candidates))
+    for batch in tqdm(batches[:PROBES], f"choosing a runtime for {name}", unit="batch"):
         seconds += [candidate.timed(batch)[1] for candidate in candidates]  # interleaved, because the load varies
     ranked = [candidates[index] for index in np.argsort(seconds)]
+    similarities = []
     for candidate in ranked:
         pairs = zip(expected, (candidate.timed(batch)[0] for batch in batches), strict=True)
-        similarities.append(1.0 if candidate is reference else fidelity(pairs, count).similarity)
-        if similarities[-1] >= NEARLY_SAME:
+        similarity = 1.0 if candidate is reference else fidelity(pairs, count).similarity
+        if similarity >= NEARLY_SAME:
             return candidate
+        similarities.append(similarity)
     best = ranked[int(np.argmax(np.nan_to_num(similarities, nan=-1)))]
-    notes.append(f"{reference.name}: no runtime keeps 99.5% of its predictions; {best.runtime} keeps the most")
+    notes.append(f"{name}: no runtime keeps 99.5% of its predictions; {best.runtime} keeps the most")
     return best
 
 
@@ -192,26 +203,18 @@ def run(candidates: list[Candidate], rows: int, batch_size: int):
                 model.predictions.append(predictions)
 
 
-def measurements(model: Candidate, answers: Answers, first: Candidate, expected: Answers) -> ComparedModel:
-    """Computes the speed and fidelity of a model, relative to the first model and its answers."""
-    rows, lost, gained = len(model.features), None, None
+def measure(model: Candidate, answers: Answers, first: Candidate, expected: Answers):
+    """Computes the speed, scores and fidelity of a model, relative to the first model and its answers."""
+    rows, result = len(model.features), model.result
+    for order, count in {RANDOM: rows, SORTED: rows, SINGLE: min(rows, SINGLE_ROWS)}.items():
+        result.rows_per_second[order] = count / sum(model.seconds[order])
+        result.speedup[order] = median(np.divide(first.seconds[order], model.seconds[order]).tolist())
+    result.scores = answers.scores
     if expected.correct is not None and answers.correct is not None:
-        lost = int((expected.correct & ~answers.correct).sum())
-        gained = int((~expected.correct & answers.correct).sum())
-    counts = {RANDOM: rows, SORTED: rows, SINGLE: min(rows, SINGLE_ROWS)}
-    return ComparedModel(
-        name=model.name,
-        label=model.label,
-        runtime=model.runtime,
-        megabytes=model.megabytes,
-        rows_per_second={name: count / sum(model.seconds[name]) for name, count in counts.items()},
-        speedup={name: median(np.divide(first.seconds[name], model.seconds[name]).tolist()) for name in counts},
-        scores=answers.scores,
-        lost=lost,
-        gained=gained,
-        truncated=model.truncated,
-        fidelity=None if model is first else fidelity_of(answers, expected, rows),
-    )
+        result.lost = int((expected.correct & ~answers.correct).sum())
+        result.gained = int((~expected.correct & answers.correct).sum())
+    if model is not first:
+        result.fidelity = fidelity_of(answers, expected, rows)
 
 
 def fidelity_of(answers: Answers, expected: Answers, rows: int) -> Fidelity:
@@ -234,10 +237,14 @@ def changed_items(cells: Cells, candidates: list[Candidate], answers: list[Answe
     Returns a header, and a line for each item on which the models disagree, in the order of the file. A line contains
     the cells of the item, and the prediction of each model with its probability.
     """
-    for model, each in zip(candidates, answers, strict=True):
-        probabilities = [f"{probability:.6f}" for probability in each.probabilities]
-        cells = [*cells, (model.label, each.texts), (f"{model.label} probability", probabilities)]
-    texts = zip(*(each.texts for each in answers), strict=True)
-    changed = [index for index, predictions in enumerate(texts) if len({*predictions}) > 1]
-    lines = [[values[index] for _, values in cells] for index in changed]
-    return [[name for name, _ in cells], *sorted(lines, key=lambda line: line[0])]
+    columns = [*cells]
+    for model, own in zip(candidates, answers, strict=True):
+        label = model.result.label
+        columns.append((label, own.texts))
+        columns.append((f"{label} probability", [f"{probability:.6f}" for probability in own.probabilities]))
+    lines = []
+    for index in range(len(answers[0].texts)):
+        predictions = {own.texts[index] for own in answers}
+        if len(predictions) > 1:
+            lines.append([values[index] for _, values in columns])
+    return [[name for name, _ in columns], *sorted(lines, key=lambda line: line[0])]

@@ -31,40 +31,35 @@ def convert(options: ConvertOptions) -> PreTrainedModel:
     Raises:
         InputError: If the model cannot be converted, a size is smaller than in `model`, or `output_dir` is not empty.
     """
-    model, hub_options = options.model, options.hub_options()
+    source, hub_options = options.model, options.hub_options()
     with new_directory(options.output_dir) as directory:
-        old = load_bert(model, options.architecture, **hub_options)
-        with error_context(model):
-            new = resize(old, options.bert, options.seed, **options.sizes())
+        old = load_bert(source, options.architecture, **hub_options)
+        with error_context(source):
+            new = resize(old, options)
             difference = f"largest difference between outputs {check_equivalence(old, new):.1g}"
-            difference += f" before rounding to {options.dtype}" if options.dtype else ""
-            summary = f"{describe_shape(old)} -> {describe_shape(new)}; {difference}"
-        del old
-        set_precision(new, options.unpad_inputs, options.dtype)
+        if options.dtype is not None:
+            new.to(getattr(torch, options.dtype))
+            difference += f" before rounding to {options.dtype}"
+        if options.unpad_inputs:
+            new.config.unpad_inputs = vars(new.base_model)["unpad_inputs"] = True
         new.save_pretrained(directory)
-        auxiliary = auxiliary_directory(model, **hub_options)
-        name, metadata = copy_auxiliary_files(model, auxiliary, directory)
+        summary = f"{describe_shape(old)} -> {describe_shape(new)}; {difference}"
+        del old
+        auxiliary = auxiliary_directory(source, **hub_options)
+        name, metadata = copy_auxiliary_files(source, auxiliary, directory)
         card = checkpoint_card(new, Path(options.output_dir).name, f"Converted from `{name}`: {summary}.", **metadata)
         card.save(directory / CARD)
     PartialState().print(summary)
     return new
 
 
-def resize(model: PreTrainedModel, bert: bool, seed: int, **sizes: Any) -> PreTrainedModel:
-    """Returns the model, enlarged to `sizes`, as a BERT if `bert` is True and as a FixedHeadBert otherwise."""
-    if bert and not isinstance(model, FixedHeadBertPreTrainedModel):
+def resize(model: PreTrainedModel, options: ConvertOptions) -> PreTrainedModel:
+    """Returns the model with the sizes in `options`, as a BERT if `options.bert` is set, otherwise a FixedHeadBert."""
+    if options.bert and not isinstance(model, FixedHeadBertPreTrainedModel):
         raise InputError(f"`bert` requires a FixedHeadBert, not a {model.config.model_type} model; omit `bert`.")
-    larger = model if bert and not sizes else to_fixed_head_bert(model, **sizes, seed=seed)
-    return to_bert(larger) if bert else larger
-
-
-def set_precision(model: PreTrainedModel, unpad_inputs: bool, dtype: str | None) -> PreTrainedModel:
-    """Makes the model skip padding if `unpad_inputs`, and converts the weights to `dtype` unless `dtype` is None."""
-    if unpad_inputs:
-        model.config.unpad_inputs = vars(model.base_model)["unpad_inputs"] = True
-    if dtype is not None:
-        model.to(getattr(torch, dtype))
-    return model
+    sizes: dict[str, Any] = options.sizes()
+    larger = model if options.bert and not sizes else to_fixed_head_bert(model, **sizes, seed=options.seed)
+    return to_bert(larger) if options.bert else larger
 
 
 def describe_shape(model: PreTrainedModel) -> str:

@@ -22,6 +22,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
+from torch import Generator, Tensor
 from transformers import PreTrainedModel
 
 from ..loading.families import bert_tensors, build_model, fixed_head_config, task_head
@@ -31,6 +32,7 @@ from ..model.configuration_fixed_head_bert import FixedHeadBertConfig
 from ..model.modeling_fixed_head_bert import FixedHeadBertPreTrainedModel
 from ..support.errors import InputError
 
+Sizes = dict[str, int]  # the sizes of a layer by name: the fields of `Heads`, and "neurons"
 LAYERS = "encoder.layer."  # precedes the number of a layer in the name of a parameter
 
 
@@ -91,7 +93,7 @@ def to_fixed_head_bert(
     """
     old = fixed_head_config(model.config, type(model).__name__)
     new = larger_config(old, **sizes)
-    tensors = enlarge(bert_tensors(model), old, new, torch.Generator().manual_seed(seed))
+    tensors = enlarge(bert_tensors(model), old, new, Generator().manual_seed(seed))
     head = task_head(type(model).__name__, model.config.model_type)
     model_class: type[FixedHeadBertPreTrainedModel] = getattr(modeling_fixed_head_bert, f"FixedHeadBert{head}")
     return build_model(model_class, new, tensors, model)
@@ -158,11 +160,8 @@ def check_heads(config: FixedHeadBertConfig, old: Heads, new: Heads):
 
 
 def enlarge(
-    tensors: dict[str, torch.Tensor],
-    old: FixedHeadBertConfig,
-    new: FixedHeadBertConfig,
-    generator: torch.Generator | None = None,
-) -> dict[str, torch.Tensor]:
+    tensors: dict[str, Tensor], old: FixedHeadBertConfig, new: FixedHeadBertConfig, generator: Generator | None = None
+) -> dict[str, Tensor]:
     """
     Returns copies of a model's parameters, enlarged from the sizes in the configuration `old` to those in `new`.
 
@@ -181,7 +180,7 @@ def enlarge(
     return enlarged
 
 
-def layer_sizes(config: FixedHeadBertConfig) -> list[dict[str, int]]:
+def layer_sizes(config: FixedHeadBertConfig) -> list[Sizes]:
     """Returns the sizes of each layer, with the names in `Growth`."""
     pairs = zip(heads_of(config), config.neuron_counts, strict=True)
     return [heads._asdict() | {"neurons": neurons} for heads, neurons in pairs]
@@ -194,9 +193,7 @@ def split_name(name: str) -> tuple[str, int, str]:
     return prefix + LAYERS, int(number or 0), part
 
 
-def with_empty_parameters(
-    tensors: dict[str, torch.Tensor], before: list[dict[str, int]], after: list[dict[str, int]]
-) -> dict[str, torch.Tensor]:
+def with_empty_parameters(tensors: dict[str, Tensor], before: list[Sizes], after: list[Sizes]) -> dict[str, Tensor]:
     """Returns `tensors` with empty weights added to layers without heads or neurons that will get some."""
     extended = dict(tensors)
     for name, bias in tensors.items():
@@ -211,9 +208,7 @@ def with_empty_parameters(
     return extended
 
 
-def pad(
-    values: torch.Tensor, shape: Sequence[int], deviation: float, generator: torch.Generator | None
-) -> torch.Tensor:
+def pad(values: Tensor, shape: Sequence[int], deviation: float, generator: Generator | None) -> Tensor:
     """Pads `values` at the end of each axis with normally distributed numbers, or zeros if `generator` is None."""
     padded = torch.zeros(shape, dtype=values.dtype)
     if generator is not None:  # on the CPU, so that the result does not depend on the device
@@ -224,13 +219,8 @@ def pad(
 
 
 def enlarge_parameter(
-    part: str,
-    tensor: torch.Tensor,
-    before: dict[str, int],
-    after: dict[str, int],
-    config: FixedHeadBertConfig,
-    generator: torch.Generator | None,
-) -> torch.Tensor:
+    part: str, tensor: Tensor, before: Sizes, after: Sizes, config: FixedHeadBertConfig, generator: Generator | None
+) -> Tensor:
     """Returns a copy of one parameter of a layer, enlarged from the sizes in `before` to those in `after`."""
     axis, names, is_random = GROWTH[part]
     sublayer = Heads._fields if "num_heads" in names else names
@@ -250,7 +240,7 @@ def enlarge_parameter(
     return padded if is_embedding else padded.flatten(axis, axis + len(new) - 1)
 
 
-def scale_queries(queries: torch.Tensor, heads: int, size: int):
+def scale_queries(queries: Tensor, heads: int, size: int):
     """Scales the original dimensions of the original heads in `queries` (H, P, ...), and sets added ones to zero."""
     queries[:heads, :size] *= (queries.shape[1] / size) ** 0.5
     queries[:heads, size:] = 0

@@ -11,8 +11,8 @@ In a BERT of width D, each layer has n heads of size D / n. A FixedHeadBert is c
 import copy
 import re
 
-import torch
 import transformers
+from torch import Tensor
 from transformers import BertConfig, PreTrainedModel
 
 from ..loading.families import build_model, fixed_head_config, shared_fields, task_head
@@ -74,9 +74,7 @@ def bert_head_count(config: FixedHeadBertConfig) -> int:
     )
 
 
-def expand_shared_projections(
-    tensors: dict[str, torch.Tensor], config: FixedHeadBertConfig
-) -> dict[str, torch.Tensor]:
+def expand_shared_projections(tensors: dict[str, Tensor], config: FixedHeadBertConfig) -> dict[str, Tensor]:
     """Returns a model's parameters after replacing shared projections with one projection per head."""
     if config.head_embedding is None:
         return tensors

@@ -1,1 +1,1 @@
-"""Text corpora, tokenizers, GLUE task definitions and pretraining examples."""
+"""Text corpora, tokenizers and pretraining examples."""

@@ -1,7 +1,6 @@
 """Readers that yield the documents in text corpora: files, Hub datasets and the built-in sample."""
 
 import glob
-import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,8 +11,8 @@ from tqdm.auto import tqdm
 from ..options import BOUNDARIES
 from ..support.errors import InputError
 from ..support.files import reading
-from . import sample
 from .file_formats import READERS, REDOWNLOAD, DataFile, check_columns, file_format, load_from_hub, text_problem
+from .sample import sample_dataset
 
 MAX_DOCUMENT_SIZE = 2**28  # characters; a larger document indicates that the wrong boundary was chosen
 
@@ -39,17 +38,10 @@ class Corpus:
     hub_options: dict[str, Any] = field(default_factory=dict, hash=False)  # `cache_dir` and `token` for load_dataset
 
     def __post_init__(self):
-        boundary = self.document_boundary
-        if boundary not in BOUNDARIES:
-            raise InputError(f"must be one of {', '.join(BOUNDARIES)}, not {boundary!r}.", "document_boundary")
-        if (boundary == "column") != (self.document_column is not None):
+        if (self.document_boundary == "column") != (self.document_column is not None):
             raise InputError(
                 f"{self.source}: `document_boundary` column requires `document_column_name`, and vice versa."
             )
-
-    @property
-    def is_sample(self) -> bool:
-        return self.source == "sample" and self.on_hub
 
     @property
     def columns(self) -> list[str]:
@@ -69,7 +61,7 @@ class CorpusReader:
     Iterable over the documents in a corpus, in the order of its files and rows. It reads one document at a time.
 
     Attributes:
-        size: Number of bytes in all files, or number of rows in a Hub dataset or the built-in sample corpus.
+        size: Number of bytes in all files, or number of rows in a dataset.
         position: Number of bytes or rows read in the current iteration.
     """
 
@@ -77,11 +69,11 @@ class CorpusReader:
         self.corpus = corpus
         self.position = 0
         self.files: list[DataFile] = []
-        if corpus.is_sample:
-            self.texts = sample.documents()
-            self.size = len(self.texts)
-        elif corpus.on_hub:
-            self.dataset = load_from_hub(corpus.source, corpus.config_name, split="train", **corpus.hub_options)
+        if corpus.on_hub:
+            if corpus.source == "sample":
+                self.dataset = sample_dataset(corpus.text_column)
+            else:
+                self.dataset = load_from_hub(corpus.source, corpus.config_name, split="train", **corpus.hub_options)
             check_columns(column_options(corpus.columns), self.dataset.column_names, corpus.source)
             self.size = len(self.dataset)
         else:
@@ -93,20 +85,15 @@ class CorpusReader:
 
     def fingerprint(self, hash_file: Callable[[Path], str]) -> list[object]:
         """Returns values that identify the content: column names, document boundary and hashes, but no file paths."""
-        content: object
-        if self.corpus.is_sample:
-            content = hashlib.sha256("\0".join(self.texts).encode()).hexdigest()
-        elif self.corpus.on_hub:
-            content = self.dataset._fingerprint
-        else:
-            content = [(file_format(file.path), hash_file(file.path)) for file in self.files]
+        files = [(file_format(file.path), hash_file(file.path)) for file in self.files]
+        content = self.dataset._fingerprint if self.corpus.on_hub else files
         return [*self.corpus.columns, self.corpus.document_boundary, content]
 
     def __iter__(self) -> Iterator[Document]:
         corpus = self.corpus
+        self.position = finished = 0
         if corpus.on_hub:
             yield from split_into_documents(self.rows(), corpus.document_boundary, corpus.source)
-        finished = 0
         for file in self.files:
             is_text = file_format(file.path) == ".txt"
             boundary = "file" if is_text and corpus.document_boundary == "row" else corpus.document_boundary
@@ -117,15 +104,12 @@ class CorpusReader:
             self.position = finished
 
     def rows(self) -> Iterator[Row]:
-        """Yields the rows of the built-in sample corpus or a Hub dataset."""
-        source, columns = self.corpus.source, self.corpus.columns
-        if self.corpus.is_sample:
-            values: Iterable[dict] = ({columns[0]: text} for text in self.texts)
-        else:
-            batches = self.dataset.select_columns(columns).with_format("arrow").iter(1000)
-            values = (row for batch in batches for row in batch.to_pylist())
-        for self.position, row in enumerate(values, 1):
-            yield parse_row(row, columns, f"{source}, row {self.position - 1}")
+        """Yields the rows of a dataset."""
+        columns = self.corpus.columns
+        for batch in self.dataset.select_columns(columns).with_format("arrow").iter(1000):
+            for row in batch.to_pylist():
+                yield parse_row(row, columns, f"{self.corpus.source}, row {self.position}")
+                self.position += 1
 
     def file_rows(self, file: DataFile) -> Iterator[Row]:
         assert file.columns is not None

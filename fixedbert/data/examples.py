@@ -7,6 +7,7 @@ number of workers and processes, and in a resumed run.
 
 import hashlib
 from collections.abc import Iterator
+from functools import cached_property
 from itertools import islice
 
 import numpy as np
@@ -19,7 +20,6 @@ from .masking import mask_tokens
 from .store import Documents
 
 PLAN_FORMAT = 2  # increment it when the same documents would result in a different plan
-SAMPLED_AT_ONCE = 2**16  # indices; as Python integers, all indices of an epoch would take 32 bytes each
 
 
 def split_documents(documents: Documents, held_out: float) -> tuple[np.ndarray, np.ndarray]:
@@ -60,7 +60,6 @@ class Examples(torch.utils.data.Dataset):
     kind: str
     plan_dtype: type
     plan_columns: int
-    length: int
 
     def __init__(  # noqa: PLR0913
         self,
@@ -82,8 +81,11 @@ class Examples(torch.utils.data.Dataset):
         self.num_proc = num_proc
         self.cls, self.sep, self.mask = tokenizer.cls_token_id, tokenizer.sep_token_id, tokenizer.mask_token_id
         self.vocab_size = len(tokenizer)
-        self.document_ids_hash = hashlib.sha256(self.document_ids.tobytes()).hexdigest()
         self.open_epoch: int | None = None
+
+    @cached_property
+    def length(self) -> int:
+        return self.count_examples(self.plan(0))
 
     def __len__(self) -> int:
         return self.length
@@ -93,7 +95,7 @@ class Examples(torch.utils.data.Dataset):
 
     def plan_settings(self) -> tuple:
         """Returns everything that determines a plan, except the epoch."""
-        return PLAN_FORMAT, self.kind, self.document_ids_hash, self.seed, self.max_seq_length
+        return PLAN_FORMAT, self.kind, hashlib.sha256(self.document_ids.tobytes()).hexdigest(), self.seed
 
     def make_plan(self, epoch: int) -> Iterator[np.ndarray]:
         """Yields the plan for an epoch in blocks of shape (rows, plan_columns)."""
@@ -123,12 +125,8 @@ class Examples(torch.utils.data.Dataset):
             return self
         return torch.utils.data.Subset(self, np.random.default_rng(0).choice(len(self), count, replace=False).tolist())
 
-    def generator(self, epoch: int, index: int) -> np.random.Generator:
-        return np.random.default_rng((self.seed, epoch, index))
-
-    def mask_example(
-        self, input_ids: np.ndarray, maskable: np.ndarray, rng: np.random.Generator
-    ) -> dict[str, np.ndarray]:
+    def mask_example(self, input_ids: np.ndarray, rng: np.random.Generator) -> dict[str, np.ndarray]:
+        maskable = np.flatnonzero((input_ids != self.cls) & (input_ids != self.sep))
         masked, labels = mask_tokens(
             input_ids, maskable, self.mlm_probability, self.mask, self.vocab_size, rng, self.inside_word
         )
@@ -157,10 +155,6 @@ class PackedExamples(Examples):
         super().__init__(*args, **kwargs)
         self.objective = objective
         self.separate_documents = separate_documents
-        self.length = self.count_examples(self.plan(0))
-
-    def plan_settings(self) -> tuple:
-        return super().plan_settings()[:-1]  # the plan does not depend on max_seq_length
 
     def make_plan(self, epoch: int) -> Iterator[np.ndarray]:
         """Yields one block: a row (id, start) per document, in random order, and a last row (-1, total length)."""
@@ -173,12 +167,11 @@ class PackedExamples(Examples):
 
     def __getitem__(self, index: int) -> dict[str, np.ndarray]:
         epoch, index = divmod(index, self.length)
-        rng = self.generator(epoch, index)
         plan = self.plan(epoch)
         begin = index % self.count_examples(plan) * (self.max_seq_length - 1)
         end = min(begin + self.max_seq_length - 1, int(plan[-1, 1]))
         row = int(plan[:, 1].searchsorted(begin, side="right")) - 1
-        ids, positions, special = [], [], []
+        ids, positions = [], []
         offset = begin
         while offset < end:  # add a piece of a document
             document_id, start = plan[row].tolist()
@@ -188,13 +181,10 @@ class PackedExamples(Examples):
             piece = np.concatenate(([self.cls], tokens[max(first - 1, 0) : last - 1], closing)).astype(np.int64)
             ids.append(piece)
             positions.append(np.arange(len(piece)))
-            special.append(np.zeros(len(piece), dtype=bool))
-            special[-1][0] = True
-            special[-1][-1] |= bool(closing)
             offset, row = start + last, row + 1
         input_ids = np.concatenate(ids)
         if self.objective == "mlm":
-            example = self.mask_example(input_ids, np.flatnonzero(~np.concatenate(special)), rng)
+            example = self.mask_example(input_ids, np.random.default_rng((self.seed, epoch, index)))
         else:
             example = {"input_ids": input_ids, "labels": np.where(input_ids == self.cls, -100, input_ids)}
         if self.separate_documents:
@@ -229,5 +219,4 @@ class EpochSampler(torch.utils.data.Sampler):
         size, epoch = len(self.examples), self.epoch
         while True:
             order = np.random.default_rng((self.examples.seed, epoch)).permutation(size)
-            for start in range(0, size, SAMPLED_AT_ONCE):
-                yield from (epoch * size + order[start : start + SAMPLED_AT_ONCE]).tolist()
+            yield from map(int, epoch * size + order)  # a list of Python integers would take 32 bytes each

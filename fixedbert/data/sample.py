@@ -23,6 +23,10 @@ import sysconfig
 from contextlib import suppress
 from pathlib import Path
 from pydoc_data.topics import topics
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import datasets
 
 # Directories in the standard library that contain tests, tools or data.
 EXCLUDED = set("test tests idlelib lib2to3 turtledemo encodings pydoc_data site-packages dist-packages".split())
@@ -70,6 +74,13 @@ def documents() -> list[str]:
             nodes = (node for node in ast.walk(ast.parse(file.read_bytes())) if isinstance(node, documented))
             texts.append("\n\n".join(filter(None, map(ast.get_docstring, nodes))))
     return [text for text in texts if text]
+
+
+def sample_dataset(column: str) -> "datasets.Dataset":
+    """Returns the texts of `documents` as a dataset with a single column."""
+    import datasets  # here because importing it takes a second
+
+    return datasets.Dataset.from_dict({column: documents()})
 
 
 def stories(count: int, seed: int, sentences: int = 12) -> list[str]:

@@ -183,14 +183,13 @@ class PairExamples(Examples):
     def __init__(self, *args, short_seq_prob: float = 0.1, **kwargs):
         super().__init__(*args, **kwargs)
         self.short_seq_prob = short_seq_prob
-        self.length = self.count_examples(self.plan(0))
 
     @property
     def max_tokens(self) -> int:
         return self.max_seq_length - 3
 
     def plan_settings(self) -> tuple:
-        return *super().plan_settings(), self.short_seq_prob
+        return *super().plan_settings(), self.max_seq_length, self.short_seq_prob
 
     def make_plan(self, epoch: int) -> Iterator[np.ndarray]:
         check_documents(self.documents, self.document_ids)
@@ -209,7 +208,7 @@ class PairExamples(Examples):
 
     def __getitem__(self, index: int) -> dict[str, np.ndarray | int]:
         epoch, index = divmod(index, self.length)
-        rng = self.generator(epoch, index)
+        rng = np.random.default_rng((self.seed, epoch, index))
         pairs = self.plan(epoch)
         document_a, start_a, end_a, document_b, start_b, end_b, label = pairs[index % len(pairs)].tolist()
         a, b = truncate_pair(
@@ -221,9 +220,5 @@ class PairExamples(Examples):
         input_ids = np.concatenate(([self.cls], a, [self.sep], b, [self.sep])).astype(np.int64)
         token_type_ids = np.zeros_like(input_ids)
         token_type_ids[len(a) + 2 :] = 1
-        maskable = np.delete(np.arange(len(input_ids)), [0, len(a) + 1, len(input_ids) - 1])
-        return {
-            **self.mask_example(input_ids, maskable, rng),
-            "token_type_ids": token_type_ids,
-            "next_sentence_label": label,
-        }
+        example = self.mask_example(input_ids, rng)
+        return {**example, "token_type_ids": token_type_ids, "next_sentence_label": label}

@@ -16,11 +16,10 @@ Each store file and each plan has a checksum file next to it (.sha256).
 
 import hashlib
 import json
-import shutil
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from functools import partial
@@ -37,7 +36,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from ..support.checksums import checksum_path, file_sha256, has_valid_checksum, stable_hash, write_with_checksum
 from ..support.errors import InputError
-from ..support.files import reading, write_atomically, writing
+from ..support.files import new_directory, reading, write_atomically, writing
 from ..support.processes import call_task, process_pool
 from .corpora import Corpus, CorpusReader, Document, iterate_documents
 from .sentences import check_language, split_document
@@ -52,7 +51,6 @@ PIECE_CHARACTERS = 500_000  # per call of the tokenizer, which needs over 100 by
 DOCUMENT = np.dtype([("row", "i8"), ("tokens", "i4"), ("sentences", "i4")])
 Item = TypeVar("Item")
 Arrays = tuple[np.ndarray, np.ndarray]  # the tokens and sentence ends of a document, or values and offsets of a shard
-ShardWriter = Callable[[str, list[Document]], object]  # file name, documents
 
 
 class Documents:
@@ -118,12 +116,11 @@ class Documents:
         If the file does not exist or is corrupted, one process writes the `blocks` to it while the others wait.
         """
         path = self._plans / name
-        if not has_valid_checksum(path):
-            with store_lock(path):
-                if not has_valid_checksum(path):
-                    with write_with_checksum(path) as unfinished, open(unfinished, "wb") as file:
-                        for block in blocks:
-                            file.write(np.ascontiguousarray(block).data)
+        with store_lock(path):
+            if not has_valid_checksum(path):
+                with write_with_checksum(path) as unfinished, open(unfinished, "wb") as file:
+                    for block in blocks:
+                        file.write(np.ascontiguousarray(block).data)
         return path
 
     def remove_plan(self, name: str):
@@ -179,12 +176,12 @@ def prepare_store(
         "tokenizers": version("tokenizers"),
     }
     directory = store_dir / f"store-{stable_hash(settings)}"
-    if not (directory / "store.json").exists():
-        with store_lock(directory):
-            if not (directory / "store.json").exists():
-                directory.mkdir(exist_ok=True)
-                write = partial(write_shard, str(directory), tokenizer, language)
-                fill_store(directory, readers, write, num_proc, settings)
+    with store_lock(directory):
+        if not (directory / "store.json").exists():
+            directory.mkdir(exist_ok=True)
+            pool = process_pool(num_proc, write_shard, str(directory), tokenizer, language)
+            shards = write_shards(directory, readers, pool, 2 * num_proc)
+            write_index(directory, corpora, shards, settings)
     documents = Documents(directory, verify=PartialState().is_local_main_process)
     counts = documents.description["counts"]
     sources = ", ".join(corpus.source for corpus in corpora)
@@ -217,10 +214,8 @@ def prepare_tokenizer(
     with store_lock(directory):
         if not directory.exists():
             tokenizer = train_tokenizer(texts, vocab_size, do_lower_case)
-            unfinished = directory.with_name(directory.name + ".partial")
-            shutil.rmtree(unfinished, ignore_errors=True)
-            tokenizer.save_pretrained(unfinished)
-            unfinished.rename(directory)
+            with new_directory(directory) as unfinished:
+                tokenizer.save_pretrained(unfinished)
     return AutoTokenizer.from_pretrained(directory)
 
 
@@ -260,11 +255,32 @@ def content_hash(file: Path, cache: Path) -> str:
     return content
 
 
-def fill_store(directory: Path, readers: list[CorpusReader], write: ShardWriter, num_proc: int, settings: dict):
-    """Writes the missing shards, then documents.npy and store.json."""
-    shards = write_shards(directory, readers, write, num_proc)
+def write_shards(directory: Path, readers: list[CorpusReader], pool: ProcessPoolExecutor, max_pending: int) -> int:
+    """
+    Writes the missing shards and returns the total number of shards. Shuts down the pool, whose function is
+    `write_shard`. To limit memory, at most `max_pending` shards wait in the pool.
+    """
+    documents_read = iterate_documents(readers, "Splitting into sentences and tokenizing")
+    pending: deque[Future] = deque()
+    shards = 0
+    try:
+        for documents in in_groups(documents_read, text_length, SHARD_CHARACTERS, SHARD_DOCUMENTS):
+            name = shard_name(shards)
+            shards += 1
+            if not has_valid_checksum(directory / name):
+                pending.append(pool.submit(call_task, name, documents))
+            if len(pending) > max_pending:
+                pending.popleft().result()
+        for future in pending:
+            future.result()
+    finally:
+        pool.shutdown(cancel_futures=True)
+    return shards
+
+
+def write_index(directory: Path, corpora: list[Corpus], shards: int, settings: dict):
+    """Writes documents.npy and store.json."""
     documents, counts = select_documents(directory, shards)
-    corpora = [reader.corpus for reader in readers]
     if not len(documents):
         raise InputError(f"{', '.join(corpus.source for corpus in corpora)}: the corpus contains no text.")
     counts["duplicate_documents"] = counts["documents"] - counts["empty_documents"] - len(documents)
@@ -278,32 +294,6 @@ def fill_store(directory: Path, readers: list[CorpusReader], write: ShardWriter,
     }
     with write_with_checksum(directory / "store.json") as path:
         path.write_text(json.dumps(description, indent=1) + "\n")
-
-
-def write_shards(directory: Path, readers: list[CorpusReader], write: ShardWriter, num_proc: int) -> int:
-    """Calls `write` for each missing shard, in `num_proc` processes. Returns the total number of shards."""
-    documents_read = iterate_documents(readers, "Splitting into sentences and tokenizing")
-    pool = process_pool(num_proc, write) if num_proc > 1 else None
-    pending: deque[Future] = deque()
-    shards = 0
-    try:
-        for documents in in_groups(documents_read, text_length, SHARD_CHARACTERS, SHARD_DOCUMENTS):
-            path = directory / shard_name(shards)
-            shards += 1
-            if has_valid_checksum(path):
-                continue
-            if pool is None:
-                write(path.name, documents)
-            else:
-                pending.append(pool.submit(call_task, path.name, documents))
-                if len(pending) > 2 * num_proc:  # limits memory
-                    pending.popleft().result()
-        for future in pending:
-            future.result()
-    finally:
-        if pool is not None:
-            pool.shutdown(cancel_futures=True)
-    return shards
 
 
 def in_groups(items: Iterable[Item], size: Callable[[Item], int], limit: int, count: int = 0) -> Iterator[list[Item]]:

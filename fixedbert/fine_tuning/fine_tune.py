@@ -14,7 +14,7 @@ from ..options import FineTuningDataOptions, ModelOptions
 from ..support.checksums import stable_hash
 from ..support.errors import InputError
 from ..training.interruption import train
-from ..training.loading import check_length, load_config, load_model, reinitialize_head, tokenizer_source
+from ..training.models import check_length, load_config, load_model, reinitialize_head, tokenizer_source
 from ..training.output import check_same_data, output_directory, publish
 from ..training.speed import enable_unpadding, keep_freed_memory
 from .trainer import FineTuningArguments, FineTuningTrainer

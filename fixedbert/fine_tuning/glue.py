@@ -12,12 +12,11 @@ from ..data.tokenizers import check_features
 from ..options import GlueDataOptions, ModelOptions
 from ..support.errors import InputError
 from ..support.files import write_atomically
-from ..tasks.columns import check_text_columns, split_names
 from ..tasks.examples import longest_first, map_options, warn_of_overlap
 from ..tasks.glue_metrics import GlueEvaluation
-from ..tasks.label_columns import encode_labels, read_class_weights, warn_of_scale
-from ..tasks.labels import REGRESSION, align_labels
-from ..tasks.texts import load_texts, text_features
+from ..tasks.labels import REGRESSION, Labels
+from ..tasks.rows import split_names
+from ..tasks.texts import check_text_columns, load_texts, text_features
 from ..training.arguments import with_recipe
 from ..training.output import Trained, record_metrics
 from ..training.plots import draw_glue
@@ -63,28 +62,23 @@ class TextClassification(FineTuningTask):
         )
         if not training_args.do_train:
             check_text_columns(self.data.text_columns, trained_on)
-        label_ids, self.new_head = align_labels(
-            self.data.labels, config, training_args.do_train, self.data.problem_type
-        )
+        self.labels = self.data.labels or Labels.of(config)
+        self.new_head = self.labels.align(config, training_args.do_train)
         self.trainer_options: dict[str, Any] = {"pool": data_args.pool}
         train = self.data.splits.get("train")
         if train is not None:
             config.text_column_names = [*self.data.text_columns]
-            labels = encode_labels(train["label"], label_ids, config)
-            if config.problem_type == REGRESSION:
-                warn_of_scale(labels)
             if data_args.class_weights:
-                self.trainer_options["class_weights"] = read_class_weights(data_args.class_weights, labels, config)
-        self.evaluation = GlueEvaluation(name, config, data_args.threshold)
+                label_ids = self.labels.encode(train["label"])
+                self.trainer_options["class_weights"] = self.labels.class_weights(data_args.class_weights, label_ids)
+        self.evaluation = GlueEvaluation(name, self.labels, data_args.threshold)
         self.compute_metrics, self.metric_names = self.evaluation, self.evaluation.metric_names
-        self.features = self.tokenize(tokenizer, label_ids, config)
+        self.features = self.tokenize(tokenizer)
         for split, rows in self.data.of_kind("validation").items():
             warn_of_overlap(split, train, rows, ("sentence1", "sentence2"))
         self.evaluated = {split: longest_first(self.features[split]) for split in self.data.of_kind("validation")}
 
-    def tokenize(
-        self, tokenizer: PreTrainedTokenizerBase, label_ids: dict[str, int], config: PreTrainedConfig
-    ) -> dict[str, datasets.Dataset]:
+    def tokenize(self, tokenizer: PreTrainedTokenizerBase) -> dict[str, datasets.Dataset]:
         """Returns the features of each split. Prints how many rows are truncated, or split into windows."""
         length, stride = self.data_args.max_seq_length, self.data_args.stride
         room = length - tokenizer.num_special_tokens_to_add()
@@ -94,7 +88,7 @@ class TextClassification(FineTuningTask):
             raise InputError(f"{stride}: must be at least 0 and below {room}.", "stride")
         result = {}
         for split, rows in self.data.splits.items():
-            labels = encode_labels(rows["label"], label_ids, config) if "label" in rows.column_names else None
+            labels = self.labels.encode(rows["label"]) if "label" in rows.column_names else None
             features = text_features(rows, tokenizer, length, labels, stride=stride, **map_options(self.data_args))
             check_features(split, features, tokenizer)
             if truncated := sum(features["truncated"][:]):
@@ -117,8 +111,8 @@ class TextClassification(FineTuningTask):
         record_metrics(trainer, "eval", metrics | {"eval_dtype": trainer.dtype_name})
         if not trainer.is_world_process_zero():
             return
-        names, directory = self.evaluation.class_names, trainer.args.directory
-        if self.name is None and self.evaluation.problem_type != REGRESSION:
+        names, directory = self.labels.outputs, trainer.args.directory
+        if self.name is None and self.labels.problem_type != REGRESSION:
             labels, predictions = self.evaluation.label_ids, self.evaluation.predictions
             options: dict[str, Any] = {"labels": [*range(len(names))], "target_names": names, "zero_division": 0.0}
             report = classification_report(labels, predictions, **options)
@@ -131,12 +125,12 @@ class TextClassification(FineTuningTask):
         for split, rows in self.data.of_kind("test").items():
             output = trainer.predict(longest_first(self.features[split]), metric_key_prefix="predict")
             predictions, probabilities = self.evaluation.predict(output.predictions)
-            names, directory = self.evaluation.class_names, trainer.args.directory
+            directory = trainer.args.directory
             if not trainer.is_world_process_zero():
                 continue
             if self.name:
-                write_submission(directory, self.name, split, rows, names, predictions)
+                write_submission(directory, self.name, split, rows, self.labels, predictions)
                 continue
-            columns = prediction_columns(names, predictions, probabilities)
+            columns = prediction_columns(self.labels, predictions, probabilities)
             skipped = self.data.skipped.get(split, [])
             write_predictions(directory, rows, skipped, split_names(self.data_args.id_column_name), columns)

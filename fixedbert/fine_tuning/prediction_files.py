@@ -9,21 +9,21 @@ import numpy as np
 
 from ..support.files import write_atomically
 from ..tasks.glue import TASKS
-from ..tasks.labels import match_names
+from ..tasks.labels import MULTI, Labels, match_names
 
 PREDICTIONS = "predictions.csv"
 ESCAPES = str.maketrans({"\t": "\\t", "\n": "\\n", "\r": "\\r"})
 
 
 def write_submission(
-    directory: Path, task: str, split: str, rows: datasets.Dataset, class_names: list[str], predictions: np.ndarray
+    directory: Path, task: str, split: str, rows: datasets.Dataset, labels: Labels, predictions: np.ndarray
 ):
     """
     Writes the columns `index` and `prediction` to the submission file for a GLUE task.
 
-    `predictions` (rows,) are indices into `class_names`, or scores if `class_names` is empty.
+    `predictions` (rows,) are label ids or scores.
     """
-    names = submitted_names(task, class_names)
+    names = submitted_names(task, labels.outputs)
     if task == "stsb":
         values = [f"{score:.3f}" for score in predictions.clip(0, 5)]
     else:
@@ -41,23 +41,21 @@ def submitted_names(task: str, names: list[str]) -> list[str]:
 
 
 def prediction_columns(
-    names: list[str], predictions: np.ndarray, probabilities: np.ndarray | None
+    labels: Labels, predictions: np.ndarray, probabilities: np.ndarray | None
 ) -> dict[str, list[str]]:
-    """
-    Returns the columns of predictions.csv for the results of `GlueEvaluation.predict`. `names` are the label names.
-    """
+    """Returns the columns of predictions.csv for the results of `GlueEvaluation.predict`."""
 
     def columns(prefix: str, values: np.ndarray, form: str) -> dict[str, list[str]]:
-        pairs = zip(names, values.T, strict=True)
+        pairs = zip(labels.outputs, values.T, strict=True)
         return {f"{prefix}_{name}": [format(value, form) for value in column] for name, column in pairs}
 
     if probabilities is None:
         return {"prediction": [f"{score:.6g}" for score in predictions]}
-    if predictions.ndim == 2:
+    if labels.problem_type == MULTI:
         result = columns("prediction", predictions, "d")
     else:
         chosen = [f"{row[label]:.6f}" for row, label in zip(probabilities, predictions, strict=True)]
-        result = {"prediction": [names[label] for label in predictions], "probability": chosen}
+        result = {"prediction": labels.decode(predictions), "probability": chosen}
     return result | columns("probability", probabilities, ".6f")
 
 

@@ -10,19 +10,18 @@ from ..data.tokenizers import check_features
 from ..options import ModelOptions, SquadDataOptions
 from ..support.errors import InputError
 from ..support.files import to_json, write_atomically
-from ..tasks.examples import data_sources, longest_first, map_options, max_samples, sample_rows, warn_of_overlap
-from ..tasks.squad_answers import SquadEvaluation
-from ..tasks.squad_metrics import f1_gain_without_punctuation, note_on_spaces, squad_scores, squad_v2_scores
-from ..tasks.squad_questions import load_squad, question_rows, questions_that_fit
-from ..tasks.squad_windows import squad_windows
+from ..tasks.answers import SquadEvaluation
+from ..tasks.examples import longest_first, map_options, max_samples, sample_rows, warn_of_overlap
+from ..tasks.questions import load_squad, question_rows, questions_that_fit
+from ..tasks.sources import data_sources
+from ..tasks.squad_metrics import note_on_spaces, squad_scores, squad_v2_scores
+from ..tasks.windows import squad_windows
 from ..training.arguments import with_recipe
 from ..training.output import Trained, record_metrics
 from ..training.plots import draw_squad
 from .fine_tune import FineTuningTask
 from .sweep import sweep
 from .trainer import FineTuningArguments, FineTuningTrainer
-
-MIN_GAIN = 0.5  # percentage points; minimum for a warning about punctuation that the metric does not ignore
 
 
 def fine_tune_squad(recipe: str | Path | None = None, **given: Any) -> Trained:
@@ -85,12 +84,6 @@ class QuestionAnswering(FineTuningTask):
         if trainer.is_world_process_zero():
             write_answers(trainer.args.directory, "eval", evaluation)
             note_on_spaces(evaluation.answers.values())
-            gain = f1_gain_without_punctuation(evaluation.predictions, evaluation.answers)
-            if gain >= MIN_GAIN:
-                print(
-                    f"F1 would be {gain:.1f} points higher if punctuation outside ASCII, such as “, were ignored; "
-                    "the official SQuAD metric counts it as part of the words"
-                )
             file = trainer.args.directory / "squad.png"
             draw_squad(trainer.state.log_history, evaluation.null_odds, evaluation.answers, evaluation.threshold, file)
 

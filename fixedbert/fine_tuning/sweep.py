@@ -32,13 +32,16 @@ GRIDS = {
 }
 
 
+Settings = tuple[tuple[str, float], ...]  # names and values of hyperparameters
+
+
 @dataclass(frozen=True)
 class PlannedRun:
     """One run of a sweep. `settings` are the hyperparameters from the grid, as (name, value) pairs."""
 
     task: str | None
     seed: int
-    settings: tuple[tuple[str, float], ...] = ()
+    settings: Settings = ()
 
     @property
     def directory(self) -> str:
@@ -157,37 +160,37 @@ class Summary:
     def __post_init__(self):
         self.metric, self.values = next(iter(self.metrics.items()), ("", []))
 
-
-def print_row(task: str, metric: str, values: list[float], settings: str = ""):
-    deviation = f"{stdev(values):.4f}" if len(values) > 1 else "-"
-    statistics = f"{median(values):>9.4f} {mean(values):>9.4f} {deviation:>9} {min(values):>9.4f} {max(values):>9.4f}"
-    print(f"{task:<19} {metric:<22} {statistics} {len(values):>6}  {settings}".rstrip())
+    @classmethod
+    def of(cls, task: str | None, settings: Settings, seeds: list[dict]) -> "Summary":
+        """Summarizes the results of each seed. Omits metrics that are NaN for any seed."""
+        reported = [name for name in seeds[0] if is_metric(name) and all(seed[name] is not None for seed in seeds)]
+        main = [f"eval_{metric}" for metric in MAIN_METRICS if f"eval_{metric}" in reported][:1]
+        names = dict.fromkeys([*main, *reported])
+        metrics = {name.removeprefix("eval_"): [seed[name] for seed in seeds] for name in names}
+        return cls(task or "data", dict(settings), metrics)
 
 
 def summarize(directory: Path, runs: list[PlannedRun]):
     """Prints a table with the results of all runs and writes results.json and results.png to `directory`."""
-    files = {run: directory / run.directory / "all_results.json" for run in runs}
-    results = {run: json.loads(file.read_text()) for run, file in files.items() if file.exists()}
-    points = dict.fromkeys((run.task, run.settings) for run in results)
-    summaries = [summary for point in points if (summary := summary_of(*point, results)).metrics]
+    results: dict[PlannedRun, dict] = {}
+    seeds: dict[tuple[str | None, Settings], list[dict]] = {}
+    for run in runs:
+        file = directory / run.directory / "all_results.json"
+        if file.exists():
+            results[run] = json.loads(file.read_text())
+            seeds.setdefault((run.task, run.settings), []).append(results[run])
+    summaries = [Summary.of(*point, found) for point, found in seeds.items()]
+    summaries = [summary for summary in summaries if summary.metrics]
     if not summaries:  # no run was evaluated
         return
-    tasks = dict.fromkeys(summary.task for summary in summaries)
-    best = {task: max((s for s in summaries if s.task == task), key=lambda s: median(s.values)) for task in tasks}
-    print(f"\n{'task':<19} {'metric':<22} {'median':>9} {'mean':>9} {'std':>9} {'min':>9} {'max':>9} {'seeds':>6}")
+    best: dict[str, Summary] = {}
     for summary in summaries:
-        settings = ", ".join(f"{name} {value:g}" for name, value in summary.settings.items())
-        if settings:
-            note = " <- best" if summary is best[summary.task] else ""
-            print_row(summary.task, summary.metric, summary.values, settings + note)
-        else:
-            for metric, values in summary.metrics.items():
-                print_row(summary.task, metric, values)
+        if summary.task not in best or median(summary.values) > median(best[summary.task].values):
+            best[summary.task] = summary
     averages = {"average": average(best.values())} if len(best) > 1 else {}
     if "wnli" in best and averages:  # as in the BERT paper
         averages["average without wnli"] = average(best[task] for task in best if task != "wnli")
-    for name, values in averages.items():
-        print_row(name, "", values)
+    print_table(summaries, best, averages)
     content = {
         "runs": [{"task": run.task, "seed": run.seed, **dict(run.settings), **results[run]} for run in results],
         "best": {task: {**summary.settings, summary.metric: summary.values} for task, summary in best.items()},
@@ -197,14 +200,25 @@ def summarize(directory: Path, runs: list[PlannedRun]):
     draw_sweep(summaries, directory / "results.png")
 
 
-def summary_of(task: str | None, settings: tuple[tuple[str, float], ...], results: dict[PlannedRun, dict]) -> Summary:
-    """Returns the summary for one task and one combination of settings. Omits metrics that are NaN for any seed."""
-    seeds = [result for run, result in results.items() if (run.task, run.settings) == (task, settings)]
-    reported = [name for name in seeds[0] if is_metric(name) and all(seed[name] is not None for seed in seeds)]
-    main = [name for name in (f"eval_{metric}" for metric in MAIN_METRICS) if name in reported][:1]
-    names = dict.fromkeys([*main, *reported])
-    metrics = {name.removeprefix("eval_"): [seed[name] for seed in seeds] for name in names}
-    return Summary(task or "data", dict(settings), metrics)
+def print_table(summaries: list[Summary], best: dict[str, Summary], averages: dict[str, list[float]]):
+    """Prints all metrics of each task, or the main metric for all settings from the grid, and the averages."""
+    print(f"\n{'task':<19} {'metric':<22} {'median':>9} {'mean':>9} {'std':>9} {'min':>9} {'max':>9} {'seeds':>6}")
+    for summary in summaries:
+        settings = ", ".join(f"{name} {value:g}" for name, value in summary.settings.items())
+        if settings:
+            note = " <- best" if summary is best[summary.task] else ""
+            print_row(summary.task, summary.metric, summary.values, settings + note)
+        else:
+            for metric, values in summary.metrics.items():
+                print_row(summary.task, metric, values)
+    for name, values in averages.items():
+        print_row(name, "", values)
+
+
+def print_row(task: str, metric: str, values: list[float], settings: str = ""):
+    deviation = f"{stdev(values):.4f}" if len(values) > 1 else "-"
+    statistics = f"{median(values):>9.4f} {mean(values):>9.4f} {deviation:>9} {min(values):>9.4f} {max(values):>9.4f}"
+    print(f"{task:<19} {metric:<22} {statistics} {len(values):>6}  {settings}".rstrip())
 
 
 def average(best: Iterable[Summary]) -> list[float]:

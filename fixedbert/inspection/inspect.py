@@ -1,7 +1,8 @@
 """`fixedbert inspect`: computes statistics of the attention heads of one or two checkpoints on real text."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
+from typing import NamedTuple
 
 import torch
 from tqdm.auto import tqdm
@@ -26,8 +27,7 @@ EXAMPLE_TOKENS = 7, 32  # minimum and maximum length of an example, including [C
 EXAMPLE_TEXT = 100, 20_000  # number of lines and characters searched for examples, from the start of the text
 
 
-@dataclass(frozen=True)
-class Checkpoint:
+class Checkpoint(NamedTuple):
     name: str
     recorder: Recorder
     tokenizer: PreTrainedTokenizerBase
@@ -87,8 +87,8 @@ def inspect_checkpoint(checkpoint: Checkpoint, sentences: list[str], options: In
         examples = [record_example(sentence, checkpoint, progress) for sentence in sentences]
     inspection = Inspection(
         model=checkpoint.name,
-        layers=recorder.layers,
-        heads=recorder.heads,
+        layers=len(recorder.counts),
+        heads=max(recorder.counts),
         head_counts=recorder.counts,
         head_sizes=recorder.sizes,
         width=recorder.model.config.hidden_size,
@@ -119,9 +119,8 @@ def example_sentences(checkpoint: Checkpoint, text: str) -> list[str]:
 
 
 def record_example(sentence: str, checkpoint: Checkpoint, progress: tqdm) -> Example:
-    recorder, tokenizer = checkpoint.recorder, checkpoint.tokenizer
-    options = {"truncation": True, "max_length": checkpoint.example_length, "return_tensors": "pt"}
-    ids = tokenizer(sentence, **options)["input_ids"]
+    _, recorder, tokenizer, longest = checkpoint
+    ids = tokenizer(sentence, truncation=True, max_length=longest, return_tensors="pt")["input_ids"]
     tokens = [token.strip() for token in tokenizer.batch_decode(ids[0][:, None])]
     return Example(sentence, tokens, recorder.attention(ids), recorder.token_changes(ids, progress))
 

@@ -23,18 +23,14 @@ def inspection_html(inspections: list[Inspection]) -> str:
         title=escape(f"Heads of {' and '.join(names)}"),
         style=page_file("page.css"),
         about="\n".join(f"<p>{escape(line)}</p>" for line in about),
-        data=json_in_html(page_data(inspections)),
+        # Without `<`, the data cannot end the script element that contains it.
+        data=json.dumps(page_data(inspections), allow_nan=False, separators=(",", ":")).replace("<", r"\u003c"),
         script=page_file("page.js"),
     )
 
 
 def page_file(name: str) -> str:
     return Path(__file__).with_name(name).read_text(encoding="utf-8")
-
-
-def json_in_html(data: object) -> str:
-    """Returns JSON that can be embedded in a script element, because it contains no `<`."""
-    return json.dumps(data, allow_nan=False, separators=(",", ":")).replace("<", r"\u003c")
 
 
 def names_of(inspections: list[Inspection]) -> list[str]:

@@ -1,7 +1,6 @@
 """Runs a model on sequences, records its attention, and accumulates the statistics defined in results.py."""
 
 import math
-import weakref
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -20,16 +19,12 @@ from ..support.errors import InputError
 NAME = "fixedbert_inspection"  # name of `attend` in transformers' registry of attention functions
 NUMERICAL = 1e-6  # singular values below this fraction of the largest are float32 rounding errors
 
-# Maps each attention module to its recorder and its layer index.
-RECORDED: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
-
 
 def attend(module, query, key, value, attention_mask, scaling=None, **kwargs):
     """Computes and records attention over n tokens: outputs (B, n, heads, size) and patterns (B, heads, n, n)."""
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
     patterns = (query @ key.mT * scaling).softmax(dim=-1)  # (B, H, n, n)
-    reference, layer = RECORDED[module]
-    recorder = reference()
+    recorder, layer = module.recorded_by
     recorder.attention_calls += 1
     if recorder.measuring:
         recorder.measure(layer, query * scaling, key, patterns)
@@ -55,9 +50,7 @@ class Recorder:
     """
 
     def __init__(self, model: PreTrainedModel):
-        self.model, config = model, model.config
-        self.layers, self.heads = config.num_hidden_layers, config.num_attention_heads
-        self.shapes = layer_shapes(config)
+        self.model, self.shapes = model, layer_shapes(model.config)
         self.counts, self.sizes = [shape.h for shape in self.shapes], [shape.p for shape in self.shapes]
         if not any(self.counts):
             raise ValueError("no layer has heads")
@@ -69,7 +62,7 @@ class Recorder:
         for number, layer in enumerate(self.encoder_layers):
             if self.counts[number] == 0:
                 continue
-            RECORDED[layer.get_submodule("attention.self")] = weakref.ref(self), number
+            vars(layer.get_submodule("attention.self"))["recorded_by"] = self, number
             projection = layer.get_submodule("attention.output.dense")
             projection.register_forward_pre_hook(partial(self.on_heads_output, number))
         model.set_attn_implementation(NAME)

@@ -101,7 +101,22 @@ class Inspection:
         return f"Inspection({self.model}: {self.summary}; in {self.directory})"
 
     def __str__(self) -> str:
-        return inspection_text(self)
+        """A table with a row for each head, and a suggestion about head sizes, for one or two checkpoints."""
+        headings = " ".join(f"{heading:>11}" for heading, _ in MEASURES.values())
+        lines = [f"{self.model}: {self.summary}", f"layer head {headings}"]
+        measures = [getattr(self, name) for name in MEASURES]
+        for layer, count in enumerate(self.head_counts):
+            for head in range(count):
+                values = " ".join(f"{float(measure[layer, head]):>11.3g}" for measure in measures)
+                lines.append(f"{layer:>5} {head:>4} {values}")
+        numbers = zip(self.head_counts, self.condition_number, strict=True)
+        condition = ", ".join(f"{float(number):.3g}" if count else "no heads" for count, number in numbers)
+        lines += [f"condition number of the concatenated heads in each layer: {condition}", ""]
+        lines += [f"{heading}: {description}" for heading, description in MEASURES.values()]
+        lines += ["", suggestion(self)]
+        if self.compared is not None:
+            lines += ["", str(self.compared)]
+        return "\n".join(lines)
 
     @property
     def summary(self) -> str:
@@ -110,13 +125,6 @@ class Inspection:
             f"{self.layers} layers of width {self.width}, {size_text(self.head_counts)} heads of size "
             f"{size_text(self.head_sizes)}; {self.sequences:,} sequences of {self.max_seq_length} tokens"
         )
-
-    @property
-    def saturated_layers(self) -> list[int]:
-        """Indices of layers whose heads have a high utilization, but are too small to express every pattern."""
-        used = self.utilization.nanmean(dim=1)
-        sufficient = self.max_seq_length - 1
-        return [i for i, size in enumerate(self.head_sizes) if used[i] >= SATURATED and size < sufficient]
 
 
 def limits(name: str, inspections: list[Inspection]) -> tuple[float, float]:
@@ -142,31 +150,13 @@ def json_fields(inspection: Inspection) -> dict[str, object]:
     return {name: to_lists(value) for name, value in vars(inspection).items() if name not in left_out}
 
 
-def inspection_text(inspection: Inspection) -> str:
-    """Formats a table with a row for each head, and a suggestion about head sizes, for one or two checkpoints."""
-    headings = " ".join(f"{heading:>11}" for heading, _ in MEASURES.values())
-    lines = [f"{inspection.model}: {inspection.summary}", f"layer head {headings}"]
-    measures = [getattr(inspection, name) for name in MEASURES]
-    for layer, count in enumerate(inspection.head_counts):
-        for head in range(count):
-            values = " ".join(f"{float(measure[layer, head]):>11.3g}" for measure in measures)
-            lines.append(f"{layer:>5} {head:>4} {values}")
-    numbers = zip(inspection.head_counts, inspection.condition_number, strict=True)
-    condition = ", ".join(f"{float(number):.3g}" if count else "no heads" for count, number in numbers)
-    lines += [f"condition number of the concatenated heads in each layer: {condition}", ""]
-    lines += [f"{heading}: {description}" for heading, description in MEASURES.values()]
-    lines += ["", suggestion(inspection)]
-    if inspection.compared is not None:
-        lines += ["", inspection_text(inspection.compared)]
-    return "\n".join(lines)
-
-
 def suggestion(inspection: Inspection) -> str:
     """Suggests larger heads for the layers with a high utilization, or explains why it suggests none."""
     n, sizes, fraction = inspection.max_seq_length, inspection.head_sizes, f"{SATURATED:.0%}"
     if min(sizes) >= n - 1:
         return f"Heads of size {size_text(sizes)} can express every pattern over {n} tokens. Larger heads add nothing."
-    saturated = inspection.saturated_layers
+    used = inspection.utilization.nanmean(dim=1)
+    saturated = [layer for layer, size in enumerate(sizes) if used[layer] >= SATURATED and size < n - 1]
     if not saturated:
         return (
             f"The average utilization is below {fraction} in every layer, so heads leave part of their size unused. "

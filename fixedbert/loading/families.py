@@ -5,6 +5,7 @@ import re
 from typing import Any, TypeVar
 
 import torch
+from torch import Tensor
 from transformers import BertConfig, PreTrainedConfig, PreTrainedModel
 
 from ..model.configuration_fixed_head_bert import HEADS, FixedHeadBertConfig
@@ -160,7 +161,7 @@ def max_tokens(config: PreTrainedConfig) -> int:
 
 
 def build_model(
-    model_class: type[Model], config: PreTrainedConfig, tensors: dict[str, torch.Tensor], like: PreTrainedModel
+    model_class: type[Model], config: PreTrainedConfig, tensors: dict[str, Tensor], like: PreTrainedModel
 ) -> Model:
     """
     Builds a model from tensors. Copies dtype, device, attention implementation and generation settings from `like`.
@@ -182,7 +183,7 @@ def build_model(
     return model.to(like.device)  # type: ignore[arg-type]  # transformers' decorator hides the signature
 
 
-def bert_tensors(model: PreTrainedModel) -> dict[str, torch.Tensor]:
+def bert_tensors(model: PreTrainedModel) -> dict[str, Tensor]:
     """Returns the parameters of `model` as a dictionary with BERT's parameter names."""
     tensors = model.state_dict()
     if model.config.model_type in ("bert", "fixed_head_bert"):

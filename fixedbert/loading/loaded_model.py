@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from ..data.tokenizers import check_vocab_size, load_tokenizer
 from .auxiliary_files import auxiliary_directory
@@ -32,11 +32,27 @@ class LoadedModel:
     def load(cls, source: str | Path, **hub_options) -> "LoadedModel":
         """Loads a model in evaluation mode from a directory or the Hub. Supports the same models as `load_bert`."""
         model, directory = load_bert(source, **hub_options), auxiliary_directory(source, **hub_options)
-        tokenizer = load_tokenizer(str(directory), trust_remote_code=False)
-        check_vocab_size(tokenizer, model.config.vocab_size, source)
-        settings = read_text_settings(directory)
-        settings.apply(tokenizer)
+        tokenizer, settings = load_text_tokenizer(directory, model.config.vocab_size, source)
         return cls(model.eval(), tokenizer, directory, read_pooling(directory), settings)
+
+    @property
+    def config(self) -> PreTrainedConfig:
+        return self.model.config
+
+    @property
+    def head(self) -> str:
+        return head_name(self.model)
+
+
+def load_text_tokenizer(
+    directory: Path, vocab_size: int, source: object
+) -> tuple[PreTrainedTokenizerBase, TextSettings]:
+    """Loads a tokenizer, with the settings of a sentence-transformers model, and checks its size for a model."""
+    tokenizer = load_tokenizer(str(directory), trust_remote_code=False)
+    check_vocab_size(tokenizer, vocab_size, source)
+    settings = read_text_settings(directory)
+    settings.apply(tokenizer)
+    return tokenizer, settings
 
 
 def head_name(model: PreTrainedModel) -> str:

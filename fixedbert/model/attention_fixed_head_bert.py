@@ -260,8 +260,7 @@ class FixedHeadBertLayer(bert.BertLayer):
 
     def __init__(self, config: FixedHeadBertConfig, layer_idx: int | None = None):
         GradientCheckpointingLayer.__init__(self)
-        self.chunk_size = config.chunk_size_feed_forward
-        self.chunk_size_feed_forward, self.seq_len_dim = 0, 1  # BERT would only split multiples of the chunk size
+        self.chunk_size_feed_forward, self.seq_len_dim = config.chunk_size_feed_forward, 1
         self.attention = FixedHeadBertAttention(config, is_causal=config.is_decoder, layer_idx=layer_idx)
         self.is_decoder = config.is_decoder
         layer = copy.copy(config)
@@ -277,11 +276,6 @@ class FixedHeadBertLayer(bert.BertLayer):
         queries = hidden_states[:, query_indices.to(hidden_states.device)]
         output, _ = self.attention(queries, encoder_hidden_states=hidden_states, **kwargs)
         return self.feed_forward_chunk(output)
-
-    def feed_forward_chunk(self, x: torch.Tensor) -> torch.Tensor:
-        """Maps (B, L, D) to (B, L, D), in chunks of `chunk_size_feed_forward` tokens to save memory."""
-        chunks = x.split(self.chunk_size, dim=1) if self.chunk_size else [x]
-        return torch.cat([super(FixedHeadBertLayer, self).feed_forward_chunk(chunk) for chunk in chunks], dim=1)
 
 
 class FixedHeadBertEncoder(bert.BertEncoder):

@@ -118,33 +118,33 @@ def cumulative(lengths: torch.Tensor) -> tuple[torch.Tensor, int]:
 
 def fast_forward(model, ids_or_embeddings: torch.Tensor, attention_mask, output_mask, inputs: dict):
     """Runs FixedHeadBertModel without padding if possible, else BERT's forward. Outputs are zero at skipped tokens."""
-    forward, batch = choose_path(model, ids_or_embeddings, attention_mask, output_mask, inputs)
-    return forward(model, ids_or_embeddings.shape[:2], attention_mask, inputs, batch)
+    batch = packed_batch(model, ids_or_embeddings, attention_mask, output_mask, inputs)
+    if batch is None:
+        return model.bert_forward(attention_mask, **inputs)
+    return packed_forward(model, batch, ids_or_embeddings.shape[:2], attention_mask, inputs)
 
 
-def choose_path(
+def packed_batch(
     model, ids_or_embeddings: torch.Tensor, attention_mask, output_mask, inputs: dict
-) -> tuple[Callable, PackedBatch | None]:
-    """Returns `padded_forward`, `rounded_forward` or `packed_forward`, and for the last one the packed batch."""
+) -> PackedBatch | None:
+    """Returns the packed batch, or None if padding cannot be skipped or if there is nothing to skip."""
     shape, device = ids_or_embeddings.shape[:2], ids_or_embeddings.device
     sequence_ids = sequence_ids_from(inputs.get("position_ids"), shape) if attention_mask is None else None
     if requires_padding(model, ids_or_embeddings, attention_mask, sequence_ids, inputs):
-        return padded_forward, None
+        return None
     if model.config.is_decoder:
         output_mask = None  # a causal mask needs a query for each key
     is_rounded = should_round(model.dtype, device)
     is_short = shape[0] == 1 and shape[1] <= SHORT_TEXT
     # Without padding, packing saves time only if the last layer can skip tokens or the number of tokens is rounded.
-    skips_only_padding = is_short or (output_mask is None and not is_rounded)
+    skips_only_padding = sequence_ids is None and (is_short or (output_mask is None and not is_rounded))
     mask = torch.ones(shape, dtype=torch.bool, device=device) if attention_mask is None else attention_mask.bool()
-    if mask.any() and not (skips_only_padding and sequence_ids is None and mask.all()):
-        batch = PackedBatch.from_mask(mask, sequence_ids)
-        if output_mask is not None:
-            batch = batch.select_queries(output_mask, shape, pooled=model.pooler is not None)
-        return packed_forward, batch.round_up() if is_rounded else batch
-    if is_rounded and shape[1] % MULTIPLE and not model.config.is_decoder:
-        return rounded_forward, None
-    return padded_forward, None
+    if not mask.any() or (skips_only_padding and mask.all()):
+        return None
+    batch = PackedBatch.from_mask(mask, sequence_ids)
+    if output_mask is not None:
+        batch = batch.select_queries(output_mask, shape, pooled=model.pooler is not None)
+    return batch.round_up() if is_rounded else batch
 
 
 def requires_padding(model, ids_or_embeddings, attention_mask, sequence_ids, inputs: dict) -> bool:
@@ -156,6 +156,7 @@ def requires_padding(model, ids_or_embeddings, attention_mask, sequence_ids, inp
 
     return (
         is_symbolic(ids_or_embeddings)
+        or config.chunk_size_feed_forward  # BERT splits only multiples of the chunk size
         or requested("output_attentions") is not False
         or requested("output_hidden_states") is not False
         or (config.is_decoder and requested("use_cache") and sequence_ids is None and not model.training)
@@ -170,23 +171,7 @@ def requires_padding(model, ids_or_embeddings, attention_mask, sequence_ids, inp
     )
 
 
-def padded_forward(model, shape: torch.Size, attention_mask, inputs: dict, batch: None):
-    """Runs BERT's forward."""
-    return model.bert_forward(attention_mask, **inputs)
-
-
-def rounded_forward(model, shape: torch.Size, attention_mask, inputs: dict, batch: None):
-    """Runs BERT's forward on rows whose length L is rounded up to a multiple of 16 (see `PackedBatch.round_up`)."""
-    mask = torch.ones(shape, dtype=torch.long) if attention_mask is None else attention_mask
-    extra = -shape[1] % MULTIPLE
-    tokens = inputs_by_token(model, shape, inputs)
-    tokens = {name: pad(x, (0, 0) * (x.ndim - 2) + (0, extra)) for name, x in tokens.items()}
-    outputs = model.bert_forward(pad(mask, (0, extra)), **inputs | tokens)
-    outputs.last_hidden_state = outputs.last_hidden_state[:, : shape[1]]
-    return outputs
-
-
-def packed_forward(model, shape: torch.Size, attention_mask, inputs: dict, batch: PackedBatch):
+def packed_forward(model, batch: PackedBatch, shape: torch.Size, attention_mask, inputs: dict):
     """Runs the model on a packed batch. The last layer computes only the tokens that the task head reads."""
     tokens = inputs_by_token(model, shape, inputs)
     hidden_states = model.embeddings(**{name: batch.pack(x, shape) for name, x in tokens.items()})

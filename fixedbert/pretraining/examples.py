@@ -1,7 +1,9 @@
-"""Builds the tokenizer, the datasets and the collator that the arguments describe."""
+"""Builds the tokenizer and the datasets that the arguments describe."""
 
 import os
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -12,42 +14,66 @@ from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 from ..data.corpora import Corpus, corpus_files
 from ..data.examples import Examples, PackedExamples, split_documents
 from ..data.masking import tokens_inside_words
-from ..data.segment_pairs import PairExamples, check_documents
+from ..data.segment_pairs import PairExamples
 from ..data.store import Documents, prepare_store, prepare_tokenizer
-from ..data.tokenizers import check_same_vocabulary, check_vocab_size, load_tokenizer, tokenizer_state
+from ..data.tokenizers import load_tokenizer, tokenizer_state
 from ..loading.families import max_tokens
 from ..options import NewModelOptions, PretrainingDataOptions
 from ..support.checksums import stable_hash
 from ..support.errors import InputError
-from ..training.loading import tokenizer_source
+from ..training.models import tokenizer_source
 from .arguments import PretrainingArguments, corpora_of
+
+
+def make_tokenizer(
+    model_args: NewModelOptions, data_args: PretrainingDataOptions, config: PreTrainedConfig, checkpoint: str | None
+) -> PreTrainedTokenizerBase:
+    """
+    Loads the tokenizer that the arguments specify, or else the tokenizer in `checkpoint`, from which the run resumes.
+
+    If there is neither, trains a new tokenizer on the corpora.
+    """
+    if source := tokenizer_source(model_args):
+        tokenizer = load_tokenizer(source, model_args.do_lower_case, **model_args.hub_options())
+    elif checkpoint and Path(checkpoint, "tokenizer.json").exists():
+        tokenizer = load_tokenizer(checkpoint)  # training again could assign different token ids
+    else:
+        tokenizer = prepare_tokenizer(
+            corpora_of(data_args, model_args),
+            data_args.vocab_size or config.vocab_size,
+            model_args.do_lower_case is not False,
+            data_args.store_dir,
+        )
+    tokenizer.model_max_length = max_tokens(config)
+    return tokenizer
 
 
 def make_examples(
     model_args: NewModelOptions,
     data_args: PretrainingDataOptions,
     training_args: PretrainingArguments,
-    config: PreTrainedConfig,
-    checkpoint: str | None,
-) -> tuple[PreTrainedTokenizerBase, Examples, Dataset, dict]:
+    tokenizer: PreTrainedTokenizerBase,
+) -> tuple[Examples, Dataset, dict]:
     """
     Prepares the corpora and returns the examples.
 
-    Args:
-        checkpoint: Checkpoint to resume from, or None. Its tokenizer is used unless the arguments specify one.
-
     Returns:
-        The tokenizer, the training examples, the held-out examples, and a description of the corpora for summary.json.
+        The training examples, the held-out examples, and a description of the corpora for summary.json.
 
     Raises:
-        InputError: If a corpus or the tokenizer is invalid, or if the machines in a run have different ones.
+        InputError: If a corpus cannot be read or is unsuitable for the objective, if a file is both a training file
+            and a held-out file, or if the machines in a run have different corpora or tokenizers.
     """
     corpora = corpora_of(data_args, model_args)
-    tokenizer = make_tokenizer(corpora, model_args, data_args, config, checkpoint)
-    (documents, document_ids), (held_out_documents, held_out_ids) = prepare_documents(corpora, tokenizer, data_args)
-    kind, settings = example_settings(data_args, tokenizer)
-    examples = kind(documents, document_ids, tokenizer, seed=training_args.seed, **settings)
-    held_out = kind(held_out_documents, held_out_ids, tokenizer, seed=0, **settings)
+    documents = held_out_documents = prepare(corpora, tokenizer, data_args)
+    if data_args.validation_file:
+        held_out_documents = prepare(held_out_corpora(corpora[0], data_args), tokenizer, data_args)
+        document_ids, held_out_ids = np.arange(len(documents)), np.arange(len(held_out_documents))
+    else:
+        document_ids, held_out_ids = split_documents(documents, data_args.validation_split_percentage / 100)
+    create = examples_for(data_args, tokenizer)
+    examples = create(documents, document_ids, tokenizer, seed=training_args.seed)
+    held_out = create(held_out_documents, held_out_ids, tokenizer, seed=0)
     if training_args.world_size > 1:  # without a shared `store_dir`, each machine prepares its own
         states = gather_object([(tokenizer_state(tokenizer), documents.description["counts"], len(examples))])
         if any(state != states[0] for state in states):
@@ -62,76 +88,30 @@ def make_examples(
         "training": {"documents": len(document_ids), "examples": len(examples)},
         "held_out": {"documents": len(held_out_ids), "examples": len(held_out)},
     }
-    return tokenizer, examples, held_out.subset(data_args.max_eval_samples), corpus
+    return examples, held_out.subset(data_args.max_eval_samples), corpus
 
 
-def make_tokenizer(
-    corpora: list[Corpus],
-    model_args: NewModelOptions,
-    data_args: PretrainingDataOptions,
-    config: PreTrainedConfig,
-    checkpoint: str | None,
-) -> PreTrainedTokenizerBase:
+def prepare(corpora: list[Corpus], tokenizer: PreTrainedTokenizerBase, data_args: PretrainingDataOptions) -> Documents:
+    return prepare_store(corpora, tokenizer, data_args.language, processes_of(data_args), data_args.store_dir)
+
+
+def held_out_corpora(first: Corpus, data_args: PretrainingDataOptions) -> list[Corpus]:
     """
-    Loads the tokenizer that the arguments specify, or else the tokenizer in `checkpoint`.
-
-    If there is neither, trains a new tokenizer on the corpora.
+    Returns the corpora for `validation_file`, with the settings of the first training corpus. Raises InputError if
+    they contain a training file.
     """
-    if source := tokenizer_source(model_args):
-        tokenizer = load_tokenizer(source, model_args.do_lower_case, **model_args.hub_options())
-        check_same_vocabulary(tokenizer, source, model_args.model_name_or_path, **model_args.hub_options())
-        if model_args.model_name_or_path and not model_args.resize_embeddings:
-            check_vocab_size(tokenizer, config.vocab_size, model_args.model_name_or_path)
-    elif checkpoint and Path(checkpoint, "tokenizer.json").exists():
-        tokenizer = load_tokenizer(checkpoint)  # training again could assign different token ids
-    else:
-        tokenizer = prepare_tokenizer(
-            corpora,
-            data_args.vocab_size or config.vocab_size,
-            model_args.do_lower_case is not False,
-            data_args.store_dir,
-        )
-    tokenizer.model_max_length = max_tokens(config)
-    return tokenizer
+    sources = data_args.validation_file or []
+    training, held_out = (
+        {file.resolve() for source in files for file in corpus_files(source)}
+        for files in (data_args.train_file or [], sources)
+    )
+    if both := training & held_out:
+        raise InputError(f"{min(both)} is in both `train_file` and `validation_file`; remove it from one.")
+    return [replace(first, source=source, on_hub=False, config_name=None) for source in sources]
 
 
-def prepare_documents(
-    corpora: list[Corpus], tokenizer: PreTrainedTokenizerBase, data_args: PretrainingDataOptions
-) -> tuple[tuple[Documents, np.ndarray], tuple[Documents, np.ndarray]]:
-    """
-    Prepares the stores with the training documents and the held-out documents.
-
-    Returns:
-        Two pairs (store, document ids), for training and for held-out data. Both can use the same store.
-
-    Raises:
-        InputError: If a corpus cannot be read or is unsuitable for segment pairs, or if a file is both a training
-            file and a held-out file.
-    """
-
-    def prepare(sources: list[Corpus]) -> Documents:
-        return prepare_store(sources, tokenizer, data_args.language, processes_of(data_args), data_args.store_dir)
-
-    documents = prepare(corpora)
-    if data_args.objective == "mlm+nsp":
-        check_documents(documents, np.arange(len(documents)))
-    if not data_args.validation_file:
-        document_ids, held_out_ids = split_documents(documents, data_args.validation_split_percentage / 100)
-        return (documents, document_ids), (documents, held_out_ids)
-    training_files = {file.resolve() for name in data_args.train_file or [] for file in corpus_files(name)}
-    for name in data_args.validation_file:
-        for file in corpus_files(name):
-            if file.resolve() in training_files:
-                raise InputError(f"{file} is in both `train_file` and `validation_file`; remove it from one.")
-    settings = replace(corpora[0], on_hub=False, config_name=None)
-    held_out = prepare([replace(settings, source=file) for file in data_args.validation_file])
-    return (documents, np.arange(len(documents))), (held_out, np.arange(len(held_out)))
-
-
-def example_settings(
-    data_args: PretrainingDataOptions, tokenizer: PreTrainedTokenizerBase
-) -> tuple[type[Examples], dict]:
-    """Returns the class of the examples for the objective, and keyword arguments for its constructor."""
+def examples_for(data_args: PretrainingDataOptions, tokenizer: PreTrainedTokenizerBase) -> Callable[..., Examples]:
+    """Returns a function that creates the examples for the objective from documents, their ids, and a tokenizer."""
     settings: dict = {
         "max_seq_length": data_args.max_seq_length,
         "mlm_probability": data_args.mlm_probability,
@@ -142,11 +122,9 @@ def example_settings(
         if settings["inside_word"] is None:
             raise InputError("requires a WordPiece tokenizer.", "whole_word_mask")
     if data_args.objective == "mlm+nsp":
-        return PairExamples, settings | {"short_seq_prob": data_args.short_seq_prob}
-    return PackedExamples, settings | {
-        "objective": data_args.objective,
-        "separate_documents": data_args.separate_documents,
-    }
+        return partial(PairExamples, short_seq_prob=data_args.short_seq_prob, **settings)
+    settings["separate_documents"] = data_args.separate_documents
+    return partial(PackedExamples, objective=data_args.objective, **settings)
 
 
 def processes_of(data_args: PretrainingDataOptions) -> int:

@@ -19,7 +19,7 @@ from ..support.files import to_json
 from ..support.machine import hardware_name
 from ..training.arguments import make_arguments, with_recipe
 from ..training.interruption import train
-from ..training.loading import load_config, load_model
+from ..training.models import load_config, load_model
 from ..training.output import (
     Trained,
     already_complete,
@@ -34,7 +34,7 @@ from ..training.output import (
 from ..training.plots import draw_pretraining
 from ..training.speed import enable_unpadding, keep_freed_memory
 from .arguments import ARGUMENTS
-from .examples import make_examples
+from .examples import make_examples, make_tokenizer
 from .stages import Stage, plan_stages
 from .trainer import PretrainingTrainer
 
@@ -94,11 +94,12 @@ def run_stage(stage: Stage, arguments: dict[str, Any], callbacks: Sequence[Train
 
     with output_directory(training_args, arguments) as checkpoint:
         config = load_config(model_args, is_decoder=data_args.objective == "clm")
-        tokenizer, examples, held_out, corpus = make_examples(model_args, data_args, training_args, config, checkpoint)
-        check_same_data(training_args.directory, corpus["fingerprint"])
+        tokenizer = make_tokenizer(model_args, data_args, config, checkpoint)
         model = load_model(MODELS[data_args.objective], model_args, config, tokenizer, training_args.do_train)
         if stage.growth:
             model = to_fixed_head_bert(model, **stage.growth, seed=training_args.seed)
+        examples, held_out, corpus = make_examples(model_args, data_args, training_args, tokenizer)
+        check_same_data(training_args.directory, corpus["fingerprint"])
         enable_unpadding(model)
         vars(model)["sparse_prediction"] = True  # without changing the configuration that is saved
         PartialState().print(

@@ -16,7 +16,7 @@ from ..options import ModelOptions, NewModelOptions
 from ..support.errors import InputError, error_context
 from ..support.files import output_path
 from ..training.arguments import make_arguments
-from ..training.loading import check_length, load_config
+from ..training.models import check_length, load_config
 from .arguments import ARGUMENTS
 
 SIZES = ("num_attention_heads", "attention_head_size", "value_head_size", "intermediate_size")

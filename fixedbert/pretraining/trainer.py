@@ -175,13 +175,10 @@ def sums_by_example(logits, labels, objective: str = "mlm+nsp", inside_word: np.
     labels, *next_sentence_label = labels if isinstance(labels, tuple) else (labels,)
     is_labeled = labels[:, 1:].ne(-100) if objective == "clm" else labels.ne(-100)
     sums = torch.zeros(len(labels), len(SUMS[objective]), device=labels.device)
-    per_row = is_labeled.sum(-1).tolist()
-    parts = logits[0].split(per_row) if logits[0].dim() == 2 else logits[0]
-    for row, part in enumerate(parts):  # row by row, to avoid a float32 copy of all logits
-        if part.dim() == 2 and logits[0].dim() == 3:
-            part, targets = logits_and_targets(part[None], labels[row : row + 1], objective)
-        else:
-            targets = labels[row][is_labeled[row]]
+    counts = is_labeled.sum(-1).tolist()
+    all_logits, all_targets = logits_and_targets(logits[0], labels, objective)
+    parts = zip(all_logits.split(counts), all_targets.split(counts), strict=True)
+    for row, (part, targets) in enumerate(parts):  # row by row, to avoid a float32 copy of all logits
         sums[row, 0] = cross_entropy(part.float(), targets, reduction="sum")
         sums[row, 1] = (part.argmax(-1) == targets).sum()
         sums[row, 2] = len(targets)

@@ -18,6 +18,7 @@ from ..loading.families import fixed_head_config, task_head
 from ..model.configuration_fixed_head_bert import HEADS, VERSION, FixedHeadBertConfig
 from ..support.machine import hardware_name
 from ..tasks.glue import TASKS
+from .snippets import sentence_code, transformers_code
 
 PIPELINES = {
     "Model": "feature-extraction",
@@ -54,24 +55,11 @@ fixedbert.
 {% endif %}
 ## How to load it
 
-{% if loading %}{{ loading }}{% else %}```python
-{% if fixed %}import fixedbert
-{% endif %}{% if sentences %}from sentence_transformers import SentenceTransformer
-
-model = SentenceTransformer("{{ name }}")
-embeddings = model.encode(["A text.", "A second text."])
-{%- else -%}
-from transformers import AutoTokenizer, {{ auto_class }}
-
-model = {{ auto_class }}.from_pretrained("{{ name }}")
-tokenizer = AutoTokenizer.from_pretrained("{{ name }}")
-inputs = tokenizer(["A text.", "A second text."], padding=True, truncation=True, return_tensors="pt")
-outputs = model(**{% if choices %}{name: x[None] for name, x in inputs.items()}{% else %}inputs{% endif %})
-{%- endif %}
-```{% if fixed %}
+```python
+{{ code }}```{% if remote_code %}
 
 To load the model without fixedbert, omit `import fixedbert` and pass `trust_remote_code=True`. This runs the Python
-files next to the weights, so also pass the `revision` of the files that you have reviewed.{% endif %}{% endif %}
+files next to the weights, so also pass the `revision` of the files that you have reviewed.{% endif %}
 """
 
 
@@ -104,7 +92,7 @@ def checkpoint_card(
     provenance: str = "",
     results: dict[str, float] | None = None,
     evaluated_on: dict[str, str] | None = None,
-    loading: str = "",
+    code: str = "",
     **metadata: Any,
 ) -> ModelCard:
     """
@@ -115,12 +103,17 @@ def checkpoint_card(
         provenance: Description of how the checkpoint was made, in Markdown.
         results: Metrics, named as in all_results.json. They are shown only if `evaluated_on` is passed.
         evaluated_on: Dictionary with the `type`, `name` and optionally `config` of the evaluation dataset.
-        loading: Instructions for loading the checkpoint, in Markdown. The default explains how to use transformers.
+        code: Python code that runs the checkpoint. The default uses transformers or sentence-transformers.
         metadata: Additional metadata fields, such as license, datasets or base_model.
     """
     config, architecture = model.config, type(model).__name__.removeprefix("FSDP")
     fixed = config.model_type == FixedHeadBertConfig.model_type
+    remote_code = fixed and not code
     head = task_head(architecture, config.model_type)
+    if not code and metadata.get("library_name") == "sentence-transformers":
+        code = sentence_code(name, fixed)
+    elif not code:
+        code = transformers_code(name, HEADS[head][0], fixed, choices=head == "ForMultipleChoice")
     title = name.split("/")[-1]
     metrics = {
         key.removeprefix("eval_"): value
@@ -129,7 +122,7 @@ def checkpoint_card(
         if evaluated_on and isinstance(value, float | int) and math.isfinite(value)
     }
     metadata = {"library_name": "transformers", "pipeline_tag": PIPELINES.get(head), **metadata}
-    metadata["tags"] = ["fixedbert", "bert", *["custom_code"] * (fixed and not loading), *metadata.get("tags", [])]
+    metadata["tags"] = ["fixedbert", "bert", *["custom_code"] * remote_code, *metadata.get("tags", [])]
     if metrics:
         dataset: dict[str, Any] = {f"dataset_{key}": value for key, value in (evaluated_on or {}).items()}
         metadata["model_name"] = title
@@ -149,10 +142,8 @@ def checkpoint_card(
         provenance=provenance,
         results=markdown_table(rows, ("metric", "value")) if rows else "",
         evaluated_on=evaluated_on,
-        loading=loading,
-        auto_class=HEADS[head][0],
-        sentences=metadata["library_name"] == "sentence-transformers",
-        choices=head == "ForMultipleChoice",
+        code=code,
+        remote_code=remote_code,
     )
 
 

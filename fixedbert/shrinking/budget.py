@@ -32,43 +32,30 @@ def neuron_choices(neurons: int) -> list[int]:
     return sorted({neurons * parts // 48 for parts in range(49)})
 
 
-class LayerPrices(NamedTuple):
-    """Functions that return the price of heads and of neurons in a layer: the part of the budget that they use."""
-
-    of_heads: Callable[[Heads], float]
-    of_neurons: Callable[[int], float]
-
-
 @dataclass(frozen=True)
 class Prices:
     """
-    How much of the budget each part of a model uses.
+    How much of the budget each part of a model uses, in seconds, parameters or FLOPs.
 
     Args:
-        layers: For each layer, functions that return the prices of its sublayers.
-        original: The total price of the original model's layers.
-        rest: The price of everything outside the layers, such as the embeddings.
-        unit: The unit of the prices, such as "seconds".
+        layers: For each layer, a function that returns the price of heads, or of a number of neurons.
+        original: Shapes of the original model's layers.
+        total: The price of the entire original model.
     """
 
-    layers: list[LayerPrices]
-    original: float
-    rest: float
-    unit: str
+    layers: Sequence[Callable[[Heads | int], float]]
+    original: list[LayerSize]
+    total: float
 
-    @classmethod
-    def of_model(cls, layers: list[LayerPrices], shapes: list[LayerSize], total: float, unit: str) -> "Prices":
-        """Returns the prices for an original with layers of these shapes. `total` is the price of the entire model."""
-        original = price_of(shapes, layers)
-        return cls(layers, original, max(0.0, total - original), unit)
+    @property
+    def rest(self) -> float:
+        """The price of everything outside the layers, such as the embeddings."""
+        return max(0.0, self.total - self.of_layers(self.original))
 
-
-def price_of(shapes: list[LayerSize], layers: list[LayerPrices]) -> float:
-    """Returns the total price of layers of these shapes."""
-    return sum(
-        prices.of_heads(shape.heads) + prices.of_neurons(shape.neurons)
-        for prices, shape in zip(layers, shapes, strict=True)
-    )
+    def of_layers(self, shapes: list[LayerSize]) -> float:
+        """Returns the total price of layers of these shapes."""
+        pairs = zip(self.layers, shapes, strict=True)
+        return sum(price(shape.heads) + price(shape.neurons) for price, shape in pairs)
 
 
 class Option(NamedTuple):

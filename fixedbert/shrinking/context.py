@@ -1,6 +1,8 @@
 """The inputs of `shrink`: the original model, the target speed or size, the data, and the inference settings."""
 
 from dataclasses import dataclass, replace
+from statistics import median
+from typing import NamedTuple
 
 import torch
 from accelerate import PartialState
@@ -15,7 +17,7 @@ from ..model.modeling_fixed_head_bert import FixedHeadBertPreTrainedModel
 from ..options import ShrinkOptions
 from ..support.errors import InputError
 from ..support.machine import warn_if_busy
-from ..support.timing import measure_speedup
+from ..support.timing import interleaved
 from ..tasks.calibration import load_batches, mean_tokens
 from ..tasks.predictions import Batch, Fidelity, Predictions, measure_fidelity, predict
 from .budget import LayerSize
@@ -24,6 +26,18 @@ from .pruning import TOKENS_PER_DIMENSION
 from .report import Cost
 from .serving import Serving, fastest_serving, random_batches
 
+ROUNDS = 7  # number of measurements of the speedup
+
+
+class Speedup(NamedTuple):
+    """Median seconds before and after pruning, their ratio, and its lowest and highest value in a round."""
+
+    before: float
+    after: float
+    ratio: float
+    lowest: float
+    highest: float
+
 
 @dataclass(frozen=True, kw_only=True)
 class ShrinkContext:
@@ -31,7 +45,6 @@ class ShrinkContext:
     The inputs of `shrink`.
 
     Args:
-        source: Directory or Hub id of the original.
         options: The options of `shrink`, with at most one speedup.
         original: The original as a FixedHeadBert in float32. It is also the model in `loaded`.
         calibration, held_out, distillation: Batches of tokenized rows.
@@ -39,10 +52,9 @@ class ShrinkContext:
         serving: The inference settings of the new model.
     """
 
-    source: str
+    options: ShrinkOptions
     original: FixedHeadBertPreTrainedModel
     loaded: LoadedModel
-    options: ShrinkOptions
     calibration: list[Batch]
     held_out: list[Batch]
     distillation: list[Batch]
@@ -57,16 +69,15 @@ class ShrinkContext:
         Raises:
             InputError: If the model cannot be shrunk, or the calibration rows contain too few tokens.
         """
-        source, dtype = options.model, None if options.dtype is None else getattr(torch, options.dtype)
-        loaded = LoadedModel.load(source, **options.hub_options())
+        loaded = LoadedModel.load(options.model, **options.hub_options())
         stored_dtype = loaded.model.dtype
-        original = fixed_head_model(loaded.model, source)
+        original = fixed_head_model(loaded.model, options.model)
         loaded = replace(loaded, model=original)
-        calibration, held_out, distillation = load_batches(
-            options, loaded, (options.distil_steps or 0) * options.batch_size
-        )
+        distilled_rows = (options.distil_steps or 0) * options.batch_size
+        calibration, held_out, distillation = load_batches(options, loaded, distilled_rows)
         check_tokens(original, calibration)
         batches = random_batches(calibration)
+        dtype = getattr(torch, options.dtype) if options.dtype else None
         if options.speedup is None:
             serving = Serving(options.unpad_inputs is not False, dtype or stored_dtype)
         else:
@@ -74,10 +85,9 @@ class ShrinkContext:
             serving = fastest_serving(original, batches[:1], options.unpad_inputs, dtype)
         PartialState().print(f"the new model runs {serving}")
         return cls(
-            source=source,
+            options=options,
             original=original,
             loaded=loaded,
-            options=options,
             calibration=calibration,
             held_out=held_out,
             distillation=distillation,
@@ -138,10 +148,14 @@ class ShrinkContext:
             seconds=seconds / len(self.batches),
         )
 
-    def measure_speedup(self, pruned: FixedHeadBertPreTrainedModel) -> tuple[float, float, float]:
-        """Returns the latencies of the original and the pruned model on `batches`, in seconds, and the speedup."""
-        before, after = (self.serving.forward_passes(model, self.batches) for model in (self.original, pruned))
-        return measure_speedup(before, after, self.original.device)
+    def measure_speedup(self, pruned: FixedHeadBertPreTrainedModel) -> Speedup:
+        """Measures how long the original and the pruned model take for all of `batches`."""
+        runs = [self.serving.forward_passes(model, self.batches) for model in (self.original, pruned)]
+        before, after = interleaved(runs, ROUNDS, self.original.device)
+        ratios = [old / new for old, new in zip(before, after, strict=True)]
+        return Speedup(
+            median(before), median(after), median(before) / median(after), lowest=min(ratios), highest=max(ratios)
+        )
 
 
 def check_tokens(original: FixedHeadBertPreTrainedModel, calibration: list[Batch]):

@@ -1,100 +1,76 @@
-"""Measures the latencies of entire models, and of sublayers of every size to which they can be pruned."""
+"""Measures the latency of sublayers of every size to which they can be pruned."""
 
 import copy
 import operator
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from statistics import median
 
 import torch
-from tqdm.auto import tqdm
-from transformers.utils import logging
+from torch import Tensor
 
 from ..loading.heads import Heads, set_heads
 from ..model.modeling_fixed_head_bert import FixedHeadBertLayer, FixedHeadBertPreTrainedModel
 from ..model.unpadding_fixed_head_bert import SHORT_TEXT, PackedBatch, SequenceLengths, should_round
-from ..support.timing import ROUNDS, median_time, timed
-from ..tasks.predictions import encode, reads_first_token
-from .budget import LayerPrices, LayerSize, Prices, head_choices, neuron_choices
+from ..support.timing import interleaved
+from ..tasks.predictions import Batch, encode, reads_first_token
+from .budget import LayerSize, Prices, head_choices, neuron_choices
 
-logger = logging.get_logger(__name__)
-
-
-@dataclass(frozen=True)
-class LatencyTable:
-    """
-    Measured latencies of sublayers, in seconds per batch. A sublayer includes its residual connection and LayerNorm.
-
-    Args:
-        times: For each sublayer, whether it is in a last layer that outputs only first tokens, its size (the fields of
-            `Heads`, or the number of neurons), and its latency.
-        encoder: Latency of the entire base model.
-    """
-
-    times: list[tuple[bool, tuple[int, ...], float]]
-    encoder: float
-
-    def prices(self, shapes: list[LayerSize]) -> Prices:
-        """Returns latencies as prices. For each sublayer, uses the lowest latency of any that is at least as large."""
-
-        def prices_in(is_last: bool) -> LayerPrices:
-            measured = {tuple(sizes): seconds for last, sizes, seconds in self.times if last == is_last}
-
-            def price(*sizes: int) -> float:
-                larger = (
-                    other for other in measured if len(other) == len(sizes) and all(map(operator.ge, other, sizes))
-                )
-                return min(map(measured.__getitem__, larger))
-
-            return LayerPrices(lambda heads: price(*heads), price)
-
-        last = prices_in(any(is_last for is_last, *_ in self.times))
-        layers = [prices_in(False)] * (len(shapes) - 1) + [last]
-        return Prices.of_model(layers, shapes, self.encoder, "seconds")
+ROUNDS = 5  # number of measurements per sublayer; the median is used
 
 
 @torch.inference_mode()
-def measure_latencies(
-    model: FixedHeadBertPreTrainedModel, shapes: list[LayerSize], masks: list[torch.Tensor]
-) -> LatencyTable:
+def measure_prices(model: FixedHeadBertPreTrainedModel, shapes: list[LayerSize], batches: list[Batch]) -> Prices:
     """
-    Measures the latency of every attention and feed-forward sublayer that pruning can produce, with random weights.
+    Measures the seconds that all batches take in every attention and feed-forward sublayer that pruning can produce,
+    with random weights. A sublayer includes its residual connection and LayerNorm.
 
     Args:
         model: The original model. The sublayers have its dtype and `unpad_inputs`.
         shapes: The sizes of its layers.
-        masks: Attention masks (B, L) of the batches.
     """
     heads = dict.fromkeys(choice for shape in shapes for choice in head_choices(shape.heads))
     neurons = dict.fromkeys(choice for shape in shapes for choice in neuron_choices(shape.neurons))
-    runs: dict[tuple[bool, tuple[int, ...]], list[Callable]] = {}  # the key's first item is True for the last layer
-    for is_last in {False, has_short_last_layer(model, masks)}:
-        inputs = [sublayer_inputs(model, mask, is_last) for mask in masks]
+    has_last = has_short_last_layer(model, batches)
+    runs: dict[tuple[bool, tuple[int, ...]], Callable] = {}  # by whether it is in the short last layer, and by size
+    for is_last in {False, has_last}:
+        inputs = [sublayer_inputs(model, batch["attention_mask"], is_last) for batch in batches]
         for choice in heads:
             attention = layer_with(model, choice).attention
-            runs[is_last, choice] = [partial(attention, x, **options) for x, options in inputs]
+            runs[is_last, choice] = partial(call_all, [partial(attention, x, **options) for x, options in inputs])
         for count in neurons:
             feed_forward = layer_with(model, Heads(1, 1, 1), count).feed_forward_chunk
-            runs[is_last, (count,)] = [partial(feed_forward, x) for x, _ in inputs]
-    rounds = {key: [0.0] * ROUNDS for key in runs}
-    for index in tqdm(range(ROUNDS), "measuring latencies", unit="round"):
-        for key, calls in runs.items():
-            calls[0]()  # warm-up
-            rounds[key][index] = sum(timed(call, model.device) for call in calls)
-    times = [(*key, median(seconds) / len(masks)) for key, seconds in rounds.items()]
-    encoder = sum(median_time(partial(encode(model), 5 * mask, mask), model.device) for mask in masks)
-    return LatencyTable(times, encoder / len(masks))
+            runs[is_last, (count,)] = partial(call_all, [partial(feed_forward, x) for x, _ in inputs])
+    encoder = partial(call_all, [partial(encode(model), **batch) for batch in batches])
+    times = interleaved([*runs.values(), encoder], ROUNDS, model.device, "measuring latencies")
+    *sublayers, total = map(median, times)
+    measured = dict(zip(runs, sublayers, strict=True))
+
+    def price(is_last: bool, part: Heads | int) -> float:
+        """Returns the lowest latency of any sublayer that is at least as large."""
+        sizes = part if isinstance(part, Heads) else (part,)
+        return min(
+            seconds
+            for (last, other), seconds in measured.items()
+            if last == is_last and len(other) == len(sizes) and all(map(operator.ge, other, sizes))
+        )
+
+    layers = [partial(price, False)] * (len(shapes) - 1) + [partial(price, has_last)]
+    return Prices(layers, shapes, total)
 
 
-def has_short_last_layer(model: FixedHeadBertPreTrainedModel, masks: list[torch.Tensor]) -> bool:
+def call_all(calls: list[Callable]):
+    for call in calls:
+        call()
+
+
+def has_short_last_layer(model: FixedHeadBertPreTrainedModel, batches: list[Batch]) -> bool:
     """Returns True if the last layer outputs only first tokens. For a single short row, it outputs all tokens."""
+    masks = [batch["attention_mask"] for batch in batches]
     return reads_first_token(model) and any(len(mask) > 1 or mask.shape[1] > SHORT_TEXT for mask in masks)
 
 
-def sublayer_inputs(
-    model: FixedHeadBertPreTrainedModel, mask: torch.Tensor, first_tokens: bool
-) -> tuple[torch.Tensor, dict]:
+def sublayer_inputs(model: FixedHeadBertPreTrainedModel, mask: Tensor, first_tokens: bool) -> tuple[Tensor, dict]:
     """
     Returns random hidden states and further arguments for the attention. They have shape (B, L, D) with padding and
     (1, T, D) without, where D is the width and T the number of non-padding tokens, rounded as in the model. If
@@ -105,9 +81,8 @@ def sublayer_inputs(
     batch = PackedBatch.from_mask(mask.bool())
     if should_round(model.dtype, model.device):
         batch = batch.round_up()
-    states = torch.randn(
-        1, int(batch.cu_seqlens[-1]), model.config.hidden_size, dtype=model.dtype, device=model.device
-    )
+    shape = (1, int(batch.cu_seqlens[-1]), model.config.hidden_size)
+    states = torch.randn(shape, dtype=model.dtype, device=model.device)
     lengths = SequenceLengths(batch.cu_seqlens, batch.cu_seqlens, batch.max_seqlen, batch.max_seqlen)
     if not first_tokens:
         return states, lengths._asdict()

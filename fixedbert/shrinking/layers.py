@@ -3,11 +3,14 @@ Prunes the layers of a model, given their statistics: computes pruned weights, a
 pruning.py explains the mathematics.
 """
 
+import copy
+
 import torch
 from torch import Tensor, nn
 from tqdm.auto import tqdm
 
-from ..loading.heads import Heads
+from ..loading.families import build_model
+from ..loading.heads import Heads, int_or_list, set_heads
 from ..model.modeling_fixed_head_bert import FixedHeadBertLayer, FixedHeadBertPreTrainedModel
 from ..tasks.predictions import Batch
 from .budget import LayerSize
@@ -109,6 +112,23 @@ class LayerPruner:
             "output.dense.weight": W,
             "output.dense.bias": last.bias.detach().cpu().double() + old_W @ mean - W @ mean[kept],
         }
+
+
+def prune_layers(
+    original: FixedHeadBertPreTrainedModel, pruners: list[LayerPruner], shapes: list[LayerSize]
+) -> FixedHeadBertPreTrainedModel:
+    """Returns a copy of the original with its layers pruned to `shapes`."""
+    config = copy.deepcopy(original.config)
+    set_heads(config, [shape.heads for shape in shapes])
+    config.intermediate_size = int_or_list([shape.neurons for shape in shapes])
+    tensors = {name: tensor.detach().clone() for name, tensor in original.state_dict().items()}
+    prefix = next(name for name in tensors if "encoder.layer.0." in name).split("encoder.layer.0.")[0]
+    for index, (pruner, shape) in enumerate(zip(pruners, shapes, strict=True)):
+        for name, tensor in pruner.parameters(shape).items():
+            tensors[f"{prefix}encoder.layer.{index}.{name}"] = tensor.to(original.dtype)
+    # A sublayer without inputs keeps only its bias.
+    tensors = {name: tensor for name, tensor in tensors.items() if tensor.numel()}
+    return build_model(type(original), config, tensors, original).eval()
 
 
 @torch.no_grad()

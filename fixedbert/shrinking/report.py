@@ -3,10 +3,9 @@
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from ..loading.heads import Heads
 from ..publishing.model_card import markdown_table
 from ..support.figures import new_figure, skip_without_matplotlib
-from ..support.files import read_json_object, to_json
+from ..support.files import short_name, to_json
 from ..tasks.predictions import Fidelity
 from .budget import LayerSize
 
@@ -32,11 +31,6 @@ class Cost:
     operations: int
     seconds: float
 
-    @classmethod
-    def from_json(cls, fields: dict) -> "Cost":
-        layers = [LayerSize(Heads(*layer["heads"]), layer["neurons"]) for layer in fields["layers"]]
-        return cls(**fields | {"layers": layers})
-
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class ShrinkResult:
@@ -48,7 +42,9 @@ class ShrinkResult:
         rows, tokens: Number of calibration rows, and the average number of tokens per row.
         before, after: Size and speed of the original and of the pruned model.
         fidelity: Fidelity of the pruned model's predictions on held-out rows.
-        speedup, target_speedup: Measured and requested speedup. `target_speedup` is None for other targets.
+        speedup: Measured speedup: the ratio of the latencies, which are medians over several rounds.
+        speedup_range: Lowest and highest speedup in a round.
+        target_speedup: Requested speedup; None for other targets.
         machine: The machine on which the speed was measured.
         serving: The inference settings of both models, for example "without padding, in bfloat16".
         distil_steps: Number of distillation steps.
@@ -63,6 +59,7 @@ class ShrinkResult:
     after: Cost
     fidelity: Fidelity
     speedup: float
+    speedup_range: tuple[float, float]
     target_speedup: float | None = None
     machine: str = ""
     serving: str = ""
@@ -103,7 +100,8 @@ class ShrinkResult:
         """A phrase with the speedup, and with the target if it was missed."""
         missed = self.target_speedup is not None and self.speedup < TOLERANCE * self.target_speedup
         target = f", below the target of {self.target_speedup:g}; repeat on an idle machine" if missed else ""
-        return f"{self.speedup:.2f} times as fast as the original{target}"
+        lowest, highest = self.speedup_range
+        return f"{self.speedup:.2f} times as fast as the original ({lowest:.2f} to {highest:.2f} by round){target}"
 
     @property
     def summary(self) -> str:
@@ -118,13 +116,6 @@ class ShrinkResult:
         fields = {name: value for name, value in asdict(self).items() if name != "folder"}
         text = to_json(fields | {"model": short_name(self.model)}, indent=1)
         (directory / RESULTS).write_text(text + "\n")
-
-    @classmethod
-    def read(cls, directory: Path) -> "ShrinkResult":
-        """Reads a result that was written before distillation."""
-        fields = read_json_object(directory / RESULTS, "remove the directory")
-        costs = {name: Cost.from_json(fields[name]) for name in ("before", "after")}
-        return cls(**fields | costs | {"fidelity": Fidelity(**fields["fidelity"])})
 
     def provenance(self) -> str:
         """Returns a description of how the model was made, as a Markdown section for the model card."""
@@ -157,11 +148,6 @@ class ShrinkFamily:
             sizes = f"{1e3 * result.after.seconds:.1f} ms per batch, {result.after.parameters / 1e6:,.3g} M parameters"
             lines.append(f"  {Path(result.folder).name}: {sizes}, {result.speed}; {result.fidelity}")
         return "\n".join(lines)
-
-
-def short_name(model: str) -> str:
-    """Returns the last component of an absolute path. Returns a Hub id or a relative path unchanged."""
-    return Path(model).name if Path(model).is_absolute() else model
 
 
 @skip_without_matplotlib

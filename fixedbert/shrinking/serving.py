@@ -4,16 +4,20 @@ import copy
 import random
 from collections.abc import Callable
 from itertools import product
-from typing import NamedTuple
+from statistics import median
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import nn
+from transformers import PreTrainedModel
 
 from ..model.modeling_fixed_head_bert import FixedHeadBertPreTrainedModel
 from ..support.machine import has_bf16
-from ..support.timing import median_time
+from ..support.timing import interleaved
 from ..tasks.predictions import Batch, encode
 
+ROUNDS = 5  # number of measurements to choose settings
+Model = TypeVar("Model", bound=PreTrainedModel)
 BATCHES = 3  # number of random batches for timing models
 
 
@@ -26,11 +30,15 @@ class Serving(NamedTuple):
     def __str__(self) -> str:
         return f"{'without' if self.unpad_inputs else 'with'} padding, in {str(self.dtype).removeprefix('torch.')}"
 
-    def model(self, model: FixedHeadBertPreTrainedModel) -> FixedHeadBertPreTrainedModel:
-        """Returns a copy of the model with these settings, in evaluation mode. Its config contains `unpad_inputs`."""
+    def model(self, model: Model) -> Model:
+        """
+        Returns a copy of the model with these settings, in evaluation mode. Its config contains `unpad_inputs`. Other
+        models than FixedHeadBerts always compute padding.
+        """
         served = copy.deepcopy(model)
         nn.Module.to(served, dtype=self.dtype)
-        served.config.unpad_inputs = vars(served.base_model)["unpad_inputs"] = self.unpad_inputs
+        if isinstance(served, FixedHeadBertPreTrainedModel):
+            served.config.unpad_inputs = vars(served.base_model)["unpad_inputs"] = self.unpad_inputs
         return served.eval()
 
     def forward_passes(self, model: FixedHeadBertPreTrainedModel, batches: list[Batch]) -> Callable[[], object]:
@@ -63,4 +71,6 @@ def fastest_serving(
     choices = [Serving(*choice) for choice in product(paddings, dtypes)]
     if len(choices) == 1:
         return choices[0]
-    return min(choices, key=lambda choice: median_time(choice.forward_passes(model, batches), model.device))
+    runs = [choice.forward_passes(model, batches) for choice in choices]
+    seconds = [median(times) for times in interleaved(runs, ROUNDS, model.device)]
+    return choices[seconds.index(min(seconds))]

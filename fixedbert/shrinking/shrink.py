@@ -1,27 +1,23 @@
 """
 Prunes a BERT to a target speed or size while preserving its predictions.
 
-1. calibration.py loads unlabeled rows for the model's task.
+1. context.py loads the model and unlabeled rows for its task (tasks/calibration.py).
 2. fisher_information.py collects statistics for each layer: activations, and the Fisher information.
 3. pruning.py computes the cost of pruning heads, head dimensions and neurons. latency.py measures the time saved.
-4. budget.py chooses the shapes of all layers so that they meet the target at the lowest cost.
+4. target.py chooses the shapes of all layers so that they meet the target at the lowest cost (budget.py).
 5. layers.py refits the remaining weights to the hidden states of the original by least squares.
-6. fine_tuning/distillation.py optionally trains the pruned model to make the same predictions as the original.
+6. distillation.py optionally trains the pruned model to make the same predictions as the original.
 """
 
-import copy
 import hashlib
 import shutil
 from dataclasses import asdict, replace
-from math import inf
 from pathlib import Path
 
 import torch
 from accelerate import PartialState
 
 from ..loading.auxiliary_files import CARD, copy_auxiliary_files
-from ..loading.families import build_model
-from ..loading.heads import Heads, int_or_list, set_heads
 from ..model.modeling_fixed_head_bert import FixedHeadBertPreTrainedModel
 from ..options import ShrinkOptions, takes_options
 from ..publishing.model_card import checkpoint_card
@@ -31,17 +27,15 @@ from ..support.machine import machine_name
 from ..tasks.calibration import check_files, mean_tokens
 from ..training.interruption import train
 from ..training.output import check_same_data, output_directory
-from .budget import LayerPrices, LayerSize, Option, Prices, head_choices, neuron_choices, solve_knapsack
+from .budget import Prices, head_choices
 from .context import ShrinkContext
 from .distillation import DistillationTrainer, distillation_arguments
 from .fisher_information import collect_statistics, layers_of
-from .latency import measure_latencies
-from .layers import LayerPruner, refit
+from .layers import LayerPruner, prune_layers, refit
 from .report import FAMILY, FAMILY_PLOT, PLOT, ShrinkFamily, ShrinkResult, plot, plot_family
+from .target import prices_for, prune_to_budget
 
 PRUNED = "pruned"  # subdirectory that contains the pruned model during distillation
-TRIES = 6  # maximum number of attempts to meet a target latency
-NEAR, ENOUGH = 0.99, 1.04  # a ratio of measured to target speed in this range ends the search
 NOT_COMPARED = ("output_dir", "cache_dir", "token")  # options that may change when an interrupted run resumes
 LEARNING_RATE = 5e-5  # default for distillation; 2e-4 made mildly pruned models worse
 
@@ -64,19 +58,23 @@ def shrink(options: ShrinkOptions) -> ShrinkResult | ShrinkFamily:
     check_files(options)
     if PartialState(cpu=not torch.accelerator.is_available()).num_processes > 1:
         raise InputError("fixedbert shrink runs in a single process; start it without accelerate launch.")
-    output = Path(options.output_dir)
-    if options.distil_steps is None:  # distillation resumes in its directory
-        check_output_free(output)
+    if options.distil_steps is not None:  # distillation resumes in its directory
+        return prune_and_distil(ShrinkContext.load(options), options.distil_steps)
+    check_output_free(Path(options.output_dir))
     context = ShrinkContext.load(options)
-    if options.speedup and len(options.speedup) > 1:
-        return shrink_family(context)
-    if options.distil_steps is None:
-        with new_directory(output) as directory:
-            pruned, result = prune(context, *statistics_for(context))
-            write_model(directory, output.name, context, pruned, result)
-    else:
-        result = prune_and_distil(context, options.distil_steps)
-    return replace(result, folder=str(output))
+    with new_directory(options.output_dir) as directory:
+        prices, pruners = statistics_for(context)
+        if options.speedup is None or len(options.speedup) == 1:
+            return prune_and_write(directory, options.output_dir, context, prices, pruners)
+        results = []
+        for speedup in options.speedup:
+            name, one = f"{speedup:g}x", replace(context, options=replace(options, speedup=[speedup]))
+            (directory / name).mkdir()
+            results.append(prune_and_write(directory / name, f"{options.output_dir}/{name}", one, prices, pruners))
+        family = ShrinkFamily(results)
+        (directory / FAMILY).write_text(str(family) + "\n")
+        plot_family(results, directory / FAMILY_PLOT)
+    return family
 
 
 def statistics_for(context: ShrinkContext) -> tuple[Prices | None, list[LayerPruner]]:
@@ -85,48 +83,43 @@ def statistics_for(context: ShrinkContext) -> tuple[Prices | None, list[LayerPru
     return prices, layer_pruners(context)
 
 
-def shrink_family(context: ShrinkContext) -> ShrinkFamily:
-    """Prunes the original to several speedups with the same statistics and writes a directory for each."""
-    options = context.options
-    with new_directory(options.output_dir) as directory:
-        prices, pruners = statistics_for(context)
-        results = []
-        for speedup in options.speedup or ():
-            name = f"{speedup:g}x"
-            (directory / name).mkdir()
-            pruned, result = prune(replace(context, options=replace(options, speedup=[speedup])), prices, pruners)
-            write_model(directory / name, name, context, pruned, result)
-            results.append(replace(result, folder=f"{options.output_dir}/{name}"))
-        family = ShrinkFamily(results)
-        (directory / FAMILY).write_text(str(family) + "\n")
-        plot_family(results, directory / FAMILY_PLOT)
-    return family
+def prune_and_write(
+    directory: Path, folder: str, context: ShrinkContext, prices: Prices | None, pruners: list[LayerPruner]
+) -> ShrinkResult:
+    """Prunes a copy of the original and writes it to `directory`, which will become `folder`."""
+    pruned = prune(context, prices, pruners)
+    result = measure(context, pruned, folder)
+    write_model(directory, context, pruned, result)
+    return result
 
 
-def prune(
-    context: ShrinkContext, prices: Prices | None, pruners: list[LayerPruner]
-) -> tuple[FixedHeadBertPreTrainedModel, ShrinkResult]:
-    """Prunes a copy of the original model to the target and refits the copy. Returns the copy and the result."""
-    original = context.original
+def prune(context: ShrinkContext, prices: Prices | None, pruners: list[LayerPruner]) -> FixedHeadBertPreTrainedModel:
+    """Prunes a copy of the original model to the target, refits the copy, and returns it."""
     if prices is None:
-        pruned = prune_layers(original, pruners, context.target_shapes)
+        pruned = prune_layers(context.original, pruners, context.target_shapes)
     else:
         pruned = prune_to_budget(context, pruners, prices)
-    refit(original, pruned, context.calibration)
-    before, after, speedup = context.measure_speedup(pruned)
-    result = ShrinkResult(
-        model=context.source,
+    refit(context.original, pruned, context.calibration)
+    return pruned
+
+
+def measure(context: ShrinkContext, pruned: FixedHeadBertPreTrainedModel, folder: str) -> ShrinkResult:
+    """Measures the size, the speed and the fidelity of a pruned model."""
+    speedup = context.measure_speedup(pruned)
+    return ShrinkResult(
+        model=context.options.model,
         rows=sum(len(batch["input_ids"]) for batch in context.calibration),
         tokens=mean_tokens(context.calibration),
-        before=context.cost(original, before),
-        after=context.cost(pruned, after),
+        before=context.cost(context.original, speedup.before),
+        after=context.cost(pruned, speedup.after),
         fidelity=context.fidelity(pruned),
-        speedup=speedup,
+        speedup=speedup.ratio,
+        speedup_range=(speedup.lowest, speedup.highest),
         target_speedup=context.speedup,
         machine=machine_name(),
         serving=str(context.serving),
+        folder=folder,
     )
-    return pruned, result
 
 
 def prune_and_distil(context: ShrinkContext, steps: int) -> ShrinkResult:
@@ -142,25 +135,23 @@ def prune_and_distil(context: ShrinkContext, steps: int) -> ShrinkResult:
         folder, kept = training_args.directory, training_args.directory / PRUNED
         if not kept.exists():
             with new_directory(kept) as directory:
-                pruned, result = prune(context, *statistics_for(context))
-                pruned.save_pretrained(directory)
-                result.write(directory)
+                prune(context, *statistics_for(context)).save_pretrained(directory)
         # Always load from the file: AdamW states have the strides of the weights, which must match in a resumed run.
-        student, result = pruned_model(context, kept), replace(ShrinkResult.read(kept), model=context.source)
+        student = pruned_model(context, kept)
         examples = [{name: x.cpu() for name, x in batch.items()} for batch in context.distillation]
         content = b"".join(batch["input_ids"].numpy().tobytes() for batch in examples)
         check_same_data(folder, hashlib.sha256(content).hexdigest())
         models = (student, context.original, context.predict)
         train(DistillationTrainer(*models, args=training_args, train_dataset=examples), checkpoint)
         student.requires_grad_().eval()
-        distilled = context.fidelity(student)
-        result = replace(result, distil_steps=steps)
+        pruned, distilled = pruned_model(context, kept), context.fidelity(student)
+        result = replace(measure(context, pruned, options.output_dir), distil_steps=steps)
         if distilled.divergence < result.fidelity.divergence:
             result = replace(result, distilled=distilled)
         else:
             PartialState().print(f"distillation did not help ({distilled}); writing the pruned model instead.")
-            student = pruned_model(context, kept)
-        write_model(folder, folder.name, context, student, result)
+            student = pruned
+        write_model(folder, context, student, result)
         for directory in (*folder.glob("checkpoint-*"), kept):  # last, because a killed run resumes from them
             shutil.rmtree(directory)
     return result
@@ -187,112 +178,10 @@ def layer_pruners(context: ShrinkContext) -> list[LayerPruner]:
     ]
 
 
-def prices_for(context: ShrinkContext) -> Prices:
-    """Returns the prices of all sublayers in the unit of the target: seconds, parameters or FLOPs."""
-    original, shapes = context.original, context.shapes
-    width, length = original.config.hidden_size, round(mean_tokens(context.calibration))
-    if context.speedup is not None:
-        served, masks = context.serving.model(original), [batch["attention_mask"] for batch in context.batches]
-        return measure_latencies(served, shapes, masks).prices(shapes)
-
-    def parameters(heads: Heads) -> float:
-        return heads.num_heads * ((2 * heads.size + heads.value_size) * (width + 1) + heads.value_size * width)
-
-    def operations(heads: Heads) -> float:
-        return 2 * length * heads.num_heads * (2 * width + length) * (heads.size + heads.value_size)
-
-    if context.options.params is not None:
-        layers = [LayerPrices(parameters, lambda neurons: neurons * (2 * width + 1))] * len(shapes)
-        return Prices.of_model(layers, shapes, original.num_parameters(), "parameters")
-    layers = [LayerPrices(operations, lambda neurons: 4 * length * width * neurons)] * len(shapes)
-    return Prices.of_model(layers, shapes, context.operations(original), "operations")
-
-
-def prune_to_budget(
-    context: ShrinkContext, pruners: list[LayerPruner], prices: Prices
-) -> FixedHeadBertPreTrainedModel:
-    """Prunes a copy of the original to the shapes that the budget allows. The remaining weights are not refitted."""
-    options = sublayer_options(pruners, prices)
-    least = prices.rest + sum(min(option.price for option in sublayer) for sublayer in options)
-    wanted = budget_for(context, prices, least)
-
-    def pruned_within(budget: float) -> FixedHeadBertPreTrainedModel:
-        chosen = [option.choice for option in solve_knapsack(options, budget - prices.rest)]
-        shapes = [LayerSize(heads, neurons) for heads, neurons in zip(chosen[::2], chosen[1::2], strict=True)]
-        return prune_layers(context.original, pruners, shapes)
-
-    if context.speedup is None:
-        return pruned_within(wanted)
-    # The sum of the sublayers' latencies is only an estimate, so the copy is measured and the budget corrected.
-    budget, best, smallest_error = wanted, None, (True, inf)
-    for _ in range(TRIES):
-        pruned = pruned_within(budget)
-        *_, speedup = context.measure_speedup(pruned)
-        reached = speedup / context.speedup
-        error = (reached < NEAR, abs(reached - 1))  # any model that is fast enough is better than all that are not
-        if best is None or error < smallest_error:
-            best, smallest_error = pruned, error
-        if NEAR <= reached <= ENOUGH:
-            break
-        halved = prices.rest + (budget - prices.rest) / 2
-        budget = max(budget * reached, halved, least)
-    assert best is not None
-    return best
-
-
-def sublayer_options(pruners: list[LayerPruner], prices: Prices) -> list[list[Option]]:
-    """Returns the options for the heads and then the neurons of the first layer, of the second layer, and so on."""
-    options = []
-    for pruner, (price_of_heads, price_of_neurons) in zip(pruners, prices.layers, strict=True):
-        heads, neurons = head_choices(pruner.shape.heads), neuron_choices(pruner.shape.neurons)
-        options.append([Option(choice, pruner.cost_of_heads(choice), price_of_heads(choice)) for choice in heads])
-        options.append(
-            [Option(choice, pruner.cost_of_neurons(choice), price_of_neurons(choice)) for choice in neurons]
-        )
-    return options
-
-
-def budget_for(context: ShrinkContext, prices: Prices, least: float) -> float:
-    """
-    Returns the budget for the entire model. `least` is the price of the smallest possible model.
-
-    Raises:
-        InputError: If the budget is not between the prices of the smallest possible model and the original.
-    """
-    needed = prices.original + prices.rest
-    options = context.options
-    wanted = needed / context.speedup if context.speedup else options.params or options.flops or 0
-    if not least <= wanted < needed:
-        raise InputError(
-            f"the target is {wanted:.4g} {prices.unit}, but the original needs {needed:.4g} and the smallest possible "
-            f"model needs {least:.4g}; choose a target in between."
-        )
-    return wanted
-
-
-def prune_layers(
-    original: FixedHeadBertPreTrainedModel, pruners: list[LayerPruner], shapes: list[LayerSize]
-) -> FixedHeadBertPreTrainedModel:
-    """Returns a copy of the original with its layers pruned to `shapes`."""
-    config = copy.deepcopy(original.config)
-    set_heads(config, [shape.heads for shape in shapes])
-    config.intermediate_size = int_or_list([shape.neurons for shape in shapes])
-    tensors = {name: tensor.detach().clone() for name, tensor in original.state_dict().items()}
-    prefix = next(name for name in tensors if "encoder.layer.0." in name).split("encoder.layer.0.")[0]
-    for index, (pruner, shape) in enumerate(zip(pruners, shapes, strict=True)):
-        for name, tensor in pruner.parameters(shape).items():
-            tensors[f"{prefix}encoder.layer.{index}.{name}"] = tensor.to(original.dtype)
-    # A sublayer without inputs keeps only its bias.
-    tensors = {name: tensor for name, tensor in tensors.items() if tensor.numel()}
-    return build_model(type(original), config, tensors, original).eval()
-
-
-def write_model(
-    directory: Path, name: str, context: ShrinkContext, model: FixedHeadBertPreTrainedModel, result: ShrinkResult
-):
+def write_model(directory: Path, context: ShrinkContext, model: FixedHeadBertPreTrainedModel, result: ShrinkResult):
     """Writes the model, its tokenizer and pooling configuration, the results, the plot and the model card."""
     context.serving.model(model).save_pretrained(directory)
-    _, metadata = copy_auxiliary_files(context.source, context.loaded.directory, directory)
+    _, metadata = copy_auxiliary_files(context.options.model, context.loaded.directory, directory)
     result.write(directory)
     plot(result, directory / PLOT)
-    checkpoint_card(model, name, result.provenance(), **metadata).save(directory / CARD)
+    checkpoint_card(model, Path(result.folder).name, result.provenance(), **metadata).save(directory / CARD)

@@ -1,1 +1,1 @@
-"""Errors, files, locks, processes and figures."""
+"""Errors, files, processes, timing, the machine and figures."""

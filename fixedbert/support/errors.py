@@ -64,7 +64,7 @@ def exit_on_input_error(main: Callable[[], object]):
     """
     Runs the `main` function of a script. Prints one line instead of a traceback after an InputError or a signal.
 
-    The exit status is 1 after an InputError or an error from the Hub, 130 after Ctrl-C and 143 after SIGTERM.
+    The exit status is 2 after an InputError or an error from the Hub, 130 after Ctrl-C and 143 after SIGTERM.
     """
 
     def stop(number: int, _frame: object):
@@ -77,7 +77,8 @@ def exit_on_input_error(main: Callable[[], object]):
         main()
     except (InputError, HTTPError) as error:
         message = re.sub(r"`(\w+)`", r"--\1", str(error)) if isinstance(error, InputError) else str(error)
-        sys.exit(f"error: {message}")
+        print(f"error: {message}", file=sys.stderr)
+        sys.exit(2)
     except Stopped:
         print("\nstopped by SIGTERM", file=sys.stderr)
         raise

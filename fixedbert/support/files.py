@@ -109,6 +109,11 @@ def finite(content: Any) -> Any:
     return None if isinstance(content, float) and not math.isfinite(content) else content
 
 
+def short_name(model: str) -> str:
+    """Returns the last component of an absolute path. Returns a Hub id or a relative path unchanged."""
+    return Path(model).name if Path(model).is_absolute() else model
+
+
 def read_json_object(file: Path, remedy: str = "") -> dict:
     """Reads a JSON file that contains an object. Raises InputError, with `remedy` in its message, if it is invalid."""
     with reading(file, remedy):
@@ -136,24 +141,32 @@ YamlLoader.add_implicit_resolver(
 YamlLoader.add_implicit_resolver("tag:yaml.org,2002:null", re.compile("None$"), ["N"])
 
 
+def parse_yaml(text: str) -> dict[str, Any]:
+    """Parses a mapping in YAML or JSON. Raises ValueError if the text is invalid."""
+    try:
+        content = yaml.load(text, YamlLoader)
+    except yaml.YAMLError as error:
+        raise ValueError(str(error)) from error
+    if not isinstance(content, dict):
+        raise ValueError("expected a mapping from names to values")
+    return content
+
+
 def read_yaml(file: Path) -> dict[str, Any]:
     """Reads a mapping from a YAML or JSON file. Raises InputError if the file is invalid."""
     with reading(file):
-        content = yaml.load(file.read_text("utf-8"), YamlLoader)
-        if not isinstance(content, dict):
-            raise TypeError("expected a mapping from names to values")
-        return content
+        return parse_yaml(file.read_text("utf-8"))
 
 
 @contextmanager
-def new_directory(output_dir: str | Path | None) -> Iterator[Path]:
+def new_directory(output_dir: str | Path) -> Iterator[Path]:
     """
     Context manager that yields a temporary directory, renamed to `output_dir` at the end, or removed on error.
 
     Raises:
         InputError: If `output_dir` is not empty or not writable.
     """
-    final = output_path(output_dir)
+    final = Path(output_dir)
     check_output_free(final)
     partial = final.with_name(f"{final.name}.{os.getpid()}.partial")  # NAME.partial may be an unfinished run
     try:

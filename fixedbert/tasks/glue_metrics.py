@@ -8,11 +8,11 @@ from datasets import Features, List, Value
 from scipy.special import expit, softmax
 from scipy.stats import pearsonr, spearmanr
 from sklearn.metrics import accuracy_score, average_precision_score, f1_score, matthews_corrcoef, recall_score
-from transformers import EvalPrediction, PreTrainedConfig
+from transformers import EvalPrediction
 
 from ..support.errors import InputError
 from .glue import TASKS
-from .labels import MULTI, REGRESSION, SINGLE, default_names, match_names, problem_type_of
+from .labels import MULTI, REGRESSION, SINGLE, Labels, match_names
 
 
 def lower_is_better(metric: str) -> bool:
@@ -62,14 +62,7 @@ METRICS = {
     MULTI: ("micro_f1", "macro_f1", "exact_match", "average_precision"),
     REGRESSION: ("pearson", "spearmanr", "mse", "mae"),
 }
-CITATION = """\
-@inproceedings{wang-etal-2018-glue,
-  title = {{GLUE}: A Multi-Task Benchmark and Analysis Platform for Natural Language Understanding},
-  author = {Wang, Alex and Singh, Amanpreet and Michael, Julian and Hill, Felix and Levy, Omer and Bowman, Samuel R.},
-  booktitle = {Proceedings of the EMNLP Workshop BlackboxNLP},
-  year = {2018},
-}
-"""
+CITATION = "Wang et al., 2018: GLUE: A Multi-Task Benchmark and Analysis Platform. BlackboxNLP."
 
 
 class GlueMetric(evaluate.Metric):
@@ -136,29 +129,27 @@ class GlueEvaluation:
 
     Args:
         task: The GLUE task, or None for other data.
-        config: Configuration of the model, with the label names in the order of its logits.
+        labels: The labels, matched with the outputs of the model.
         threshold: If texts can have several labels, each label with at least this probability is predicted.
 
     Attributes:
-        class_names: Names of the labels. Empty for regression.
         metric_names: Names of the metrics that an evaluation returns.
     """
 
-    def __init__(self, task: str | None, config: PreTrainedConfig, threshold: float = 0.5):
-        self.problem_type, self.threshold = problem_type_of(config), threshold
+    def __init__(self, task: str | None, labels: Labels, threshold: float = 0.5):
+        self.problem_type, self.threshold = labels.problem_type, threshold
         self.task = task or self.problem_type
-        self.class_names = [] if self.problem_type == REGRESSION else default_names(config)
         self.label_ids = self.predictions = np.array([])  # (examples,) or (examples, labels)
         self.metric_names = ["loss", *METRICS.get(self.task, ())]
         # GLUE's positive class is 1, but the model can use different label ids.
-        matched = match_names([*TASKS[task].labels] if task in TASKS else [], self.class_names)
+        matched = match_names([*TASKS[task].labels] if task in TASKS else [], labels.outputs)
         self.positive = matched[1] if matched else 1
 
     def predict(self, output: np.ndarray | tuple) -> tuple[np.ndarray, np.ndarray | None]:
         """
         Returns the predictions and the probabilities (examples, labels) for the logits (examples, outputs).
 
-        The predictions have the format of `encode_labels`. For regression, the probabilities are None. `output` is the
+        The predictions have the format of `Labels.encode`. For regression, the probabilities are None. `output` is the
         logits, or a tuple that begins with the logits.
         """
         logits = output[0] if isinstance(output, tuple) else output
@@ -181,7 +172,7 @@ class GlueEvaluation:
         Returns the metrics.
 
         Args:
-            predictions, labels: Label ids, multi-hot labels or scores, in the format of `encode_labels`.
+            predictions, labels: Label ids, multi-hot labels or scores, in the format of `Labels.encode`.
             probabilities: Probabilities (examples, labels). Only used for several labels per text.
         """
         return GlueMetric(self.task).compute(

@@ -1,6 +1,6 @@
 """Computes the predictions of a model, samples them for the Fisher information, and measures their fidelity."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from math import isnan
@@ -16,14 +16,15 @@ from torch.nn.functional import (
     normalize,
 )
 from transformers import PreTrainedConfig, PreTrainedModel
-from transformers.utils import ModelOutput
 
 from ..loading.loaded_model import head_name
 from ..loading.sentence_models import SentencePooling
 
 Batch = dict[str, Tensor]
+# The task heads of models that can be compared. An encoder has none: ""
+TEXTS, WORDS, QUESTIONS = "SequenceClassification", "TokenClassification", "QuestionAnswering"
 MASKED_LM = ("PreTraining", "MaskedLM")  # task heads that predict masked tokens
-FIRST_TOKEN = ("SequenceClassification", "NextSentencePrediction")  # task heads that read only the first token
+FIRST_TOKEN = (TEXTS, "NextSentencePrediction")  # task heads that read only the first token
 MASKED_POSITIONS = "masked_positions"  # batch key for the boolean mask (B, L) of tokens that a masked LM predicts
 
 
@@ -55,7 +56,7 @@ class Predictions:
 Predict = Callable[[PreTrainedModel, Batch], list[Predictions]]
 
 
-def span_predictions(outputs: ModelOutput, attention_mask: Tensor) -> list[Predictions]:
+def span_predictions(outputs: Mapping[str, Tensor], attention_mask: Tensor) -> list[Predictions]:
     """Returns the predictions for the start and the end of the answer. Masks padding in the logits (batch, tokens)."""
     return [
         Predictions(logits.masked_fill(~attention_mask.bool(), torch.finfo(logits.dtype).min), "classes")
@@ -86,16 +87,25 @@ def predict(model: PreTrainedModel, batch: Batch, pooling: SentencePooling | Non
         states = model.base_model(**inputs).last_hidden_state[batch[MASKED_POSITIONS]]
         return [Predictions(model.get_submodule("cls.predictions")(states), "classes")]
     outputs = model(**inputs)
-    if head == "QuestionAnswering":
-        return span_predictions(outputs, non_padding)
-    if head == "TokenClassification" or type(model).__name__.endswith("LMHeadModel"):
+    if type(model).__name__.endswith("LMHeadModel"):
         return [Predictions(outputs.logits[non_padding], "classes")]
     if head:
-        return [Predictions(outputs.logits, kind_of_logits(model.config))]
+        return predictions_of(head, model.config, outputs, batch["attention_mask"])
     if pooling is None:
         return [Predictions(normalize(outputs.last_hidden_state[non_padding], dim=-1), "states")]
     embeddings = pooling(outputs.last_hidden_state, batch["attention_mask"])
     return [Predictions(normalize(embeddings, dim=-1), "embeddings")]
+
+
+def predictions_of(
+    head: str, config: PreTrainedConfig, outputs: Mapping[str, Tensor], attention_mask: Tensor
+) -> list[Predictions]:
+    """Returns the predictions for the outputs of a task head, from a model or an exported graph."""
+    if head == QUESTIONS:
+        return span_predictions(outputs, attention_mask)
+    if head == WORDS:
+        return [Predictions(outputs["logits"][attention_mask.bool()], "classes")]
+    return [Predictions(outputs["logits"], kind_of_logits(config))]
 
 
 def kind_of_logits(config: PreTrainedConfig) -> str:

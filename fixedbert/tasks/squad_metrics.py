@@ -2,7 +2,6 @@
 
 import re
 import string
-import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 
@@ -15,20 +14,10 @@ from ..support.errors import InputError
 
 PUNCTUATION = str.maketrans("", "", string.punctuation)
 WITHOUT_SPACES = re.compile("[\u0e00-\u0e7f\u3040-\u30ff\u3400-\u9fff]")  # Thai, Japanese and Chinese
-CITATION = """\
-@inproceedings{rajpurkar-etal-2016-squad,
-  title = {{SQuAD}: 100,000+ Questions for Machine Comprehension of Text},
-  author = {Rajpurkar, Pranav and Zhang, Jian and Lopyrev, Konstantin and Liang, Percy},
-  booktitle = {Proceedings of EMNLP},
-  year = {2016},
-}
-@inproceedings{rajpurkar-etal-2018-know,
-  title = {Know What You Don't Know: Unanswerable Questions for {SQuAD}},
-  author = {Rajpurkar, Pranav and Jia, Robin and Liang, Percy},
-  booktitle = {Proceedings of ACL},
-  year = {2018},
-}
-"""
+CITATION = (
+    "Rajpurkar et al., 2016: SQuAD: 100,000+ Questions for Machine Comprehension of Text. EMNLP. "
+    "Rajpurkar et al., 2018: Know What You Don't Know: Unanswerable Questions for SQuAD. ACL."
+)
 
 
 class SquadMetric(evaluate.Metric):
@@ -87,11 +76,6 @@ def normalize_answer(text: str) -> str:
     return " ".join(re.sub(r"\b(a|an|the)\b", " ", text.lower().translate(PUNCTUATION)).split())
 
 
-def without_punctuation(text: str) -> str:
-    """Returns the text without Unicode punctuation."""
-    return "".join(character for character in text if not unicodedata.category(character).startswith("P"))
-
-
 def exact_match(prediction: str, answer: str) -> float:
     """Returns 1 if the normalized texts are equal, otherwise 0."""
     return float(normalize_answer(prediction) == normalize_answer(answer))
@@ -143,16 +127,6 @@ def note_on_spaces(answers: Iterable[Iterable[str]]):
             "some answers contain Chinese, Japanese or Thai; the official SQuAD metric only splits texts at "
             "spaces, so F1 is hardly more than exact match in these languages"
         )
-
-
-def f1_gain_without_punctuation(predictions: Mapping[str, str], answers: Mapping[str, list[str]]) -> float:
-    """Returns by how many percentage points the F1 for SQuAD 1.1 increases if all Unicode punctuation is removed."""
-    answers = {name: texts for name, texts in answers.items() if texts}
-    if not answers:
-        return 0.0
-    stripped = {name: without_punctuation(text) for name, text in predictions.items()}
-    references = {name: [*map(without_punctuation, texts)] for name, texts in answers.items()}
-    return squad_scores(stripped, references)["f1"] - squad_scores(predictions, answers)["f1"]
 
 
 def squad_v2_scores(

@@ -1,29 +1,31 @@
-"""Loads texts that are split into words, with or without a label for each word, and tokenizes them."""
+"""Texts that are split into words, with or without a label for each word: loads, tokenizes and scores them."""
 
 from collections.abc import Sequence
-from pathlib import Path
+from functools import partial
 
 import datasets
-from transformers import PreTrainedConfig, PreTrainedTokenizerBase
+import numpy as np
+from transformers import PreTrainedTokenizerBase
 
 from ..data.file_formats import FileRow, text_problem
+from ..options import CompareOptions
 from ..support.errors import InputError
-from .examples import report_bad_rows
-from .label_columns import label_sort_key
-from .labels import default_names, match_names, shorten
-from .texts import Columns, RowSource
+from .labels import SINGLE, Labels, default_names, label_sort_key, shorten
+from .predictions import Predictions
+from .rows import Answers, Features, Model, Rows, file_of
+from .sources import RowSource, valid_rows
 
-WORDS, LABELS = "tokens", ("ner_tags", "labels")  # default names of the columns, as in transformers' run_ner.py
+TOKENS, LABELS = "tokens", ("ner_tags", "labels")  # default names of the columns, as in transformers' run_ner.py
 NO_LABEL = (None, -100, "-100")  # values for words that are not labeled, such as transformers' ignore_index
 
 
-def has_words(file: str, column: str = WORDS) -> bool:
+def has_words(file: str, column: str = TOKENS) -> bool:
     """Returns True if a column in the file contains lists of words instead of texts."""
-    return isinstance(next(RowSource.from_file(Path(file)).rows).values.get(column), list)
+    return isinstance(next(RowSource.from_file(file).rows).values.get(column), list)
 
 
 def load_words(
-    file: str, column: str = WORDS, label_column: str | None = None, skip_bad_rows: bool = False
+    file: str, column: str = TOKENS, label_column: str | None = None, skip_bad_rows: bool = False
 ) -> datasets.Dataset:
     """
     Loads rows such as {"tokens": [...], "ner_tags": [...]} from a .json, .jsonl or .parquet file.
@@ -37,62 +39,34 @@ def load_words(
         A dataset with the columns `words` and `row` (the 0-based index in the file). If the file contains labels,
         there is a third column `labels` ("" for words without a label).
     """
-    source = RowSource.from_file(Path(file))
+    source = RowSource.from_file(file)
     known = [name for name in LABELS if name in source.columns]
     if label_column is None and len(known) > 1:
         raise InputError(f"must be set for {file}; available columns: {', '.join(known)}.", "label_column_name")
     label = label_column or (known[0] if known else None)
-    Columns((column,), (label,) if label else ()).check(file, source.columns)
-    rows, bad_rows = [], {}
-    for position, row in enumerate(source.rows):
-        if problem := problem_in_words(row, column, label):
-            bad_rows[f"{source.unit} {row.number}"] = problem
-            continue
-        entry = {"words": row.values[column], "row": position}
-        if label:
-            entry["labels"] = ["" if name in NO_LABEL else str(name) for name in row.values[label]]
-        rows.append(entry)
-    report_bad_rows(file, bad_rows, skip_bad_rows)
-    if not rows:
-        raise InputError(f"{file} contains no valid rows.")
+    source.check_columns(text_column_names=[column], label_column_name=[label] if label else [])
+    places = ((f"{source.unit} {row.number}", (position, row)) for position, row in source.numbered_rows())
+    rows, _ = valid_rows(file, places, partial(parse_words, column=column, label=label), skip_bad_rows)
     return datasets.Dataset.from_list(rows)
 
 
-def problem_in_words(row: FileRow, column: str, label: str | None) -> str | None:
-    """Returns the problem with a row that lacks words or a label for each word, or None if the row is valid."""
+def parse_words(numbered: tuple[int, FileRow], column: str, label: str | None) -> dict:
+    """Returns the words and labels of a row. Raises ValueError if it lacks words or a label for each word."""
+    position, row = numbered
     words = row.values.get(column)
     if not isinstance(words, list) or not words:
-        return row.problem or f"{column!r} is not a list of words"
+        raise ValueError(row.problem or f"{column!r} is not a list of words")
     if problem := next(filter(None, (text_problem(word, repr(column)) for word in words)), None):
-        return problem
+        raise ValueError(problem)
     if None in words:
-        return f"a word in {column!r} is missing"
-    labels = row.values.get(label) if label else words
-    if not isinstance(labels, list) or len(labels) != len(words):
-        return f"{label!r} is not a list with a label for each of the {len(words)} words"
-    return None
-
-
-def align_word_labels(rows: datasets.Dataset, config: PreTrainedConfig, file: str) -> datasets.Dataset:
-    """
-    Replaces the label names in the column `labels` with the model's label ids, or -1 for words without a label.
-
-    Raises:
-        InputError: If the rows contain a label that the model does not have.
-    """
-    if "labels" not in rows.column_names:
-        return rows
-    names = sorted({name for labels in rows["labels"] for name in labels if name}, key=label_sort_key)
-    known = default_names(config)
-    matched = match_names(names, known)
-    if matched is None:
-        raise InputError(
-            f"{file}: the labels are {shorten(names)}, but the model predicts {shorten(known)}; use data with the "
-            "same labels, or correct id2label in the model's config.json."
-        )
-    label_ids = dict(zip(names, matched, strict=True))
-    ids = [[label_ids.get(name, -1) for name in labels] for labels in rows["labels"]]
-    return rows.remove_columns("labels").add_column("labels", ids)
+        raise ValueError(f"a word in {column!r} is missing")
+    parsed = {"words": words, "row": position}
+    if label:
+        labels = row.values.get(label)
+        if not isinstance(labels, list) or len(labels) != len(words):
+            raise ValueError(f"{label!r} is not a list with a label for each of the {len(words)} words")
+        parsed["labels"] = ["" if name in NO_LABEL else str(name) for name in labels]
+    return parsed
 
 
 def check_splits_words(tokenizer: PreTrainedTokenizerBase):
@@ -110,9 +84,91 @@ def encode_words(tokenizer: PreTrainedTokenizerBase, words: Sequence[str], max_l
     The entry `first_tokens` contains the index of the first token of each word, or -1 if a word has no tokens, because
     truncation or the tokenizer removes all of its characters. `truncated` is True if the row is truncated.
     """
-    encoded = tokenizer([*words], is_split_into_words=True, max_length=max_length, truncation=True)
+    options = {"max_length": max_length, "truncation": True, "return_attention_mask": False}
+    encoded = tokenizer([*words], is_split_into_words=True, **options)
     first = [-1] * len(words)
     for token, word in reversed([*enumerate(encoded.word_ids())]):
         if word is not None:
             first[word] = token
     return {**encoded, "first_tokens": first, "truncated": any(part.overflowing for part in encoded.encodings or ())}
+
+
+class WordRows(Rows):
+    """
+    Texts split into words, with or without labels, for token classification.
+
+    The items are the words that all models read. Words that truncation removes for any of the models are not compared,
+    and words without a label do not count toward the accuracy.
+
+    Args:
+        outputs: The label names of the models, in the order of their outputs.
+    """
+
+    item = "word"
+
+    def __init__(
+        self,
+        rows: datasets.Dataset,
+        outputs: Sequence[str] = (),
+        options: CompareOptions | None = None,
+    ):
+        super().__init__(rows, options)
+        self.outputs = np.array([*outputs, ""])
+
+    @classmethod
+    def load(cls, options: CompareOptions, head: str, models: list[Model], length: int) -> "WordRows":
+        """Loads a file, and replaces its labels with the label ids of the models, or -1 for words without a label."""
+        file, outputs = file_of(options), default_names(models[0][0])
+        column = options.text_column_names or TOKENS
+        rows = load_words(file, column, options.label_column_name, options.skip_bad_rows)
+        if "labels" in rows.column_names:
+            names = sorted({name for row in rows["labels"] for name in row if name}, key=label_sort_key)
+            labels = Labels(SINGLE, {name: name for name in names})
+            if not labels.match(outputs):
+                raise InputError(
+                    f"{file}: the labels are {shorten(names)}, but the model predicts {shorten(outputs)}; use data "
+                    "with the same labels, or correct id2label in the model's config.json."
+                )
+            ids = [[labels.ids.get(name, -1) for name in row] for row in rows["labels"]]
+            rows = rows.remove_columns("labels").add_column("labels", ids)
+        return cls(rows, outputs, options)
+
+    def features(self, tokenizer, settings, length):
+        check_splits_words(tokenizer)
+        encoded = [encode_words(tokenizer, row, length) for row in self.data["words"]]
+        return [[row] for row in encoded], sum(row["truncated"] for row in encoded)
+
+    def answers(self, outputs, features, everyone):
+        read = read_by_all(everyone)
+        logits = outputs[0].values[first_tokens(features)[read]]
+        probabilities, predicted = (x.numpy() for x in logits.softmax(-1).max(-1))
+        scores, correct = {}, None
+        if "labels" in self.data.column_names:
+            labels = np.concatenate(self.data["labels"][:])[read]
+            correct = predicted == labels  # never True for a word without a label, whose label id is -1
+            scores = {"accuracy": float(correct[labels >= 0].mean()) if (labels >= 0).any() else 0.0}
+        texts = self.outputs[predicted].tolist()
+        return Answers([Predictions(logits, "classes")], scores, texts, probabilities, correct)
+
+    def cells(self, everyone):
+        counts, read = [len(row) for row in self.data["words"]], read_by_all(everyone)
+        columns = [(name, np.repeat(np.array(values), counts)) for name, values in self.keys()]
+        columns += [("word", np.concatenate([np.arange(count) for count in counts]))]
+        columns += [("text", np.concatenate(self.data["words"][:]))]
+        if "labels" in self.data.column_names:
+            columns += [("label", self.outputs[np.concatenate(self.data["labels"][:])])]  # -1 is the last name, ""
+        return [(name, values[read].tolist()) for name, values in columns]
+
+
+def first_tokens(features: list[Features]) -> np.ndarray:
+    """Returns the index (words,) of each word's first token among the tokens of all rows, or -1 if it has none."""
+    indices, begin = [], 0
+    for (row,) in features:
+        indices += [begin + token if token >= 0 else -1 for token in row["first_tokens"]]
+        begin += len(row["input_ids"])
+    return np.array(indices)
+
+
+def read_by_all(everyone: list[list[Features]]) -> np.ndarray:
+    """Returns a mask (words,) that is True for each word that has tokens in all models."""
+    return np.logical_and.reduce([first_tokens(features) >= 0 for features in everyone])

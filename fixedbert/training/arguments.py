@@ -7,7 +7,6 @@ dataclasses.
 
 import os
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, ClassVar
@@ -104,21 +103,18 @@ def with_recipe(recipe: str | Path | None, given: dict[str, Any], *types: type) 
     recipes/NAME.yaml and this file does not exist, the recipe of that name that ships with the package is used.
     """
     given = {name: value for name, value in given.items() if value is not None}
-    if recipe is None:
-        return converted(given, types)
-    file = Path(recipe)
-    if not file.exists() and (RECIPES.parent / file).exists():
-        file = RECIPES.parent / file
-    entries = read_yaml(file)
+    entries = {} if recipe is None else read_yaml(recipe_file(recipe))
     replaced = {entry for name in given for entry in REPLACES.get(name, ())} & entries.keys()
     if replaced & {"train_file", "dataset_name"}:
         replaced.update(CORPUS_OPTIONS)
-    return converted({name: value for name, value in entries.items() if name not in replaced} | given, types)
-
-
-def converted(given: dict[str, Any], types: tuple[type, ...]) -> dict[str, Any]:
+    kept = {name: value for name, value in entries.items() if name not in replaced}
     with input_errors():
-        return convert_all(given, types)
+        return convert_all(kept | given, types)
+
+
+def recipe_file(recipe: str | Path) -> Path:
+    packaged = RECIPES.parent / recipe
+    return packaged if packaged.exists() and not Path(recipe).exists() else Path(recipe)
 
 
 def make_arguments(given: dict[str, Any], *types: type) -> tuple:
@@ -132,8 +128,5 @@ def make_arguments(given: dict[str, Any], *types: type) -> tuple:
         return make(given, *types)
     except InputError:
         raise
-    except PackageNotFoundError as error:
-        package = (str(error).split("'") + [""])[1] or error.name  # a quoted requirement
-        raise InputError(f"{package} is not installed; install it with pip.") from error
     except Exception as error:  # TrainingArguments raises many types of errors
         raise InputError(f"invalid arguments: {error_reason(error)}") from error

@@ -1,6 +1,5 @@
 """Training that saves a checkpoint and stops when it receives a signal. The same command resumes the run."""
 
-import logging
 import signal
 import threading
 from pathlib import Path
@@ -44,7 +43,6 @@ def train(trainer: CommonTrainer, checkpoint: str | None):
             print(f"resuming from step {step:,} ({checkpoint})")
     stop = StopOnSignal()
     trainer.add_callback(stop)
-    logging.getLogger("transformers.trainer_utils").addFilter(is_serious)
     try:
         result = trainer.train(checkpoint)
         if not stop.stopped:
@@ -54,17 +52,10 @@ def train(trainer: CommonTrainer, checkpoint: str | None):
             record_metrics(trainer, "train", result.metrics | {"train_samples": samples})
             trainer.save_state()  # last, because trainer_state.json marks the training as complete
     finally:
-        logging.getLogger("transformers.trainer_utils").removeFilter(is_serious)
         while stop.previous_handlers:
             signal.signal(*stop.previous_handlers.popitem())
     if number := stop.requested_anywhere(trainer.args):
         raise KeyboardInterrupt if number == signal.SIGINT else Stopped(number)
-
-
-def is_serious(record: logging.LogRecord) -> bool:
-    """Returns False for Trainer's warning that only intervals of a resumed run have changed, which is allowed."""
-    message = record.getMessage()
-    return "(from trainer_state.json)" not in message or "per_device_train_batch_size" in message
 
 
 class StopOnSignal(TrainerCallback):

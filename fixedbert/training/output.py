@@ -57,11 +57,10 @@ def already_complete(output_dir: str | Path | None, given: dict[str, Any]) -> bo
     is_local = not given.get("push_to_hub")  # otherwise, the upload may have failed
     if is_local and file.is_file():
         if changed := [name for name in changed_arguments(file, given) if name != "output_dir"]:
-            message = f"{final}: contains a complete run with different arguments ({', '.join(changed)}; see "
-            message += f"{COMMAND_FILE}); choose a different `output_dir`."
-            if (final / "config.json").exists():  # not a sweep
-                message += " To train its model further, pass the directory as `model_name_or_path`."
-            raise InputError(message)
+            raise InputError(
+                f"{final}: contains a complete run with different arguments ({', '.join(changed)}; see "
+                f"{COMMAND_FILE}); choose a different `output_dir`."
+            )
         PartialState().print(
             f"{final}: already complete; to run the command again, for example after the data changed, remove {final}"
         )
@@ -110,7 +109,9 @@ def output_directory(training_args: CommonArguments, given: dict[str, Any]) -> I
             run with different arguments.
     """
     final = output_path(training_args.output_dir)
-    with output_lock(final, training_args):
+    lock = directory_lock(final, training_args.take_over_output_dir)
+    remedy = "free some space or change the permissions, and run the same command to resume"
+    with on_main_process(lock), writing(final, remedy):
         check_output_free(final)
         partial, state = final.with_name(final.name + ".partial"), PartialState()
         (checkpoint,) = broadcast_object_list([find_progress(partial)])
@@ -122,7 +123,8 @@ def output_directory(training_args: CommonArguments, given: dict[str, Any]) -> I
         if state.is_main_process:
             if not find_progress(partial):
                 shutil.rmtree(partial, ignore_errors=True)
-            remove_incomplete_checkpoints(partial)
+            for directory in {*checkpoints(partial)} - {*complete_checkpoints(partial)}:  # of a killed run
+                shutil.rmtree(directory)
             partial.mkdir(parents=True, exist_ok=True)
             # This file is also a recipe for repeating the run.
             write_atomically(partial / COMMAND_FILE, to_json(command_of(given), indent=1) + "\n")
@@ -183,21 +185,6 @@ def check_same_data(output_dir: Path, fingerprint: str):
         )
 
 
-def remove_incomplete_checkpoints(partial: Path):
-    """Removes incomplete checkpoints that a killed run left in `partial`."""
-    for directory in partial.glob("checkpoint-*"):
-        if checkpoint_step(directory) >= 0 and not is_complete_checkpoint(directory):
-            shutil.rmtree(directory)
-
-
-@contextmanager
-def output_lock(final: Path, training_args: CommonArguments) -> Iterator[None]:
-    """Context manager that locks the output directory. If it is in use, all processes in the run raise InputError."""
-    remedy = "free some space or change the permissions, and run the same command to resume"
-    with on_main_process(directory_lock(final, training_args.take_over_output_dir)), writing(final, remedy):
-        yield
-
-
 @contextmanager
 def on_main_process(context: AbstractContextManager) -> Iterator[None]:
     """Context manager that enters `context` on the main process only. If this raises InputError, all processes do."""
@@ -226,10 +213,13 @@ def checkpoint_step(directory: Path) -> int:
     return int(match[1]) if match else -1
 
 
+def checkpoints(directory: Path) -> list[Path]:
+    """Returns the checkpoints in `directory`, oldest first."""
+    return sorted((path for path in directory.glob("checkpoint-*") if checkpoint_step(path) >= 0), key=checkpoint_step)
+
+
 def complete_checkpoints(directory: Path) -> list[Path]:
-    """Returns the complete checkpoints in `directory`, oldest first."""
-    checkpoints = [path for path in directory.glob("checkpoint-*") if checkpoint_step(path) >= 0]
-    return sorted(filter(is_complete_checkpoint, checkpoints), key=checkpoint_step)
+    return list(filter(is_complete_checkpoint, checkpoints(directory)))
 
 
 @dataclass(frozen=True, repr=False)

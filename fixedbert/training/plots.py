@@ -165,17 +165,9 @@ def draw_curves(
 
 def draw_confusion_matrix(panel: Axes, expected: np.ndarray, predicted: np.ndarray, labels: list[str]):
     """Draws a confusion matrix. Each row is divided by the number of examples with this true label."""
-    from sklearn.metrics import ConfusionMatrixDisplay
+    from sklearn.metrics import ConfusionMatrixDisplay, confusion_matrix
 
-    ConfusionMatrixDisplay.from_predictions(
-        expected,
-        predicted,
-        labels=[*range(len(labels))],
-        display_labels=labels,
-        normalize="true",
-        include_values=len(labels) <= MAX_COUNTED_CLASSES,
-        xticks_rotation=20,
-        cmap="Blues",
-        colorbar=False,
-        ax=panel,
-    )
+    matrix = confusion_matrix(expected, predicted, labels=range(len(labels)), normalize="true")
+    show_numbers = len(labels) <= MAX_COUNTED_CLASSES
+    display = ConfusionMatrixDisplay(matrix, display_labels=labels)
+    display.plot(include_values=show_numbers, xticks_rotation=20, cmap="Blues", colorbar=False, ax=panel)

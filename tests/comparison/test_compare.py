@@ -16,9 +16,9 @@ from transformers import AutoModel, AutoTokenizer
 
 import fixedbert
 from fixedbert.comparison import candidates, runtimes
-from fixedbert.comparison.candidates import Candidate, load_model
-from fixedbert.comparison.report import instructions
-from fixedbert.exporting.export import export
+from fixedbert.comparison.advice import instructions
+from fixedbert.comparison.candidates import Candidate, load_candidates
+from fixedbert.exporting.export import export, write_onnx
 from fixedbert.options import CompareOptions
 from fixedbert.support.errors import InputError
 from fixedbert_cli import main
@@ -311,7 +311,7 @@ def test_lines_and_truncated_rows(tmp_path):
         2 * row for row in changed
     ]
     (tmp_path / "rows.txt").write_text(" \n\n")
-    with pytest.raises(InputError, match="rows.txt contains no text"):
+    with pytest.raises(InputError, match="rows.txt contains no"):
         compare(sources, tmp_path / "rows.txt")
 
 
@@ -321,7 +321,7 @@ def test_all_runtimes(models, tmp_path, monkeypatch):
     for package in ("openvino", "nncf"):
         pytest.importorskip(package)
     directory, probabilities, *_ = models
-    monkeypatch.setattr(candidates, "has_bf16", lambda **_: True)
+    monkeypatch.setattr(runtimes, "has_bf16", lambda **_: True)
     rows = [(*pair, NAMES[0]) for pair in PAIRS * 2]
     with (tmp_path / "rows.csv").open("w", newline="") as file:
         csv.writer(file).writerows([("sentence1", "sentence2", "label"), *rows])
@@ -336,8 +336,8 @@ def test_all_runtimes(models, tmp_path, monkeypatch):
     assert 1e-9 < bf16.fidelity.divergence < 1e-2 and bf16.megabytes == result.models[0].megabytes / 2
     assert "Fastest with at least 100.0% identical predictions: " in result.advice
     monkeypatch.chdir(tmp_path)
-    model, logits, package = load_model(str(directory / "one"))[1][0], {}, ""
-    options = CompareOptions(models=["one"], validation_file="rows.csv")
+    model, logits, package = load_candidates(str(directory / "one"), "one")[0], {}, ""
+    options = CompareOptions(models=[str(directory / "one")], validation_file="rows.csv")
     for runtime in reversed(runtimes.RUNTIMES):  # directories with int8 weights also contain the float32 graph
         text = instructions(runtime, model, options, 17)
         commands = [line[2:].split() for line in text.splitlines() if line.startswith("$ ")]
@@ -361,7 +361,7 @@ def test_all_runtimes(models, tmp_path, monkeypatch):
 def test_fastest_runtime_of_each_model(models, tmp_path, monkeypatch):
     """Several models each run in the fastest runtime that keeps predictions. The first also runs as the reference."""
     directory, _, one, two = models
-    monkeypatch.setattr(candidates, "has_bf16", lambda **_: True)
+    monkeypatch.setattr(runtimes, "has_bf16", lambda **_: True)
     timed, late = Candidate.timed, []
 
     def scaled(candidate, rows):
@@ -393,20 +393,18 @@ def test_fastest_runtime_of_each_model(models, tmp_path, monkeypatch):
 
 
 def test_runtimes_that_cannot_run(models, tmp_path, monkeypatch):
-    """Runtimes that are missing, slow or failing are skipped with a note. Hub options reach the export."""
+    """Runtimes that are missing, slow or failing are skipped with a note. Requesting a missing one is an error."""
     directory, *_ = models
     (tmp_path / "rows.txt").write_text("one text\nand two\n" * 20)
-    monkeypatch.setattr(candidates, "has_bf16", lambda **_: False)
-    monkeypatch.setattr(candidates, "export", Mock(side_effect=ValueError("no such operator\n...")))
-    hub = {"token": "hf_read", "cache_dir": str(tmp_path / "cache")}
-    result = fixedbert.compare([directory / "one"], tmp_path / "rows.txt", **hub)
-    assert candidates.export.call_args.kwargs.items() >= hub.items()
+    monkeypatch.setattr(runtimes, "has_bf16", lambda **_: False)
+    monkeypatch.setattr(candidates, "write_onnx", Mock(side_effect=ValueError("no such operator\n...")))
+    result = fixedbert.compare([directory / "one"], tmp_path / "rows.txt")
     assert [model.runtime for model in result.models] == ["torch", "torch-unpadded"]
     assert "onnxruntime: skipped (no such operator)" in result.notes
     assert "torch-bf16: skipped (bfloat16 is slow on this processor)" in str(result)
     with pytest.raises(InputError, match="one: no runtime works: torch-bf16: skipped"):
         fixedbert.compare([directory / "one"], tmp_path / "rows.txt", runtime=["torch-bf16"])
-    monkeypatch.setattr(candidates, "export", export)
+    monkeypatch.setattr(candidates, "write_onnx", write_onnx)
     monkeypatch.setattr("fixedbert.support.errors.find_spec", lambda package: None)
     with pytest.raises(InputError, match="onnxruntime is not installed; run pip install onnxruntime, or "):
         fixedbert.compare([directory / "one"], tmp_path / "rows.txt", runtime=["openvino"])

@@ -8,15 +8,16 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from datasets import Dataset
 from helpers.tiny_checkpoints import SHAPE, save
 from helpers.tiny_models import model_of
 from transformers import AutoTokenizer, RobertaTokenizer
 
 import fixedbert
 from fixedbert.exporting.export import export
+from fixedbert.loading.sentence_models import TextSettings
 from fixedbert.support.errors import InputError
-from fixedbert.tasks.calibration import tokenize_rows
-from fixedbert.tasks.words import check_splits_words, load_words
+from fixedbert.tasks.words import WordRows, check_splits_words, load_words
 
 compare = partial(fixedbert.compare, runtime=["torch"])
 
@@ -158,4 +159,4 @@ def test_tokenizers_that_join_words():
     with pytest.raises(InputError, match="joins the words in a list; save it with add_prefix_space=True"):
         check_splits_words(joining)
     with pytest.raises(InputError, match="joins the words"):
-        next(tokenize_rows([(["a", "b"],)], joining, 9))
+        WordRows(Dataset.from_dict({"words": [["a", "b"]]})).features(joining, TextSettings(), 9)

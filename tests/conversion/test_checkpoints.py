@@ -17,7 +17,7 @@ from fixedbert.loading.families import fixed_head_config, max_tokens
 from fixedbert.loading.weights import load_weights
 from fixedbert.options import ModelOptions
 from fixedbert.support.errors import InputError
-from fixedbert.training.loading import check_length, load_config
+from fixedbert.training.models import check_length, load_config
 from fixedbert_cli import main
 
 PRUNED_HEADS = {0: [1, 2], 2: [0, 1, 2, 3]}  # indices for each layer, which has 4 heads of size 8

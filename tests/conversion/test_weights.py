@@ -22,7 +22,7 @@ from fixedbert.inspection.inspect import load_checkpoint as load_to_inspect
 from fixedbert.loading.checkpoints import load_bert
 from fixedbert.options import ModelOptions
 from fixedbert.support.errors import InputError
-from fixedbert.training.loading import load_config, load_model
+from fixedbert.training.models import load_config, load_model
 
 LAYER = "bert.encoder.layer.1."
 QUERY = LAYER + "attention.self.query.weight"

@@ -3,7 +3,7 @@
 import pytest
 
 from fixedbert.data.sample import SUBJECTS, documents, nouns_in, questions, sentence_pairs, write_tasks
-from fixedbert.tasks.squad_questions import load_squad
+from fixedbert.tasks.questions import load_squad
 from fixedbert.tasks.texts import load_files
 
 NOUNS = {noun: subject for subject, (nouns, _) in SUBJECTS.items() for noun in nouns.split()}
@@ -59,6 +59,6 @@ def test_written_files(tmp_path):
     assert len(files) == 5
     assert all((tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes() for file in files)
     pairs = load_files({"train": f"{tmp_path}/a/pairs/train.tsv", "validation": f"{tmp_path}/a/pairs/dev.tsv"})
-    assert pairs.labels == ["entailment", "not_entailment"]
+    assert pairs.labels.classes == ["entailment", "not_entailment"]
     assert (len(pairs.splits["train"]), len(pairs.splits["validation"])) == (6000, 500)
     assert len(load_squad(str(tmp_path / "a" / "questions" / "train.json"))) == 8000

@@ -101,7 +101,7 @@ def test_unbalanced_labels(tmp_path, tokenizer):
     check_labels(np.arange(299) < 298)  # too few for the check
     store = make_store(tmp_path, *[[1, 1]] * 300)  # a single token cannot be split
     with pytest.raises(InputError, match="6[0-9]% of [34][0-9]{2} segment pairs have a random second segment"):
-        PairExamples(store, np.arange(300), tokenizer, 8)
+        len(PairExamples(store, np.arange(300), tokenizer, 8))
     examples = PairExamples(store, np.arange(50), tokenizer, 8)
     assert (examples.plan(0)[:, 6] == NOT_NEXT).mean() > 0.5
 

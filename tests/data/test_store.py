@@ -1,6 +1,7 @@
 """The store: its content, its reuse, resumption after an interruption, and errors."""
 
 import json
+import multiprocessing
 import os
 import subprocess
 import sys
@@ -9,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers import fork_server
 from helpers.tiny_stores import make_store
 from transformers import BertTokenizer
 
@@ -53,16 +53,16 @@ def test_documents_are_tokenized_like_their_sentences(tokenizer, monkeypatch, pi
         assert ends.tolist() == sorted(set(np.cumsum([len(a) for a in alone])) - {0})
 
 
-def test_stores_are_reused_until_something_changes(tmp_path, tokenizer, monkeypatch):
+def test_stores_are_reused_until_something_changes(tmp_path, tokenizer):
     """A store is reused only if the texts, the tokenizer, the document boundary and the language match."""
-    written = []
-    write = store_module.write_shard
-    monkeypatch.setattr(store_module, "write_shard", lambda *a: (written.append(a[3]), write(*a)))
+
+    def shards() -> dict[Path, int]:
+        return {file: file.stat().st_mtime_ns for file in (tmp_path / "s").rglob("*.arrow")}
 
     def prepare(tokenizer=tokenizer, language="en", **options):
-        del written[:]
+        before = shards()
         documents = prepare_store([Corpus(str(tmp_path / "*.txt"), **options)], tokenizer, language, 1, tmp_path / "s")
-        return len(written), len(documents)
+        return len(shards().items() - before.items()), len(documents)
 
     (tmp_path / "a.txt").write_text("One file.\n\nTwo files.")
     assert prepare() == (1, 1)
@@ -88,24 +88,13 @@ def test_processes_and_shards_do_not_change_the_store(tmp_path, tokenizer, monke
     assert [[s + " " for s in sentences] for sentences in sentences_of(documents, tokenizer)] == expected
 
 
-PREPARE = """
-import sys
-from transformers import BertTokenizer
-from fixedbert.data import store
-from fixedbert.data.corpora import Corpus
-store.SHARD_DOCUMENTS = 50
-tokenizer = BertTokenizer(vocab=sys.argv[1])
-store.prepare_store([Corpus(sys.argv[2])], tokenizer, "en", 2, sys.argv[3])
-"""
-
-
-def test_killed_preparation_resumes(tmp_path, vocabulary, tokenizer, monkeypatch):
+def test_killed_preparation_resumes(tmp_path, tokenizer, monkeypatch):
     """After SIGKILL, the worker processes exit, and the next preparation keeps the complete shards."""
-    corpus = rows(tmp_path / "a.jsonl", *(f"file {n} " + "one two three. " * 300 for n in range(500)))
-    monkeypatch.setattr(store_module, "SHARD_DOCUMENTS", 50)  # as in PREPARE
-    script = tmp_path / "prepare.py"
-    script.write_text(PREPARE)
-    run = fork_server.start(script, [vocabulary, corpus.source, str(tmp_path / "store")], tmp_path, tmp_path)
+    corpus = rows(tmp_path / "a.jsonl", *(f"file {n} " + "one two three. " * 300 for n in range(1000)))
+    monkeypatch.setattr(store_module, "SHARD_DOCUMENTS", 50)
+    arguments = ([corpus], tokenizer, "en", 2, tmp_path / "store")
+    run = multiprocessing.get_context("fork").Process(target=prepare_store, args=arguments)
+    run.start()
     while run.is_alive() and len(list((tmp_path / "store").rglob("shard-*.arrow"))) < 3:
         time.sleep(0.01)
     run.kill()
@@ -119,7 +108,7 @@ def test_killed_preparation_resumes(tmp_path, vocabulary, tokenizer, monkeypatch
         Documents(directory)
     times = {path: path.stat().st_mtime_ns for path in directory.glob("shard-*.arrow")}
     documents = prepare_store([corpus], tokenizer, store_dir=tmp_path / "store")
-    assert len(documents) == 500 and not list(directory.glob("*.partial"))
+    assert len(documents) == 1000 and not list(directory.glob("*.partial"))
     assert all(path.stat().st_mtime_ns == before for path, before in times.items())
 
 

@@ -39,7 +39,7 @@ def test_losses_equal_those_of_transformers(model, download, tmp_path):
 
     tokenizer = AutoTokenizer.from_pretrained(model)
     data = load_task("rte", download, ("train",))
-    rows = data.splits["train"].map(lambda row: {"label": data.labels.index(row["label"])})
+    rows = data.splits["train"].map(lambda row: {"label": data.labels.classes.index(row["label"])})
 
     def tokenize(batch):
         return tokenizer(batch["sentence1"], batch["sentence2"], padding="max_length", max_length=64, truncation=True)
@@ -222,15 +222,13 @@ def test_metrics_of_questions(model, questions, tmp_path):
         )
 
 
-def test_answers_are_predicted_without_labels(model, questions, tmp_path, capsys, monkeypatch):
+def test_answers_are_predicted_without_labels(model, questions, tmp_path):
     """Answers can be predicted for unlabeled questions, which get no metrics. Invalid questions can be skipped."""
-    monkeypatch.setattr("fixedbert.fine_tuning.squad.MIN_GAIN", -100.0)
     rows = [json.loads(line) for line in Path(questions).read_text().splitlines()]
     rows[8]["question"], rows[9]["context"] = "what " * 40, ""
     (tmp_path / "test.jsonl").write_text("\n".join(json.dumps({**row, "answers": None}) for row in rows))
     run = ("--do_train", "--do_eval", "--do_predict", "--max_steps", "1", "--skip_bad_rows", "--test_file")
     found = squad(model, questions, tmp_path / "out", *run, str(tmp_path / "test.jsonl"))
-    assert "F1 would be 0.0 points higher if punctuation outside ASCII" in capsys.readouterr().out
     predictions = json.loads((tmp_path / "out/predict_predictions.json").read_text())
     assert [*predictions] == [row["id"] for number, row in enumerate(rows) if number not in (8, 9)]
     assert not any(name.startswith("predict_") for name in found)

@@ -9,12 +9,12 @@ import pytest
 import torch
 from helpers.tiny_tasks import QUICK, WORDS
 from torch.nn.functional import cross_entropy
-from transformers import AutoModelForSequenceClassification, BertConfig, BertTokenizer
+from transformers import AutoModelForSequenceClassification, BertTokenizer
 
 from fixedbert.fine_tuning.trainer import ExampleSampler, FineTuningArguments, pool_windows, weighted_cross_entropy
 from fixedbert.options import GlueDataOptions, make
 from fixedbert.support.errors import InputError
-from fixedbert.tasks.label_columns import read_class_weights
+from fixedbert.tasks.labels import REGRESSION, SINGLE, Labels
 from run_glue import main as run_glue
 
 
@@ -113,8 +113,9 @@ def test_regression_on_any_scale(model, tmp_path, capsys):
 
 def test_class_weights(model, tmp_path, capsys):
     """Class weights change only the training loss. Balanced weights have an average of 1 over the rows."""
-    config = BertConfig(id2label={0: "a", 1: "b"}, problem_type="single_label_classification")
-    weights = read_class_weights("balanced", np.array([0] * 9 + [1]), config)
+    both = Labels(SINGLE, {"a": "a", "b": "b"})
+    both.match(["a", "b"])
+    weights = both.class_weights("balanced", np.array([0] * 9 + [1]))
     assert weights == {"a": pytest.approx(10 / 18), "b": 5.0}
     assert "class weights: a 0.5556, b 5" in capsys.readouterr().out
     logits, labels = torch.randn(7, 2), torch.tensor([0, 1, 1, 0, 0, 1, 0])
@@ -122,9 +123,9 @@ def test_class_weights(model, tmp_path, capsys):
     assert weighted_cross_entropy(logits, labels, [2.0, 3.0]).item() == pytest.approx(expected.mean().item())
     for text in ("1", "1,2,3", "1,-2", "a,b"):
         with pytest.raises(InputError, match=f"`class_weights` '{text}': must be balanced, or 2 positive numbers"):
-            read_class_weights(text, labels.numpy(), config)
+            both.class_weights(text, labels.numpy())
     with pytest.raises(InputError, match="`class_weights` requires data with one label"):
-        read_class_weights("balanced", np.array([0.5, 1.5]), BertConfig(num_labels=1, problem_type="regression"))
+        Labels(REGRESSION).class_weights("balanced", np.array([0.5, 1.5]))
     file = write_csv(tmp_path / "a.csv", ("text", "label"), zip(texts(13), "aaaaaaaaaaabb", strict=True))
     files = ("--train_file", file, "--validation_file", file, "--do_train", "--do_eval", "--learning_rate", "0")
     weighted, plain = (

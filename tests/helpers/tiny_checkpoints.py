@@ -1,6 +1,7 @@
 """Saves tiny models with a tokenizer, and defines texts for its vocabulary."""
 
 import json
+import random
 from pathlib import Path
 
 from transformers import BertTokenizer
@@ -37,3 +38,14 @@ def save_sentence_model(model, directory: Path, *kinds, pooling=MEAN, settings=N
     (directory / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 17} | (settings or {})))
     if prompts is not None:
         (directory / "config_sentence_transformers.json").write_text(json.dumps(prompts))
+
+
+def write_texts(directory: Path) -> Path:
+    """Writes 200 texts of 2 to 15 words in rows.txt, and the same texts as pairs in pairs.csv."""
+    draw = random.Random(0)
+    words = [word for word in WORDS if word.isalpha() and len(word) > 1]
+    lines = [" ".join(draw.choices(words, k=draw.randint(2, 15))) for _ in range(200)]
+    (directory / "rows.txt").write_text("\n".join(lines) + "\n")
+    pairs = [f"{one},{other}" for one, other in zip(lines[::2], lines[1::2], strict=True)]
+    (directory / "pairs.csv").write_text("\n".join(["sentence1,sentence2", *pairs]) + "\n")
+    return directory

@@ -13,8 +13,10 @@ from helpers.tiny_checkpoints import MEAN, SHAPE, TEXTS, save, save_sentence_mod
 from helpers.tiny_models import HEADS, UNEQUAL, D, bert_of, model_of
 from transformers import AutoConfig, AutoTokenizer
 
-from fixedbert.exporting import export as onnx_export
-from fixedbert.exporting.export import OnnxModel, export
+from fixedbert.exporting import export as exporting
+from fixedbert.exporting import graphs
+from fixedbert.exporting.export import export
+from fixedbert.exporting.onnx_graphs import OUTPUTS, Graph, OnnxModel
 from fixedbert.exporting.openvino_graphs import OpenVinoModel
 from fixedbert.loading.sentence_models import MODES, read_pooling
 from fixedbert.support.errors import InputError
@@ -50,7 +52,7 @@ def test_every_task_head(head, tmp_path, monkeypatch):
     names = ["input_ids", "attention_mask"] + ["token_type_ids"] * (head != "LMHeadModel")
     assert [(x.name, x.shape) for x in session.get_inputs()] == [(name, axes) for name in names]
     outputs = outputs_of(tmp_path / "graph", inputs)
-    assert tuple(outputs) == onnx_export.OUTPUTS.get(head, ("logits",))
+    assert tuple(outputs) == OUTPUTS.get(head, ("logits",))
     with torch.no_grad():
         expected = model(**inputs)
     for name, output in outputs.items():
@@ -176,10 +178,10 @@ def test_other_families(family, longest, tmp_path, monkeypatch):
 def test_incorrect_graph_is_not_written(tmp_path, monkeypatch):
     """If the graph's outputs differ from the model's or are NaN, export raises an error and leaves no directory."""
     save(model_of("Model", **SHAPE), tmp_path / "model")
-    monkeypatch.setattr(onnx_export, "trace", lambda *_: None)
-    monkeypatch.setattr(onnx_export.Graph, "forward", lambda *_, **__: [torch.zeros(1)])
+    monkeypatch.setattr(exporting, "trace", lambda graph, batch, file: file.touch())
+    monkeypatch.setattr(Graph, "forward", lambda *_, **__: [torch.zeros(1)])
     for offset in (torch.tensor([1e-3]), torch.tensor([torch.nan])):
-        monkeypatch.setattr(onnx_export, "OnnxModel", lambda _, x=offset: lambda **_: {"last_hidden_state": x})
+        monkeypatch.setattr(graphs, "OnnxModel", lambda _, x=offset: lambda **_: {"last_hidden_state": x})
         with pytest.raises(InputError, match="outputs differ from the model's"):
             export(tmp_path / "model", tmp_path / "graph")
     assert [path.name for path in tmp_path.iterdir()] == ["model"]

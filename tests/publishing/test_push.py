@@ -1,14 +1,13 @@
 """Tests that a pushed directory is complete, and that models on the Hub load with and without fixedbert."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
 import torch
 from helpers import ROOT
+from helpers.hub_server import Hub
 from helpers.tiny_models import UNEQUAL, bert_of, inputs_of, model_of
 from helpers.tiny_tasks import glue, write_model
 from huggingface_hub import ModelCard
@@ -147,7 +146,7 @@ def test_script_pushes_its_results_and_no_token(api, folder, download, tmp_path)
     assert (tmp_path / "again" / "model.safetensors").exists()
 
 
-def test_model_loads_without_fixedbert(folder, tmp_path):
+def test_model_on_the_hub_loads_without_fixedbert(folder, tmp_path):
     """Every Auto class loads a model with trust_remote_code alone. Logits are the same, even if it is saved again."""
     shape = {"hidden_size": 9, "intermediate_size": 21, "unpad_inputs": True, "sparse_prediction": True, **UNEQUAL}
     model, inputs = model_of("ForPreTraining", **shape).eval(), inputs_of("ForPreTraining", size=3)
@@ -159,31 +158,30 @@ import sys
 sys.modules["fixedbert"] = None  # importing it raises ModuleNotFoundError
 import torch, transformers
 for name, reference in {AUTO_MAP}.items():
-    opened = getattr(transformers, name).from_pretrained({str(folder)!r}, trust_remote_code=True)
+    opened = getattr(transformers, name).from_pretrained("user/model", trust_remote_code=True)
     assert type(opened).__name__ == reference.split(".")[1], type(opened)
 inputs, expected = torch.load({str(tmp_path / "expected.pt")!r})
-for source in ({str(folder)!r}, {str(tmp_path / "saved")!r}):
+for source in ("user/model", {str(tmp_path / "saved")!r}):
     model = transformers.AutoModelForPreTraining.from_pretrained(source, trust_remote_code=True).eval()
     assert type(model).__module__.startswith("transformers_modules."), type(model)
     assert torch.equal(model(**inputs).prediction_logits, expected)
     model.save_pretrained({str(tmp_path / "saved")!r})
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    with Hub(model=folder) as hub:
+        done = hub.run("-c", program, home=tmp_path / "home", PYTHONPATH="")
     assert done.returncode == 0, done.stderr[-3000:]
 
 
 def test_conversion_reads_from_the_hub(tmp_path, vocabulary):
-    """fixedbert convert with a Hub id reads weights, tokenizer and license from the Hub, here from its cache."""
+    """fixedbert convert with a Hub id downloads weights, tokenizer and license."""
     tokenizer = BertTokenizer(vocab=vocabulary)
-    cached = tmp_path / "cache/models--user--bert"
-    snapshot = cached / "snapshots" / ("0" * 40)
-    bert_of("Model", vocab_size=len(tokenizer)).save_pretrained(snapshot)
-    tokenizer.save_pretrained(snapshot)
-    (snapshot / "README.md").write_text("---\nlicense: mit\n---\n# bert\n")
-    (cached / "refs").mkdir()
-    (cached / "refs/main").write_text("0" * 40)
+    bert_of("Model", vocab_size=len(tokenizer)).save_pretrained(tmp_path / "bert")
+    tokenizer.save_pretrained(tmp_path / "bert")
+    (tmp_path / "bert" / "README.md").write_text("---\nlicense: mit\n---\n# bert\n")
     options = ["--output_dir", str(tmp_path / "out"), "--attention_head_size", "16"]
-    main(["convert", "user/bert", "--cache_dir", str(tmp_path / "cache"), *options])
+    with Hub(bert=tmp_path / "bert") as hub:
+        done = hub.run("-m", "fixedbert", "convert", "user/bert", *options, home=tmp_path / "home")
+    assert done.returncode == 0, done.stderr[-3000:]
     card = ModelCard.load(tmp_path / "out" / "README.md")
     assert card.data.base_model == "user/bert" and card.data.license == "mit"
     assert (tmp_path / "out" / "tokenizer.json").exists()

@@ -9,9 +9,9 @@ from helpers.tiny_checkpoints import SHAPE, TEXTS, save, save_sentence_model
 from helpers.tiny_models import model_of
 
 from fixedbert import convert
-from fixedbert.comparison.candidates import load_model
+from fixedbert.comparison.advice import instructions
+from fixedbert.comparison.candidates import load_candidates
 from fixedbert.comparison.compare import compare
-from fixedbert.comparison.report import instructions
 from fixedbert.exporting.export import export
 from fixedbert.loading.loaded_model import LoadedModel
 from fixedbert.loading.sentence_models import TextSettings, read_text_settings
@@ -43,9 +43,9 @@ def test_settings_apply_as_in_sentence_transformers(directory, tmp_path, capsys,
     texts = [*LONG, "[E1] The CAT"]
     expected = torch.nn.functional.normalize(torch.from_numpy(reference.encode(texts)), dim=-1)
     export(directory, tmp_path / "graph")
-    for candidate in (*load_model(str(directory))[1], *load_model(str(tmp_path / "graph"))[1]):
-        encoded = candidate.tokenizer(
-            [candidate.settings.prompt + text for text in texts], truncation=True, max_length=13
+    for candidate in (*load_candidates(str(directory), ""), *load_candidates(str(tmp_path / "graph"), "")):
+        encoded = candidate.model.tokenizer(
+            [candidate.model.settings.prompt + text for text in texts], truncation=True, max_length=13
         )
         candidate.features = [[dict(zip(encoded, row, strict=True))] for row in zip(*encoded.values(), strict=True)]
         (predictions,), _ = candidate.timed(range(len(texts)))

@@ -1,10 +1,8 @@
 """Fixtures: a text classifier with superfluous heads and neurons, and calibration texts for it."""
 
-import random
-
 import pytest
 import torch
-from helpers.tiny_checkpoints import SHAPE, WORDS, save
+from helpers.tiny_checkpoints import SHAPE, save, write_texts
 from helpers.tiny_models import model_of
 
 from fixedbert.conversion.growing import to_fixed_head_bert
@@ -17,14 +15,7 @@ def seed():
 
 @pytest.fixture(scope="session")
 def texts(tmp_path_factory):
-    """A directory with 200 texts of 2 to 15 words in rows.txt, and the same texts as pairs in pairs.csv."""
-    draw, directory = random.Random(0), tmp_path_factory.mktemp("texts")
-    words = [word for word in WORDS if word.isalpha() and len(word) > 1]
-    lines = [" ".join(draw.choices(words, k=draw.randint(2, 15))) for _ in range(200)]
-    (directory / "rows.txt").write_text("\n".join(lines) + "\n")
-    pairs = [f"{one},{other}" for one, other in zip(lines[::2], lines[1::2], strict=True)]
-    (directory / "pairs.csv").write_text("\n".join(["sentence1,sentence2", *pairs]) + "\n")
-    return directory
+    return write_texts(tmp_path_factory.mktemp("texts"))
 
 
 @pytest.fixture(scope="session")

@@ -20,12 +20,12 @@ from fixedbert.loading.heads import Heads
 from fixedbert.options import ShrinkOptions
 from fixedbert.shrinking import serving
 from fixedbert.shrinking import shrink as shrinking
-from fixedbert.shrinking.budget import LayerPrices, LayerSize, Prices
-from fixedbert.shrinking.context import ShrinkContext
+from fixedbert.shrinking.budget import LayerSize, Prices
+from fixedbert.shrinking.context import ShrinkContext, Speedup
 from fixedbert.shrinking.distillation import DistillationTrainer
 from fixedbert.shrinking.fisher_information import collect_statistics, layer_sizes
-from fixedbert.shrinking.layers import refit
-from fixedbert.shrinking.shrink import layer_pruners, prune_layers, shrink
+from fixedbert.shrinking.layers import prune_layers, refit
+from fixedbert.shrinking.shrink import layer_pruners, shrink
 from fixedbert.support.errors import InputError
 from fixedbert.tasks.predictions import measure_fidelity
 
@@ -39,8 +39,8 @@ def rows(texts):
 
 @pytest.fixture
 def context(large, texts):
-    options = {"train_file": [str(texts / "rows.txt")], "batch_size": 13, "params": 1}
-    return ShrinkContext.load(ShrinkOptions(model=large, output_dir="out", **options))
+    files = [str(texts / "rows.txt")]
+    return ShrinkContext.load(ShrinkOptions(model=large, output_dir="", train_file=files, batch_size=13, params=1))
 
 
 def test_superfluous_heads_and_neurons_are_removed(small, large, rows, tmp_path):
@@ -59,7 +59,8 @@ def test_superfluous_heads_and_neurons_are_removed(small, large, rows, tmp_path)
     assert "| 0 | 7 heads of size 8 | 5 heads of size 6 | 48 | 37 |" in card and str(tmp_path) not in card
     *_, predictions, _, last = str(result).splitlines()
     assert re.search(r"on 33 held-out rows: 100.0% agree with the original, KL divergence", predictions)
-    assert last.endswith("times as fast as the original.")
+    lowest, highest = written["speedup_range"]
+    assert lowest <= written["speedup"] <= highest and last.startswith(f"{written['speedup']:.2f} times as fast")
 
 
 @pytest.mark.parametrize("problem_type, kind", [("multi_label_classification", "labels"), ("regression", "numbers")])
@@ -240,10 +241,12 @@ def test_models_that_cannot_be_shrunk(rows, tmp_path):
 
 def test_several_targets(large, rows, tmp_path, monkeypatch):
     """For several speedups, statistics are collected once, and each model gets a directory and the requested dtype."""
-    prices = LayerPrices(lambda heads: heads.num_heads * (heads.size + heads.value_size), lambda neurons: neurons)
-    table = Mock(prices=lambda shapes: Prices.of_model([prices] * 3, shapes, 0.0, "seconds"))
-    monkeypatch.setattr(shrinking, "measure_latencies", lambda *_: table)
-    monkeypatch.setattr("fixedbert.shrinking.context.measure_speedup", lambda *_: (3.0, 2.0, 1.5))
+
+    def price(part):
+        return part if isinstance(part, int) else part.num_heads * (part.size + part.value_size)
+
+    monkeypatch.setattr(shrinking, "prices_for", lambda context: Prices([price] * 3, context.shapes, 0.0))
+    monkeypatch.setattr(ShrinkContext, "measure_speedup", lambda *_: Speedup(3.0, 2.0, 1.5, 1.4, 1.6))
     options = {"speedup": [1.2, 1.5], "dtype": "bfloat16", "unpad_inputs": True}
     collect = Mock(wraps=shrinking.collect_statistics)
     monkeypatch.setattr(shrinking, "collect_statistics", collect)
@@ -271,9 +274,13 @@ def test_fastest_serving(context, monkeypatch):
         (False, torch.float32): 3,
         (False, torch.bfloat16): 4,
     }
+
+    def seconds(choices, *_):
+        return [[times[tuple(choice)]] for choice in choices]
+
     monkeypatch.setattr(serving, "has_bf16", lambda **_: True)
     monkeypatch.setattr(serving.Serving, "forward_passes", lambda choice, *_: choice)
-    monkeypatch.setattr(serving, "median_time", lambda choice, _: times[tuple(choice)])
+    monkeypatch.setattr(serving, "interleaved", seconds)
     assert serving.fastest_serving(model, batches, None, None) == (True, torch.bfloat16)
     assert serving.fastest_serving(model, batches, False, None) == (False, torch.float32)
     monkeypatch.setattr(serving, "has_bf16", lambda **_: False)

@@ -15,24 +15,28 @@ from fixedbert.support.files import new_directory, reading
 pytestmark = pytest.mark.usefixtures("same_signals")
 
 
-def test_parameters_become_flags_on_the_command_line():
+def test_parameters_become_flags_on_the_command_line(capsys):
     """Errors show parameter names in Python, but flags on the command line. Other text in backticks is unchanged."""
-    with pytest.raises(InputError, match="^`max_seq_length` is 4, but must be at least 8 and at most 512.$"):
+    with pytest.raises(InputError, match="`max_seq_length` is 4, but must be"):
         plan(max_seq_length=4, params="110M")
-    with pytest.raises(SystemExit, match="^error: --max_seq_length is 4, but"):
-        exit_on_input_error(lambda: plan(max_seq_length=4, params="110M"))
+
+    def refuse_option():
+        plan(max_seq_length=4, params="110M")
 
     def refuse():
         raise InputError("a: give `num_attention_heads` 12, or `pip install a`.")
 
-    with pytest.raises(SystemExit, match="^error: a: give --num_attention_heads 12, or `pip install a`.$"):
-        exit_on_input_error(refuse)
-
     def refuse_by_hub():
         raise HTTPError("the `token` is invalid")
 
-    with pytest.raises(SystemExit, match="^error: the `token` is invalid$"):
-        exit_on_input_error(refuse_by_hub)
+    for main in (refuse_option, refuse, refuse_by_hub):
+        with pytest.raises(SystemExit, match="2"):
+            exit_on_input_error(main)
+    assert capsys.readouterr().err.splitlines() == [
+        "error: --max_seq_length is 4, but must be at least 8 and at most 512.",
+        "error: a: give --num_attention_heads 12, or `pip install a`.",
+        "error: the `token` is invalid",
+    ]
 
 
 def test_missing_package(monkeypatch, tmp_path):

@@ -22,7 +22,7 @@ from fixedbert.presets import preset_config
 from fixedbert.pretraining.arguments import ARGUMENTS, PretrainingArguments
 from fixedbert.support.errors import InputError
 from fixedbert.training.arguments import RECIPES, CommonArguments, make_arguments, with_recipe
-from fixedbert.training.loading import load_config
+from fixedbert.training.models import load_config
 
 CPU = ("--bf16", "false", "--use_cpu")
 

@@ -13,7 +13,7 @@ import run_glue
 import run_pretraining
 from fixedbert.loading.checkpoints import load_bert
 from fixedbert.support.errors import InputError
-from fixedbert.training.loading import resize
+from fixedbert.training.models import resize
 
 
 @pytest.mark.parametrize("tied", [True, False])

@@ -86,7 +86,7 @@ def test_no_process_waits_for_a_lock(model, download, tmp_path, tmp_path_factory
     (tmp_path / "out.lock").write_text(OTHER_HOST)
     arguments = glue_arguments(model, download, tmp_path / "out", *TRAIN)
     for done in fork_server.Pair(ROOT / "run_glue.py", arguments, tmp_path_factory.mktemp("printed")).ended():
-        assert done.returncode == 1 and done.stderr.count("error: ") == 1 and "process 7 on elsewhere" in done.stderr
+        assert done.returncode == 2 and done.stderr.count("error: ") == 1 and "process 7 on elsewhere" in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["out.lock"]
 
 

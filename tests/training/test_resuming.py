@@ -51,7 +51,6 @@ def test_killed_run_resumes_to_the_same_weights(corpus, pretrained, tmp_path):
     command += ["--dataloader_num_workers", "1", "--save_steps", "7", "--logging_steps", "9"]
     command += ["--eval_strategy", "steps", "--eval_steps", "8"]
     done = fork_server.run(ROOT / "run_pretraining.py", command, tmp_path, tmp_path)
-    assert "(from trainer_state.json)" not in done.stderr
     assert done.returncode == 0 and f"resuming from step {state['global_step']} ({checkpoint})" in done.stdout
     assert same_weights(tmp_path / "complete", tmp_path / "interrupted")
     assert not partial.exists() and (tmp_path / "interrupted" / "checkpoint-49").exists()

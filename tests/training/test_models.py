@@ -11,7 +11,7 @@ from transformers import AutoModelForMaskedLM, AutoModelForSequenceClassificatio
 from fixedbert.data.tokenizers import load_tokenizer
 from fixedbert.options import ModelOptions
 from fixedbert.support.errors import InputError
-from fixedbert.training.loading import load_config, load_model, reinitialize_head
+from fixedbert.training.models import load_config, load_model, reinitialize_head
 from fixedbert_cli import main
 
 

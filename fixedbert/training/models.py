@@ -26,21 +26,22 @@ def load_config(arguments: ModelOptions, **changes) -> PreTrainedConfig:
     Raises:
         InputError: If the model does not exist or the configuration is invalid.
     """
-    name, can_be_new = arguments.config_name or arguments.model_name_or_path, isinstance(arguments, NewModelOptions)
+    name, changed = arguments.config_name or arguments.model_name_or_path, arguments.config_overrides
+    can_be_new = isinstance(arguments, NewModelOptions)
     with reading(name or "the new model", problem="invalid configuration"):
         config: PreTrainedConfig
         if preset := preset_of(arguments):
             config = preset_config(preset, **changes)
         elif name:
             config = read_config(name, **arguments.hub_options(), **changes)
-        elif can_be_new and arguments.config_overrides:
+        elif can_be_new and changed:
             config = FixedHeadBertConfig(**changes)
         else:
             raise InputError("no model specified; set `model_name_or_path`, or `config_name` to a preset.")
-        if can_be_new and arguments.config_overrides and config.model_type in FAMILIES:
+        if can_be_new and changed and config.model_type in FAMILIES:
             config = fixed_head_config(config)  # a BERT configuration has no field for the head size
-        if arguments.config_overrides:
-            override(config, arguments.config_overrides)
+        if changed:
+            override(config, changed)
         return config
 
 

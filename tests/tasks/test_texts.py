@@ -13,7 +13,6 @@ from fixedbert.fine_tuning.prediction_files import write_submission
 from fixedbert.options import GlueDataOptions, make
 from fixedbert.support.errors import InputError
 from fixedbert.tasks.glue import TASKS
-from fixedbert.tasks.label_columns import encode_labels
 from fixedbert.tasks.texts import load_files, load_task, load_texts, text_features
 
 # For each task, two labeled rows and a test row in the format of the original download, and the label ids on the Hub.
@@ -108,8 +107,8 @@ def test_loading_and_submitting_every_task(download, task, tmp_path):
     for directory in (download(task), f"{download(task)}/{TASKS[task].folder}"):
         data = load_task(task, directory, ("test",) if task == "ax" else ("train", "validation", "test"))
         assert list(data.splits) == list(TASKS[task].files)
-        assert data.labels == list(TASKS[task].labels)
-        label_ids = {name: number for number, name in enumerate(data.labels)}
+        assert data.labels.classes == list(TASKS[task].labels)
+        data.labels.align(BertConfig(), train=True)
         for split, rows in data.splits.items():
             first, second = (["Three."], ["Six."]) if split.startswith("test") else (["One two.", "Two six."], None)
             assert rows["sentence1"][:] == first
@@ -119,8 +118,7 @@ def test_loading_and_submitting_every_task(download, task, tmp_path):
             if split.startswith("test"):
                 assert rows["index"][:] == ["7"] and "label" not in rows.column_names
             else:
-                config = BertConfig(num_labels=len(label_ids) or 1)
-                assert encode_labels(rows["label"], label_ids, config).tolist() == labels
+                assert data.labels.encode(rows["label"]).tolist() == labels
     split, rows = list(data.splits.items())[-1]
     name, written = SUBMISSIONS[task]
     predictions = np.array([5.7 if task == "stsb" else 1])
@@ -155,9 +153,9 @@ def test_glue_on_the_hub(monkeypatch):
 def test_other_datasets_on_the_hub(monkeypatch):
     """--dataset_name loads texts and labels from the Hub."""
     rows = datasets.Dataset.from_dict({"text": ["x", "y"], "label": [1, 0]})
-    monkeypatch.setattr("fixedbert.tasks.examples.load_from_hub", lambda *_, **__: {"train": rows})
+    monkeypatch.setattr("fixedbert.tasks.sources.load_from_hub", lambda *_, **__: {"train": rows})
     data = load_texts(None, GlueDataOptions(dataset_name="me/mine"), ("train",))
-    assert data.labels == ["0", "1"]
+    assert data.labels.classes == ["0", "1"]
     assert columns(data.splits["train"]) == {"sentence1": ["x", "y"], "label": ["1", "0"]}
 
 
@@ -193,7 +191,7 @@ def test_test_files_need_no_labels(tmp_path):
     """Test files need no labels. Rows keep their ids and positions in the file, even if other rows are skipped."""
     file = own_file(tmp_path, "id\ttext\nc\tx\na\t\nb\ty\n")
     data = load_files({"test": file}, id_columns=("id",), skip_bad_rows=True)
-    assert data.labels is None and data.problem_type is None
+    assert data.labels is None
     assert data.splits["test"][:] == {"sentence1": ["x", "y"], "row": [0, 2], "ids": [["c"], ["b"]]}
     assert data.skipped["test"] == [{"row": 1, "ids": ["a"]}]
     with pytest.raises(InputError, match=r"no column 'key' .`id_column_name`.; available columns: id, text"):
@@ -265,7 +263,7 @@ def test_invalid_rows_can_be_skipped(tmp_path, capsys):
     rows = load_files({"train": scores}, do_regression=True, skip_bad_rows=True).splits["train"]
     assert rows["label"][:] == [0.5]
     shifted = own_file(tmp_path, "text,label\none,x\ntwo,y\nthree, four,x\ntext,label\n", "shifted.csv")
-    assert load_files({"train": shifted}, skip_bad_rows=True).labels == ["x", "y"]
+    assert load_files({"train": shifted}, skip_bad_rows=True).labels.classes == ["x", "y"]
     bad = own_file(tmp_path, "text\tlabel\n" + 21 * "\tyes\n")
     with pytest.raises(InputError, match="no valid rows"):
         load_files({"train": bad}, skip_bad_rows=True)
@@ -303,8 +301,8 @@ def test_features_equal_those_of_transformers(download, tokenizer, task):
     """After padding, features for each task equal those of transformers' run_glue.py, with and without truncation."""
     data = load_task(task, download(task), ("train",))
     rows = data.splits["train"]
-    label_ids = {name: number for number, name in enumerate(data.labels)}
-    labels = encode_labels(rows["label"], label_ids, BertConfig(num_labels=len(label_ids) or 1))
+    data.labels.align(BertConfig(), train=True)
+    labels = data.labels.encode(rows["label"])
     for length in (6, 13):
         features = text_features(rows, tokenizer, length, labels)
         texts = [rows[name][:] for name in ("sentence1", "sentence2") if name in rows.column_names]

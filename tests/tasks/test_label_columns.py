@@ -5,15 +5,19 @@ import pytest
 from transformers import BertConfig
 
 from fixedbert.support.errors import InputError
-from fixedbert.tasks.label_columns import LabelFormat, encode_labels
-from fixedbert.tasks.labels import MULTI, REGRESSION, SINGLE, align_labels
-from fixedbert.tasks.texts import RowSource, dataset_rows, read_splits
+from fixedbert.tasks.labels import MULTI, REGRESSION, SINGLE, Labels
+from fixedbert.tasks.sources import RowSource, dataset_rows
+from fixedbert.tasks.texts import read_splits
 
 FINE_TUNED = {"architectures": ["BertForSequenceClassification"]}
 
 
 def infer(labels, columns=("label",), do_regression=None):
-    return LabelFormat.infer(labels, columns, do_regression, "a.csv")
+    return Labels.infer([row_of(values, columns) for values in labels], columns, do_regression, "a.csv")
+
+
+def row_of(values, columns):
+    return dict(zip(columns, values, strict=True))
 
 
 @pytest.mark.parametrize(
@@ -38,7 +42,7 @@ def test_formats(rows, do_regression, problem_type, names, parsed):
     """Lists, and several columns of 0 and 1, are sets of labels; floats are scores; anything else is a label."""
     labels = infer(rows, tuple(f"c{n}" for n in range(len(rows[0]))), do_regression)
     assert (labels.problem_type, [*labels.names]) == (problem_type, names)
-    assert [labels.parse(row) for row in rows] == parsed
+    assert [labels.parse(row_of(row, labels.columns)) for row in rows] == parsed
 
 
 @pytest.mark.parametrize(
@@ -79,7 +83,7 @@ def test_ambiguous_labels_are_refused(rows, columns, do_regression, sentence):
 def test_invalid_labels(row, labels, sentence):
     """Missing, unknown and malformed labels raise an error that says what is wrong."""
     with pytest.raises(ValueError, match=sentence):
-        labels.parse(row)
+        labels.parse(row_of(row, labels.columns))
 
 
 def test_lists_need_two_labels():
@@ -87,7 +91,7 @@ def test_lists_need_two_labels():
     for lists in ([([],), ([],)], [(["a"],), ([],)]):
         labels = infer(lists)
         with pytest.raises(InputError, match="a.csv: training needs at least two different labels"):
-            labels.report("a.csv", [labels.parse(row) for row in lists], "train")
+            labels.report("a.csv", [labels.parse({"label": values}) for (values,) in lists], "train")
 
 
 def test_label_ids_in_lists_on_the_hub():
@@ -96,7 +100,7 @@ def test_label_ids_in_lists_on_the_hub():
     features = datasets.Features({"text": datasets.Value("string"), "label": kind})
     rows = datasets.Dataset.from_dict({"text": ["x", "y", "z"], "label": [[2, 0], [], [1]]}, features=features)
     data = read_splits({"train": RowSource("me/mine, train", dataset_rows(rows))})
-    assert (data.labels, data.problem_type) == (["anger", "fear", "joy"], MULTI)
+    assert (data.labels.classes, data.labels.problem_type) == (["anger", "fear", "joy"], MULTI)
     assert data.splits["train"]["label"][:] == [["anger", "joy"], [], ["fear"]]
 
 
@@ -104,14 +108,14 @@ def test_labels_follow_the_outputs_of_the_model():
     """Flags are in the order of the model's outputs, even if the data are in a different order."""
     config = BertConfig(id2label={0: "b", 1: "c", 2: "a"}, label2id={"b": 0, "c": 1, "a": 2}, **FINE_TUNED)
     config.problem_type = MULTI
-    label_ids, new_head = align_labels(["a", "b"], config, False, MULTI)
-    assert not new_head and config.problem_type == MULTI
-    assert encode_labels([["a"], ["b", "a"], []], label_ids, config).tolist() == [[0, 0, 1], [1, 0, 1], [0, 0, 0]]
+    labels = Labels(MULTI, {"a": "a", "b": "b"})
+    assert not labels.align(config) and config.problem_type == MULTI
+    assert labels.encode([["a"], ["b", "a"], []]).tolist() == [[0, 0, 1], [1, 0, 1], [0, 0, 0]]
     config.problem_type = REGRESSION
     with pytest.raises(InputError, match="predicts 3 scores per text"):
-        align_labels(None, config, False)
+        Labels.of(config)
     with pytest.raises(InputError, match="predicts scores .b, c, a., but the data contain scores"):
-        align_labels([], config, False, REGRESSION)
+        Labels(REGRESSION).align(config)
     config = BertConfig(id2label={0: "a", 1: "b"}, label2id={"a": 1, "b": 0}, **FINE_TUNED)
     with pytest.raises(InputError, match="id2label and label2id .* assign different ids to a, b"):
-        align_labels(["a", "b"], config, True)
+        Labels(SINGLE, {"a": "a", "b": "b"}).align(config, train=True)

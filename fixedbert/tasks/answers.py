@@ -1,11 +1,25 @@
 """Conversion of the logits for SQuAD windows into answers."""
 
+from typing import NamedTuple
+
 import datasets
 import numpy as np
 from transformers import EvalPrediction
 
 from ..options import AnswerOptions
 from .squad_metrics import SquadMetric, squad_v2_scores
+
+
+class Candidate(NamedTuple):
+    """A possible answer."""
+
+    text: str  # empty for no answer
+    start_logit: float
+    end_logit: float
+
+    @property
+    def score(self) -> float:
+        return self.start_logit + self.end_logit
 
 
 class SquadEvaluation:
@@ -27,8 +41,7 @@ class SquadEvaluation:
         offsets = table["offsets"].combine_chunks()
         self.offsets, self.ends = offsets.values.to_numpy(), offsets.offsets.to_numpy()
         self.lengths = table["length"].to_numpy()
-        self.n_best_size, self.max_answer_length = arguments.n_best_size, arguments.max_answer_length
-        self.version_2_with_negative = arguments.version_2_with_negative
+        self.arguments, self.version_2_with_negative = arguments, arguments.version_2_with_negative
         chosen = arguments.null_score_diff_threshold
         self.fixed_threshold = chosen if isinstance(chosen, float) else None  # None to choose it in each evaluation
         self.threshold = 0.0  # in the last evaluation
@@ -59,19 +72,25 @@ class SquadEvaluation:
         texts = {}
         self.n_best, self.null_odds = {}, {}
         for (name, context), windows in zip(self.contexts.items(), windows_of, strict=True):
-            spans = [self.spans(window, start_logits[window], end_logits[window]) for window in windows]
-            first, last, start, end = (np.concatenate(parts) for parts in zip(*spans, strict=True))
-            best = np.argsort(-(start + end), kind="stable")[: self.n_best_size]
-            candidates = [(context[first[i] : last[i]], start[i], end[i]) for i in best]
-            spans_with_text = [span for span in candidates if span[0] or not self.version_2_with_negative]
-            best_span = spans_with_text[0] if spans_with_text else ("", 0.0, 0.0)
-            texts[name] = best_span[0]
+            spans = np.concatenate(
+                [self.spans(window, start_logits[window], end_logits[window]) for window in windows]
+            )
+            best = np.argsort(-(spans["start_logit"] + spans["end_logit"]), kind="stable")[
+                : self.arguments.n_best_size
+            ]
+            candidates = [
+                Candidate(context[span["start"] : span["end"]], span["start_logit"], span["end_logit"])
+                for span in spans[best]
+            ]
+            with_text = [candidate for candidate in candidates if candidate.text or not self.version_2_with_negative]
+            answer = with_text[0] if with_text else Candidate("", 0.0, 0.0)
+            texts[name] = answer.text
             if self.version_2_with_negative:
                 null = min(windows, key=lambda window: start_logits[window, 0] + end_logits[window, 0])
-                no_answer = ("", start_logits[null, 0], end_logits[null, 0])
-                self.null_odds[name] = float(sum(no_answer[1:]) - sum(best_span[1:]))
-                candidates = sorted([*candidates, no_answer], key=lambda candidate: -sum(candidate[1:]))
-                candidates = candidates[: self.n_best_size]
+                no_answer = Candidate("", start_logits[null, 0], end_logits[null, 0])
+                self.null_odds[name] = float(no_answer.score - answer.score)
+                candidates = sorted([*candidates, no_answer], key=lambda candidate: -candidate.score)
+                candidates = candidates[: self.arguments.n_best_size]
                 if no_answer not in candidates:
                     candidates.append(no_answer)
             self.n_best[name] = with_probabilities(candidates)
@@ -82,25 +101,31 @@ class SquadEvaluation:
         self.predictions = {name: "" if name in empty else text for name, text in texts.items()}
         return texts
 
-    def spans(self, window: int, start_logits: np.ndarray, end_logits: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Returns the start characters, end characters, start logits and end logits (spans,) of the best spans."""
+    def spans(self, window: int, start_logits: np.ndarray, end_logits: np.ndarray) -> np.ndarray:
+        """Returns the best spans of a window: a structured array with their characters and logits."""
         size = self.lengths[window]
         offsets = self.offsets[self.ends[window] : self.ends[window + 1]].reshape(size, 2)
         starts, ends = (
-            np.argsort(logits[:size])[: -self.n_best_size - 1 : -1] for logits in (start_logits, end_logits)
+            np.argsort(logits[:size])[: -self.arguments.n_best_size - 1 : -1] for logits in (start_logits, end_logits)
         )
         length = ends[None, :] - starts[:, None] + 1  # (starts, ends)
         inside = (offsets[starts, 0] >= 0)[:, None] & (offsets[ends, 0] >= 0)[None, :]
-        start, end = np.nonzero(inside & (length >= 1) & (length <= self.max_answer_length))
+        start, end = np.nonzero(inside & (length >= 1) & (length <= self.arguments.max_answer_length))
         start, end = starts[start], ends[end]
-        return offsets[start, 0], offsets[end, 1], start_logits[start], end_logits[end]
+        columns = (offsets[start, 0], offsets[end, 1], start_logits[start], end_logits[end])
+        return np.rec.fromarrays(columns, names="start,end,start_logit,end_logit")  # type: ignore[call-overload]
 
 
-def with_probabilities(candidates: list[tuple]) -> list[dict]:
-    """Converts candidates (text, start logit, end logit) to the format of run_qa.py, which includes probabilities."""
-    scores = np.array([start + end for _, start, end in candidates])
+def with_probabilities(candidates: list[Candidate]) -> list[dict]:
+    """Converts candidates to the format of run_qa.py, which includes probabilities."""
+    scores = np.array([candidate.score for candidate in candidates])
     weights = np.exp(scores - scores.max()) if candidates else scores
     return [
-        {"text": text, "probability": float(weight), "start_logit": float(start), "end_logit": float(end)}
-        for (text, start, end), weight in zip(candidates, weights / weights.sum(), strict=True)
+        {
+            "text": candidate.text,
+            "probability": float(weight),
+            "start_logit": float(candidate.start_logit),
+            "end_logit": float(candidate.end_logit),
+        }
+        for candidate, weight in zip(candidates, weights / weights.sum(), strict=True)
     ]

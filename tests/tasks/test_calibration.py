@@ -4,7 +4,7 @@ import json
 
 import pytest
 import torch
-from helpers.tiny_checkpoints import SHAPE, save
+from helpers.tiny_checkpoints import SHAPE, save, write_texts
 from helpers.tiny_models import model_of
 
 from fixedbert.loading.loaded_model import LoadedModel
@@ -12,8 +12,13 @@ from fixedbert.loading.sentence_models import SentencePooling
 from fixedbert.options import CalibrationOptions, ShrinkOptions, make
 from fixedbert.support.errors import InputError
 from fixedbert.tasks.calibration import load_batches, mask_randomly
-from fixedbert.tasks.calibration import texts as texts_in
+from fixedbert.tasks.heads import unlabeled_rows
 from fixedbert.tasks.predictions import MASKED_POSITIONS
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory):
+    return write_texts(tmp_path_factory.mktemp("texts"))
 
 
 @pytest.fixture(scope="module")
@@ -50,8 +55,9 @@ def test_pairs_are_batched_by_length(texts, loaded):
     assert lengths == sorted(lengths) and lengths[-1] <= 17
     assert all(batch["token_type_ids"].any() for batch in calibration)
     lines = (texts / "rows.txt").read_text().splitlines()
-    second = texts_in(data_for(texts, "pairs.csv", text_column_names="sentence2"), "train", False)
-    assert [*second] == [(line,) for line in lines[1::2]]
+    options = data_for(texts, "pairs.csv", text_column_names="sentence2")
+    (second,) = unlabeled_rows(options, "SequenceClassification", None, 17, "train", separate=False)
+    assert second.data["sentence1"][:] == lines[1::2]
 
 
 def test_running_text_for_a_masked_lm(texts, loaded):

@@ -1,0 +1,209 @@
+"""Questions in the format of SQuAD 1.1 and 2.0, with or without answers: loads, tokenizes and scores them."""
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import datasets
+import numpy as np
+from transformers import PreTrainedTokenizerBase
+
+from ..data.file_formats import REDOWNLOAD, DataFile, check_columns, parse_json, text_problem
+from ..options import AnswerOptions, CompareOptions
+from ..support.errors import InputError
+from ..support.files import reading
+from .answers import SquadEvaluation
+from .rows import Answers, Features, Model, Rows, file_of
+from .sources import valid_rows
+from .squad_metrics import best_score, exact_match, note_on_spaces
+from .windows import squad_windows
+
+DOC_STRIDE = 128  # overlap of consecutive windows of a context, in tokens, for comparing and calibrating models
+TEXT = datasets.Value("string")
+FEATURES = datasets.Features(
+    {
+        "id": TEXT,
+        "context": TEXT,
+        "question": TEXT,
+        "answers": {"text": datasets.List(TEXT), "answer_start": datasets.List(datasets.Value("int32"))},
+    }
+)
+
+
+def load_squad(file: str, **options) -> datasets.Dataset:
+    """
+    Loads the questions from a .json file in SQuAD's official format, or from rows with the columns `id`, `context`,
+    `question` and `answers`. The rows are in a .jsonl or .parquet file, or under "data" in a .json file.
+    """
+    return question_rows(questions_in(Path(file)), file, **options)
+
+
+def question_rows(
+    questions: Iterable[dict],
+    name: str,
+    version_2_with_negative: bool = False,
+    answered: bool = True,
+    skip_bad_rows: bool = False,
+) -> datasets.Dataset:
+    """
+    Validates the questions in the file or dataset `name` and returns a dataset with the columns in FEATURES.
+
+    Questions without an answer are valid if `version_2_with_negative` is True, as in SQuAD 2.0, or if `answered` is
+    False, as in test data. Invalid questions raise InputError, or are printed and skipped with `skip_bad_rows`.
+    """
+    if isinstance(questions, datasets.Dataset):
+        check_columns(dict.fromkeys(("id", "context", "question"), "dataset_name"), questions.column_names, name)
+    seen = set()
+
+    def parse(question: dict) -> dict:
+        row = {column: question[column] for column in ("context", "question")}
+        row |= {"id": str(question["id"]), "answers": answers_of(question)}
+        if row["id"] in seen:
+            raise ValueError("its id occurs more than once")
+        if answered and "answers" not in question and question.get("is_impossible") is not True:
+            raise ValueError("it has no answers")
+        check_question(row, version_2_with_negative or not answered)
+        seen.add(row["id"])
+        return row
+
+    with reading(name, REDOWNLOAD, "not in SQuAD's format"):
+        places = ((f"question {question['id']}", question) for question in questions)
+        rows, _ = valid_rows(name, places, parse, skip_bad_rows, "questions")
+    return datasets.Dataset.from_list(rows, features=FEATURES)
+
+
+def questions_in(path: Path) -> Iterator[dict]:
+    """Yields the questions in a file as dictionaries with context, question, id and answers."""
+    if path.suffix != ".json":
+        yield from (row.values for row in DataFile(path).rows())
+        return
+    for article in parse_json("".join(DataFile(path).lines()), str(path))["data"]:
+        if "paragraphs" not in article:
+            yield article
+            continue
+        for paragraph in article["paragraphs"]:
+            yield from ({"context": paragraph["context"], **question} for question in paragraph["qas"])
+
+
+def answers_of(question: dict) -> dict[str, list]:
+    """Returns a question's answers as lists `text` and `answer_start`. SQuAD's files have a list of dictionaries."""
+    answers = question.get("answers")
+    if not answers or question.get("is_impossible") is True:
+        return {"text": [], "answer_start": []}
+    if isinstance(answers, list):
+        return {name: [answer[name] for answer in answers] for name in ("text", "answer_start")}
+    return {name: [*answers[name]] for name in ("text", "answer_start")}
+
+
+def check_question(row: dict, answer_is_optional: bool):
+    """Raises ValueError if a question is invalid."""
+    for name in ("question", "context"):
+        if problem := text_problem(row[name], f"its {name}"):
+            raise ValueError(problem)
+        if not (row[name] or "").strip():
+            raise ValueError(f"its {name} is empty")
+    texts, starts = row["answers"]["text"], row["answers"]["answer_start"]
+    if not texts and not answer_is_optional:
+        raise ValueError("it has no answer; set `version_2_with_negative` for SQuAD 2.0")
+    if len(texts) != len(starts):
+        raise ValueError(f"it has {len(texts)} answers, but {len(starts)} values of answer_start")
+    for text, start in zip(texts, starts, strict=True):
+        if not text or start < 0 or row["context"][start : start + len(text)] != text:
+            raise ValueError(f"the answer {text!r} is not at character {start} of its context")
+
+
+def questions_that_fit(
+    rows: datasets.Dataset,
+    name: str,
+    tokenizer: PreTrainedTokenizerBase,
+    max_seq_length: int,
+    doc_stride: int,
+    skip_bad_rows: bool = False,
+) -> datasets.Dataset:
+    """
+    Returns the questions that leave room for more than `doc_stride` context tokens in a window of `max_seq_length`
+    tokens. Longer questions raise InputError, or are printed and skipped with `skip_bad_rows`.
+    """
+    encoded = tokenizer(rows["question"][:], add_special_tokens=False, return_attention_mask=False)
+    room = max_seq_length - tokenizer.num_special_tokens_to_add(pair=True) - doc_stride
+    sizes = f"`max_seq_length` {max_seq_length} and `doc_stride` {doc_stride}"
+
+    def check(question: tuple[int, list[int]]) -> int:
+        index, ids = question
+        if len(ids) >= room:
+            raise ValueError(f"it has {len(ids)} tokens, but {sizes} leave room for at most {room - 1}")
+        return index
+
+    places = zip((f"question {question}" for question in rows["id"]), enumerate(encoded["input_ids"]), strict=True)
+    fitting, skipped = valid_rows(name, places, check, skip_bad_rows, "questions")
+    return rows.select(fitting) if skipped else rows
+
+
+class QuestionRows(Rows):
+    """
+    Questions, with or without answers, for question answering. If some of the questions have no answer, as in SQuAD
+    2.0, the models can predict that a question has none.
+    """
+
+    item = "question"
+
+    def __init__(self, rows: datasets.Dataset, options: CompareOptions | None = None):
+        super().__init__(rows, options)
+        answered = [bool(answers["text"]) for answers in rows["answers"]]
+        self.labeled, self.version_2 = any(answered), any(answered) and not all(answered)
+
+    @classmethod
+    def load(cls, options: CompareOptions, head: str, models: list[Model], length: int) -> "QuestionRows":
+        file = file_of(options)
+        if options.text_column_names or options.label_column_name or options.id_column_name:
+            raise InputError(f"{file}: files in SQuAD format have fixed column names; do not specify any.")
+        rows = unlabeled_questions(file, [tokenizer for _, tokenizer in models], length, options.skip_bad_rows)
+        positions: dict[str, int] = {}
+        for position, question in enumerate(questions_in(Path(file))):
+            positions.setdefault(str(question["id"]), position)
+        note_on_spaces(answers["text"] for answers in rows["answers"])
+        return cls(rows.add_column("row", [positions[name] for name in rows["id"]]), options)
+
+    def features(self, tokenizer, settings, length):
+        features: list[Features] = [[] for _ in self.data]
+        for window in squad_windows(self.data, tokenizer, length, stride_for(length), for_training=False):
+            features[window["question"]].append(window)
+        return features, 0
+
+    def answers(self, outputs, features, everyone):
+        windows = [window for row in features for window in row]
+        options = AnswerOptions(version_2_with_negative=self.version_2)
+        evaluation = SquadEvaluation(self.data, datasets.Dataset.from_list(windows), options)
+        evaluation.predict(*(output.values.numpy() for output in outputs))
+        texts, references = evaluation.predictions, evaluation.answers
+        n_best = [(answer, evaluation.n_best[name]) for name, answer in texts.items()]
+        probabilities = [next((x["probability"] for x in best if x["text"] == text), 0.0) for text, best in n_best]
+        first = [window["input_ids"] for row in everyone[0] for window in row]
+        if [window["input_ids"] for window in windows] != first:  # predictions for different tokens cannot be compared
+            outputs = []
+        scores, correct = {}, None
+        if self.labeled:
+            scores = evaluation.scores(texts)
+            scores = {"exact_match": scores.get("exact", scores.get("exact_match", 0.0)), "f1": scores["f1"]}
+            correct = np.array(
+                [best_score(exact_match, texts, name, answers or [""]) == 1.0 for name, answers in references.items()]
+            )
+        return Answers(outputs, scores, [*texts.values()], probabilities, correct)
+
+    def cells(self, everyone):
+        answers = [" | ".join(dict.fromkeys(answers["text"])) for answers in self.data["answers"]]
+        return [*self.keys(), ("id", self.data["id"][:]), ("question", self.data["question"][:]), ("answers", answers)]
+
+
+def unlabeled_questions(
+    file: str, tokenizers: list[PreTrainedTokenizerBase], length: int, skip_bad_rows: bool
+) -> datasets.Dataset:
+    """Loads questions, with or without answers, that fit into windows of `length` tokens for all tokenizers."""
+    rows = load_squad(file, version_2_with_negative=True, answered=False, skip_bad_rows=skip_bad_rows)
+    for tokenizer in tokenizers:
+        rows = questions_that_fit(rows, file, tokenizer, length, stride_for(length), skip_bad_rows)
+    return rows
+
+
+def stride_for(length: int) -> int:
+    """Returns the number of tokens that consecutive windows of at most `length` tokens share."""
+    return min(DOC_STRIDE, length // 2)
