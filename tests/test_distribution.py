@@ -1,13 +1,11 @@
 """Tests of the wheel, the package version, and the supported versions of Python, torch and transformers."""
 
-import os
 import re
 import shutil
 import subprocess
 import sys
 import zipfile
 from configparser import ConfigParser
-from pathlib import Path
 
 import yaml
 from helpers import ROOT
@@ -28,15 +26,6 @@ def test_wheel_contains_the_package(tmp_path):
     with zipfile.ZipFile(tmp_path / "dist" / built.stdout.splitlines()[-1]) as archive:
         actual = {name for name in archive.namelist() if ".dist-info/" not in name}
     assert actual == expected | {"fixedbert_cli.py"}
-
-
-def test_import_beside_a_folder_of_the_same_name(tmp_path):
-    """`import fixedbert` finds the installed package in a directory that contains a checkout named fixedbert."""
-    (tmp_path / "fixedbert").mkdir()
-    code = "import importlib.util; print(importlib.util.find_spec('fixedbert').origin)"
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    found = subprocess.check_output([sys.executable, "-c", code], cwd=tmp_path, env=environment, text=True)
-    assert Path(found.strip()).name == "__init__.py"
 
 
 def test_version_is_the_same_everywhere():

@@ -12,6 +12,7 @@ from transformers.trainer import TRAINER_STATE_NAME
 from transformers.utils import SAFE_WEIGHTS_NAME
 
 from ..support.errors import Stopped
+from ..support.files import reading
 from .output import checkpoint_step, record_metrics
 from .trainer import CommonTrainer
 
@@ -29,7 +30,9 @@ def train(trainer: CommonTrainer, checkpoint: str | None):
     """
     directory = trainer.args.directory
     if checkpoint == str(directory):
-        load_model(trainer.model, directory / SAFE_WEIGHTS_NAME)
+        weights = directory / SAFE_WEIGHTS_NAME
+        with reading(weights, f"remove {TRAINER_STATE_NAME} next to it to resume from the last checkpoint"):
+            load_model(trainer.model, weights)
         trainer.state = TrainerState.load_from_json(str(directory / TRAINER_STATE_NAME))
         trainer.state.is_local_process_zero = trainer.is_local_process_zero()
         trainer.state.is_world_process_zero = trainer.is_world_process_zero()

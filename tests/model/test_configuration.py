@@ -42,16 +42,13 @@ def test_values_for_each_layer(tmp_path):
     "changes, message",
     [
         ({"attention_head_size": [6, 0, 7]}, "attention_head_size must be at least 1"),
-        ({"attention_head_size": []}, "attention_head_size needs 3 numbers, one per layer, not 0"),
         ({"layer_attention_heads": [-1, 5, 5]}, "layer_attention_heads must be at least 0"),
         ({"layer_attention_heads": [0, 5, 5], "is_decoder": True}, "all decoder layers need heads"),
         ({"layer_attention_heads": [4, 4, 3]}, r"the largest number must equal num_attention_heads \(5\)"),
-        ({"intermediate_size": [37, 0, -2]}, "intermediate_size must be at least 0"),
         ({"num_attention_heads": 0}, "num_attention_heads must be at least 1, not 0"),
         ({"attention_head_size": None}, "hidden_size 32 is not a multiple of num_attention_heads 5"),
         ({"attention_head_size": 6.5}, "attention_head_size"),
         ({"head_embedding": "sum"}, "head_embedding.*'add', 'mul'.*sum"),
-        ({"pooler_hidden_act": "silu"}, "pooler_hidden_act.*silu"),
         ({"is_decoder": True, "add_cross_attention": True}, "FixedHeadBert does not support cross-attention"),
     ],
 )
@@ -63,8 +60,8 @@ def test_invalid_values(changes, message):
 
 
 @pytest.mark.parametrize("alias", ["head_size", "head_dim"])
-def test_aliases_of_the_head_size(alias):
-    """Aliases set and return the head size. An alias that contradicts it raises an error."""
+def test_aliases_of_the_head_size(alias, tmp_path):
+    """Aliases set and return the head size. An alias that contradicts it raises an error, also in config.json."""
     config = FixedHeadBertConfig(**{alias: 7})
     assert config.attention_head_size == 7 and getattr(config, alias) == 7
     setattr(config, alias, 9)
@@ -75,20 +72,10 @@ def test_aliases_of_the_head_size(alias):
         with pytest.raises(ValueError, match=f"{alias}=3 contradicts attention_head_size={size}"):
             FixedHeadBertConfig(attention_head_size=size, **{alias: 3})
     assert FixedHeadBertConfig(**{"attention_head_size": 4, alias: 4}).head_sizes == [4] * 12
-
-
-def test_contradictory_aliases(tmp_path):
-    """Two aliases with different values raise an error, also in config.json and `from_pretrained`."""
-    contradiction = {"head_size": 128, "head_dim": 32}
     with pytest.raises(ValueError, match="head_dim=32 contradicts head_size=128"):
-        FixedHeadBertConfig(**contradiction)
-    config = FixedHeadBertConfig(attention_head_size=128)
-    config.save_pretrained(tmp_path)
-    with pytest.raises(ValueError, match="head_dim=32 contradicts head_size=128"):
-        FixedHeadBertConfig.from_pretrained(tmp_path, **contradiction)
-    file = tmp_path / "config.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"head_dim": 64}))
-    with pytest.raises(ValueError, match="head_dim=64 contradicts attention_head_size=128"):
+        FixedHeadBertConfig(head_size=128, head_dim=32)
+    (tmp_path / "config.json").write_text(json.dumps(config.to_dict() | {alias: 64}))
+    with pytest.raises(ValueError, match=f"{alias}=64 contradicts attention_head_size=9"):
         FixedHeadBertConfig.from_pretrained(tmp_path)
 
 
@@ -103,14 +90,8 @@ def test_num_key_value_heads(caplog, tmp_path):
     for number in (4, None):
         file.write_text(json.dumps(config.to_dict() | {"num_key_value_heads": number}))
         assert FixedHeadBertConfig.from_pretrained(tmp_path).num_key_value_heads == 4
-    file.write_text(json.dumps(config.to_dict() | {"num_key_value_heads": 2}))
-    for make in (
-        lambda: config_of("Model", num_attention_heads=4, num_key_value_heads=2),
-        lambda: FixedHeadBertConfig.from_pretrained(tmp_path),
-        lambda: setattr(config, "num_key_value_heads", 2),
-    ):
-        with pytest.raises(ValueError, match=r"^num_key_value_heads must be 4, not 2: [^.]+\.$"):
-            make()
+    with pytest.raises(ValueError, match="^num_key_value_heads must be 4, not 2"):
+        config_of("Model", num_attention_heads=4, num_key_value_heads=2)
     assert not caplog.records
 
 

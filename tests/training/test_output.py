@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from helpers import ROOT, fork_server
@@ -191,6 +192,20 @@ def test_full_disk(model, download, tmp_path, monkeypatch, name):
     before = len(calls)
     glue(model, download, tmp_path / "out", *command)
     assert len(calls) - before == 3 - saved
+
+
+@pytest.mark.parametrize("method, place", [("log_metrics", "checkpoint-3"), ("evaluation_loop", ".")])
+def test_truncated_weights(model, download, tmp_path, monkeypatch, method, place):
+    """Truncated weights next to a complete trainer_state.json are refused, in a checkpoint and after training."""
+    command = (*TRAIN, "--save_strategy", "steps", "--save_steps", "1")
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(FineTuningTrainer, method, Mock(side_effect=KeyboardInterrupt))
+        glue(model, download, tmp_path / "out", *command)
+    weights = tmp_path / "out.partial" / place / "model.safetensors"
+    assert weights.with_name("trainer_state.json").exists()
+    weights.write_bytes(weights.read_bytes()[:-100])
+    with pytest.raises(InputError, match="out.partial.*: cannot be read"):
+        glue(model, download, tmp_path / "out", *command)
 
 
 def test_output_directory_appears_complete_or_not_at_all(tmp_path):

@@ -32,15 +32,6 @@ def test_glue(tmp_path, panels, labels):
         assert np.allclose(panels[2].images[0].get_array(), [[1 / 3, 2 / 3], [0, 1]])
 
 
-def test_single_log_entry(panels, tmp_path):
-    """Metrics from a single evaluation are bars, and a single loss is a visible point."""
-    draw_glue(
-        [*FINE_TUNING[:1], FINE_TUNING[1] | {"eval_accuracy": 0.5}], "rte", [], ["yes", "no"], tmp_path / "a.png"
-    )
-    assert [bar.get_width() for bar in panels[1].patches] == [-10, 50]
-    assert [line.get_marker() for line in panels[0].lines] == ["o", "o"]
-
-
 def test_runs_do_not_need_matplotlib(tmp_path, monkeypatch, caplog):
     """Without matplotlib, a run only logs a warning."""
     monkeypatch.setitem(sys.modules, "matplotlib", None)
