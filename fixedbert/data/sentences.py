@@ -52,7 +52,7 @@ def is_hard_wrapped(lines: list[str]) -> bool:
 
 
 def separate_short_lines(lines: list[str]) -> str:
-    """Joins hard-wrapped lines. Adds a blank line after each heading (a short line that is not part of a sentence)."""
+    """Joins the lines of a text, with a blank line after each heading: a short line that is not part of a sentence."""
     width = min(max(map(len, lines)), MAX_WRAPPED_LINE)
     separated = []
     for line, following in zip(lines, [*lines[1:], ""], strict=True):

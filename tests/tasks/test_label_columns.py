@@ -6,7 +6,7 @@ from transformers import BertConfig
 
 from fixedbert.support.errors import InputError
 from fixedbert.tasks.labels import MULTI, REGRESSION, SINGLE, Labels
-from fixedbert.tasks.sources import RowSource, dataset_rows
+from fixedbert.tasks.reading import RowSource, dataset_rows
 from fixedbert.tasks.texts import read_splits
 
 FINE_TUNED = {"architectures": ["BertForSequenceClassification"]}

@@ -153,7 +153,7 @@ def test_glue_on_the_hub(monkeypatch):
 def test_other_datasets_on_the_hub(monkeypatch):
     """--dataset_name loads texts and labels from the Hub."""
     rows = datasets.Dataset.from_dict({"text": ["x", "y"], "label": [1, 0]})
-    monkeypatch.setattr("fixedbert.tasks.sources.load_from_hub", lambda *_, **__: {"train": rows})
+    monkeypatch.setattr("fixedbert.tasks.reading.load_from_hub", lambda *_, **__: {"train": rows})
     data = load_texts(None, GlueDataOptions(dataset_name="me/mine"), ("train",))
     assert data.labels.classes == ["0", "1"]
     assert columns(data.splits["train"]) == {"sentence1": ["x", "y"], "label": ["1", "0"]}
