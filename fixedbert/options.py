@@ -212,6 +212,9 @@ class NewModelOptions(ModelOptions):
     """New model (the sizes replace those of `config_name`, or of BERT-base with heads of size 128)"""
 
     do_lower_case: bool | None = option(None, "Lowercase text. Default: as the tokenizer; true for a new one.")
+    strip_accents: bool | None = option(
+        None, "Remove accents and vowel signs. Default: as the tokenizer; for a new one, if `language` is en."
+    )
     num_attention_heads: int | None = option(None, "Number of attention heads.", COUNT)
     attention_head_size: list[int] | None = option(None, "Head size for all layers, or one per layer.", COUNT)
     value_head_size: list[int] | None = option(None, "Size of values. Default: the head size.", COUNT)
