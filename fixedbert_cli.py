@@ -79,7 +79,7 @@ def command_parser(name: str) -> Parser:
     for heading, members in groups:
         group = parser.add_argument_group(heading.replace("`", ""))
         for each in members:
-            add_option(group, each)
+            add_option(group, each, each.hint is bool and not command.trains)
     if command.trains:
         names = [f"--{name}" for name in options.trainer_names() if name not in own]
         listed = fill(" ".join(names), 108, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False)
@@ -89,8 +89,8 @@ def command_parser(name: str) -> Parser:
     return parser
 
 
-def add_option(group: Any, described: Any):
-    """Adds an option to a group of an ArgumentParser."""
+def add_option(group: Any, described: Any, is_switch: bool):
+    """Adds an option to a group of an ArgumentParser. A switch takes no value, so that an argument can follow."""
     kinds = options.kinds_of(described.hint)
     items = [item for kind in kinds for item in get_args(kind) or [kind]]  # choices, and the types of list items
     names = [item if isinstance(item, str) else PLACEHOLDERS.get(item, "") for item in items]
@@ -101,6 +101,8 @@ def add_option(group: Any, described: Any):
         arguments["nargs"] = "+"
     elif bool in kinds:
         arguments |= {"nargs": "?", "const": True}
+    if is_switch:
+        arguments = {"help": arguments["help"], "action": "store_true"}
     group.add_argument(described.name if described.positional else f"--{described.name}", **arguments)
 
 

@@ -63,7 +63,11 @@ class HubOptions:
 
     def hub_options(self) -> dict[str, Any]:
         """Returns the keyword arguments for `from_pretrained`."""
-        return {"revision": self.model_revision, "cache_dir": self.cache_dir, "token": self.token}
+        return {"revision": self.model_revision, **self.download_options()}
+
+    def download_options(self) -> dict[str, Any]:
+        """Returns the keyword arguments for `load_dataset`."""
+        return {"cache_dir": self.cache_dir, "token": self.token}
 
 
 @dataclass(kw_only=True)
@@ -118,7 +122,7 @@ class RowOptions:
 
 
 @dataclass(kw_only=True)
-class CalibrationOptions(RowOptions, TaskOptions):
+class CalibrationOptions(RowOptions, TaskOptions, HubOptions):
     """Calibration data (labels are ignored)"""
 
     train_file: list[str] | None = option(
@@ -349,7 +353,7 @@ class ConvertOptions(SizeOptions, HubOptions):
 
 
 @dataclass(kw_only=True)
-class ShrinkOptions(SizeOptions, CalibrationOptions, HubOptions):
+class ShrinkOptions(SizeOptions, CalibrationOptions):
     """Model and target (a speed, a size, or sizes of layers)"""
 
     leading: ClassVar[tuple[str, ...]] = ("model", "output_dir")
@@ -397,10 +401,13 @@ class CompareOptions(RowOptions, TaskOptions, HubOptions):
     def __post_init__(self):
         if (self.task_name is None) == (self.validation_file is None):
             raise ValueError("specify either `task_name` or `validation_file`.")
+        for name in ("text_column_names", "label_column_name", "id_column_name"):
+            if self.task_name is not None and getattr(self, name) is not None:
+                raise ValueError(f"`{name}` cannot be combined with `task_name`, which determines the columns.")
 
 
 @dataclass(kw_only=True)
-class ExportOptions(CalibrationOptions, HubOptions):
+class ExportOptions(CalibrationOptions):
     """Model and runtime"""
 
     leading: ClassVar[tuple[str, ...]] = ("model", "output_dir")
@@ -553,9 +560,10 @@ def convert_all(given: Mapping[str, Any], types: tuple[type, ...]) -> dict[str, 
         if name not in members:
             similar = ", ".join(get_close_matches(name, members, cutoff=0))
             raise ValueError(f"`{name}`: no such option; similar names: {similar}.")
-        if value is not None:
-            values[name] = convert(name, value, hints[name])
-            check_range(name, values[name], members[name].metadata.get("interval") or TRAINER_RANGES.get(name, ""))
+        converted = None if value is None else convert(name, value, hints[name])
+        if converted is not None:
+            check_range(name, converted, members[name].metadata.get("interval") or TRAINER_RANGES.get(name, ""))
+            values[name] = converted
     return values
 
 
@@ -566,7 +574,8 @@ def convert(name: str, value: Any, hint: Any) -> Any:
             return convert_to(value, kind)
         except (AttributeError, KeyError, TypeError, ValueError):
             continue
-    raise ValueError(f"`{name}` is {value!r}, but must be {describe(hint)}.")
+    shown = repr(value) if isinstance(value, str | int | float | list | tuple) else type(value).__name__
+    raise ValueError(f"`{name}` is {shown}, but must be {describe(hint)}.")
 
 
 def kinds_of(hint: Any) -> list[Any]:

@@ -40,6 +40,7 @@ def advice(candidates: list[Candidate], options: CompareOptions, longest: int) -
 def instructions(runtime: str, candidate: Candidate, options: CompareOptions, longest: int) -> str:
     """Returns the command that writes a model for the runtime, if necessary, and Python code that runs the model."""
     model, source, command = candidate.model, candidate.source, ""
+    revision = "" if options.model_revision == "main" else f" --model_revision {options.model_revision}"
     if runtime in GRAPHS:
         graph = GRAPHS[runtime]
         code = graph_code(
@@ -49,12 +50,14 @@ def instructions(runtime: str, candidate: Candidate, options: CompareOptions, lo
             model.settings,
             graph.precision,
         )
-        return f"$ fixedbert export {source} --output_dir {runtime}{export_flags(runtime, options)}\n{code}"
+        return f"$ fixedbert export {source}{revision} --output_dir {runtime}{export_flags(runtime, options)}\n{code}"
     serving = TORCH[runtime]
     dtype = str(serving.dtype).removeprefix("torch.")
     if serving.unpad_inputs:
-        command = f"$ fixedbert convert {source} --output_dir {runtime} --unpad_inputs --dtype {dtype}\n"
+        command = f"$ fixedbert convert {source}{revision} --output_dir {runtime} --unpad_inputs --dtype {dtype}\n"
         source = runtime
+    elif revision:
+        command = f"# pass revision={options.model_revision!r} when you load the model and the tokenizer\n"
     if model.head:
         return command + transformers_code(source, f"AutoModelFor{model.head}", True, longest, dtype)
     return command + sentence_code(source, True, longest, dtype)
@@ -68,7 +71,8 @@ def export_flags(runtime: str, options: CompareOptions) -> str:
         return int8
     if not graph.int8:
         return " --runtime openvino"
-    names = {"train_file": "validation_file", "task_name": "task_name", "data_dir": "data_dir"}
-    given = {flag: getattr(options, name) for flag, name in names.items()}
+    names = ("task_name", "data_dir", "text_column_names")
+    given = {"train_file": options.validation_file, **{name: getattr(options, name) for name in names}}
     rows = "".join(f" --{flag} {value}" for flag, value in given.items() if value)
+    rows += " --skip_bad_rows" if options.skip_bad_rows else ""
     return f" --runtime openvino{int8}{rows}"

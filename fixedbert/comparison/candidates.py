@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 
 import torch
+from accelerate import PartialState
 from torch.nn.functional import pad
 
 from ..exporting.export import write_onnx
@@ -16,7 +17,7 @@ from ..loading.loaded_model import LoadedModel
 from ..loading.weights import FILES, report_float32
 from ..support.errors import InputError
 from ..support.files import error_reason
-from ..tasks.heads import describe_task
+from ..tasks.task_heads import describe_task
 from ..tasks.predictions import Batch, Predictions
 from ..tasks.rows import Features
 from .report import ComparedModel
@@ -83,6 +84,8 @@ def load_candidates(source: str, name: str, **hub_options) -> list[Candidate]:
     if not stored or any((directory / file).is_file() for file in FILES):
         loaded = LoadedModel.load(source, **hub_options)
         report_float32(source, loaded.model)
+        if stored:
+            PartialState().print(f"{source}: its weights are compared, and graphs made from them; not its own graphs")
         task = describe_task(loaded.head, loaded.config, source, loaded.pooling is not None)
         predict, megabytes = torch_runtime(loaded, TORCH[REFERENCE])
         return [Candidate(source, loaded, task, predict, ComparedModel(name, REFERENCE, megabytes))]

@@ -22,9 +22,9 @@ from ..options import CompareOptions, takes_options
 from ..support.errors import InputError
 from ..support.files import check_output_free, new_directory, reading, short_name, to_json
 from ..support.machine import machine_name, warn_if_busy
-from ..tasks.heads import compared_rows, row_length
+from ..tasks.task_heads import compared_rows, row_length
 from ..tasks.predictions import Fidelity, fidelity
-from ..tasks.rows import Answers, Cells
+from ..tasks.rows import RowPredictions, Cells
 from .advice import NEARLY_SAME, advice
 from .candidates import Candidate, build_candidates, load_candidates
 from .report import CHANGED, RANDOM, SINGLE, SINGLE_ROWS, SORTED, Comparison
@@ -65,7 +65,7 @@ def compare(options: CompareOptions) -> Comparison:
         candidates, notes = choose_runtimes(by_model, options, Path(directory))
         run(candidates, len(rows.data), options.batch_size)
     all_features = [model.features for model in candidates]
-    answers = [rows.answers(model.outputs, model.features, all_features) for model in candidates]
+    answers = [rows.interpret(model.outputs, model.features, all_features) for model in candidates]
     for model, own in zip(candidates, answers, strict=True):
         measure(model, own, candidates[0], answers[0])
     if not any(isinstance(each.model, LoadedModel) for each in candidates):  # only exported graphs
@@ -203,7 +203,7 @@ def run(candidates: list[Candidate], rows: int, batch_size: int):
                 model.predictions.append(predictions)
 
 
-def measure(model: Candidate, answers: Answers, first: Candidate, expected: Answers):
+def measure(model: Candidate, answers: RowPredictions, first: Candidate, expected: RowPredictions):
     """Computes the speed, scores and fidelity of a model, relative to the first model and its answers."""
     rows, result = len(model.features), model.result
     for order, count in {RANDOM: rows, SORTED: rows, SINGLE: min(rows, SINGLE_ROWS)}.items():
@@ -217,7 +217,7 @@ def measure(model: Candidate, answers: Answers, first: Candidate, expected: Answ
         result.fidelity = fidelity_of(answers, expected, rows)
 
 
-def fidelity_of(answers: Answers, expected: Answers, rows: int) -> Fidelity:
+def fidelity_of(answers: RowPredictions, expected: RowPredictions, rows: int) -> Fidelity:
     """
     Returns the fidelity of a model's answers to `expected`, the answers of the first model for this number of rows.
     If the answers are texts, the agreement is the fraction of equal texts. Without `outputs`, the divergence is NaN.
@@ -232,7 +232,7 @@ def fidelity_of(answers: Answers, expected: Answers, rows: int) -> Fidelity:
     return replace(result, agreement=float(same.mean()), distinct=len({*expected.texts}))
 
 
-def changed_items(cells: Cells, candidates: list[Candidate], answers: list[Answers]) -> list[list]:
+def changed_items(cells: Cells, candidates: list[Candidate], answers: list[RowPredictions]) -> list[list]:
     """
     Returns a header, and a line for each item on which the models disagree, in the order of the file. A line contains
     the cells of the item, and the prediction of each model with its probability.

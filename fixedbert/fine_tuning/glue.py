@@ -55,7 +55,7 @@ class TextClassification(FineTuningTask):
     def __init__(self, name: str | None, config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase, arguments: Any):
         model_args, data_args, training_args = arguments
         trained_on = tuple(getattr(config, "text_column_names", None) or ())
-        hub_options = {"cache_dir": model_args.cache_dir, "token": model_args.token}
+        hub_options = model_args.download_options()
         self.name, self.data_args = name, data_args
         self.data = load_texts(
             name, data_args, training_args.kinds, training_args.sample_seed, trained_on, **hub_options

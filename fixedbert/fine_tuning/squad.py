@@ -54,7 +54,7 @@ class QuestionAnswering(FineTuningTask):
         examples: dict[str, datasets.Dataset] = {}
         size = data_args.max_seq_length, data_args.doc_stride
         splits = {kind: kind for kind in training_args.kinds}
-        sources = data_sources(data_args, splits, cache_dir=model_args.cache_dir, token=model_args.token)
+        sources = data_sources(data_args, splits, **model_args.download_options())
         for kind, (source, questions) in sources.items():
             options = {"version_2_with_negative": data_args.version_2_with_negative, "answered": kind != "test"}
             options["skip_bad_rows"] = data_args.skip_bad_rows

@@ -19,7 +19,7 @@ def corpora_of(data_args: PretrainingDataOptions, model_args: NewModelOptions) -
         raise InputError("no corpus: set `train_file`, or set `dataset_name` to a Hub dataset or 'sample'.")
     names = ("dataset_config_name", "text_column_name", "document_boundary", "document_column_name")
     columns = [per_corpus(data_args, name, len(sources)) for name in names]
-    hub_options = {"cache_dir": model_args.cache_dir, "token": model_args.token}
+    hub_options = model_args.download_options()
     return [
         Corpus(source, on_hub, config_name, text_column, boundary, boundary_column, hub_options)
         for (source, on_hub), config_name, text_column, boundary, boundary_column in zip(

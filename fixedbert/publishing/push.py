@@ -5,7 +5,7 @@ from pathlib import Path
 
 from huggingface_hub import HfApi, ModelCard
 from huggingface_hub.errors import HFValidationError, HTTPError
-from huggingface_hub.utils import filter_repo_objects
+from huggingface_hub.utils import filter_repo_objects, validate_repo_id
 
 from ..data.tokenizers import TOKENIZER_FILES, load_tokenizer
 from ..loading.auxiliary_files import CARD, SENTENCE_FILES
@@ -42,8 +42,11 @@ def push(options: PushOptions) -> str:
         InputError: If the model or tokenizer cannot be loaded, the repository is public although `private` is set, or
             the Hub cannot be reached or refuses the upload.
     """
-    repo_id = options.repo_id
-    directory, api = Path(options.folder), HfApi(token=options.token)
+    repo_id, directory, api = options.repo_id, Path(options.folder), HfApi(token=options.token)
+    try:
+        validate_repo_id(repo_id)  # before the directory changes
+    except HFValidationError as error:
+        raise InputError(f"{repo_id}: must be user/name, with letters, digits, '-', '_' and '.' only.") from error
     model = load_complete(directory)
     if options.dry_run:
         names = {file.relative_to(directory).as_posix() for file in directory.rglob("*") if file.is_file()}

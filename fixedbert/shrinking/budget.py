@@ -58,7 +58,7 @@ class Prices:
         return sum(price(shape.heads) + price(shape.neurons) for price, shape in pairs)
 
 
-class Option(NamedTuple):
+class Alternative(NamedTuple):
     """
     A possible size of an attention or feed-forward sublayer.
 
@@ -73,30 +73,30 @@ class Option(NamedTuple):
     price: float
 
 
-def solve_knapsack(sublayers: Sequence[Sequence[Option]], budget: float) -> list[Option]:
+def solve_knapsack(sublayers: Sequence[Sequence[Alternative]], budget: float) -> list[Alternative]:
     """
-    Chooses one option per sublayer to minimize the total cost, while the total price stays within the budget.
+    Chooses one alternative per sublayer to minimize the total cost, while the total price stays within the budget.
 
     Uses dynamic programming. Prices are rounded down to multiples of 1/4000 of the budget. The caller must ensure
-    that the options with the lowest prices fit in the budget.
+    that the alternatives with the lowest prices fit in the budget.
     """
-    units = [np.array([int(option.price / budget * UNITS + 1e-6) for option in options]) for options in sublayers]
+    units = [np.array([int(alternative.price / budget * UNITS + 1e-6) for alternative in alternatives]) for alternatives in sublayers]
     best = np.zeros(UNITS + 1)  # best[u]: lowest cost of the processed sublayers for at most u units
     chosen_by_units = []
-    for options, prices in zip(sublayers, units, strict=True):
-        costs = np.full((len(options), UNITS + 1), np.inf)
-        for index, (option, price) in enumerate(zip(options, prices, strict=True)):
+    for alternatives, prices in zip(sublayers, units, strict=True):
+        costs = np.full((len(alternatives), UNITS + 1), np.inf)
+        for index, (alternative, price) in enumerate(zip(alternatives, prices, strict=True)):
             if price <= UNITS:
-                costs[index, price:] = best[: UNITS + 1 - price] + option.cost
+                costs[index, price:] = best[: UNITS + 1 - price] + alternative.cost
         chosen_by_units.append(costs.argmin(axis=0))
         best = costs.min(axis=0)
     for spent in range(UNITS, -1, -1):  # exact prices can exceed the budget, because units are rounded down
         if np.isfinite(best[spent]):
             chosen, left = [], spent
-            for options, prices, by_units in zip(*map(reversed, (sublayers, units, chosen_by_units)), strict=True):
+            for alternatives, prices, by_units in zip(*map(reversed, (sublayers, units, chosen_by_units)), strict=True):
                 index = int(by_units[left])
-                chosen.append(options[index])
+                chosen.append(alternatives[index])
                 left -= int(prices[index])
-            if sum(option.price for option in chosen) <= budget * (1 + 1e-9):
+            if sum(alternative.price for alternative in chosen) <= budget * (1 + 1e-9):
                 return chosen[::-1]
-    return [min(options, key=lambda option: option.price) for options in sublayers]
+    return [min(alternatives, key=lambda alternative: alternative.price) for alternatives in sublayers]

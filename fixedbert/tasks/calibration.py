@@ -12,7 +12,7 @@ from ..data.sequences import read_sequences
 from ..loading.loaded_model import LoadedModel, head_name
 from ..options import CalibrationOptions, ShrinkOptions
 from ..support.errors import InputError
-from .heads import row_length, unlabeled_rows
+from .task_heads import row_length, unlabeled_rows
 from .predictions import MASKED_LM, MASKED_POSITIONS, Batch
 from .rows import Rows
 

@@ -13,7 +13,7 @@ from ..support.errors import InputError
 from ..support.files import reading
 from .answers import SquadEvaluation
 from .reading import valid_rows
-from .rows import Answers, Features, Model, Rows, file_of
+from .rows import RowPredictions, Features, Model, Rows, file_of
 from .squad_metrics import best_score, exact_match, note_on_spaces
 from .windows import squad_windows
 
@@ -171,7 +171,7 @@ class QuestionRows(Rows):
             features[window["question"]].append(window)
         return features, 0
 
-    def answers(self, outputs, features, all_features):
+    def interpret(self, outputs, features, all_features):
         windows = [window for row in features for window in row]
         options = AnswerOptions(version_2_with_negative=self.version_2)
         evaluation = SquadEvaluation(self.data, datasets.Dataset.from_list(windows), options)
@@ -189,7 +189,7 @@ class QuestionRows(Rows):
             correct = np.array(
                 [best_score(exact_match, texts, name, answers or [""]) == 1.0 for name, answers in references.items()]
             )
-        return Answers(outputs, scores, [*texts.values()], probabilities, correct)
+        return RowPredictions(outputs, scores, [*texts.values()], probabilities, correct)
 
     def cells(self, all_features):
         answers = [" | ".join(dict.fromkeys(answers["text"])) for answers in self.data["answers"]]

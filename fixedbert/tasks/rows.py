@@ -20,7 +20,7 @@ Features = list[dict]  # tokens of a row: one dict, or for a question, one dict 
 
 
 @dataclass(frozen=True)
-class Answers:
+class RowPredictions:
     """The predictions of a model for items, which are rows, words or questions."""
 
     outputs: list[Predictions]  # for measuring the fidelity; empty if the tokens differ from those of the first model
@@ -76,9 +76,9 @@ class Rows(ABC):
         """Returns the features of each row, at most `length` tokens long, and the number of truncated rows."""
 
     @abstractmethod
-    def answers(
+    def interpret(
         self, outputs: list[Predictions], features: list[Features], all_features: list[list[Features]]
-    ) -> Answers:
+    ) -> RowPredictions:
         """
         Converts the outputs of a model for all rows to predictions.
 

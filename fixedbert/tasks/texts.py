@@ -21,7 +21,7 @@ from .glue_metrics import GlueEvaluation
 from .labels import MULTI, REGRESSION, SINGLE, Labels, problem_type_of
 from .predictions import TEXTS
 from .reading import RowSource, data_sources, dataset_rows, ids_of, valid_rows
-from .rows import Answers, Model, Rows, split_names
+from .rows import RowPredictions, Model, Rows, split_names
 
 # Text columns that are recognized without `text_column_names`.
 KNOWN_TEXT_COLUMNS = {columns for task in TASKS.values() for columns in (task.texts, task.file_texts)} | {("text",)}
@@ -219,12 +219,6 @@ def read_split(
     return datasets.Dataset.from_list(valid)
 
 
-def report(name: str, rows: datasets.Dataset, labels: Labels | None, split: str):
-    """Prints how many rows have each label, if the split has labels."""
-    if labels is not None and "label" in rows.column_names:
-        labels.report(name, rows["label"][:], split)
-
-
 def find_text_columns(source: RowSource, expected: tuple[str, ...] = ()) -> tuple[str, ...]:
     """
     Returns the `expected` columns of the model's training data if they exist, or else those known from GLUE.
@@ -376,7 +370,8 @@ class TextRows(Rows):
         skip = options.skip_bad_rows
         task = None if options.task_name is None else options.task_name.lower()
         if task is not None:
-            data = load_task(task, options.data_dir, ("validation",), skip_bad_rows=skip)
+            hub_options = options.download_options()
+            data = load_task(task, options.data_dir, ("validation",), hub_options, skip_bad_rows=skip)
         else:
             file, columns = str(options.validation_file), split_names(options.label_column_name)
             has_labels = bool(columns) or "label" in RowSource.from_file(file).columns
@@ -401,9 +396,9 @@ class TextRows(Rows):
         features = text_features(self.data, tokenizer, length, prompt=settings.prompt)
         return [[row] for row in features], sum(features["truncated"][:])
 
-    def answers(self, outputs, features, all_features):
+    def interpret(self, outputs, features, all_features):
         if self.evaluation is None:
-            return Answers(outputs, {})
+            return RowPredictions(outputs, {})
         labels = self.evaluation.labels
         predictions, probabilities = self.evaluation.predict(outputs[0].values.numpy())
         scores, correct = {}, None
@@ -412,12 +407,12 @@ class TextRows(Rows):
             scores = self.evaluation.scores(predictions, expected, probabilities)
             correct = (predictions == expected).reshape(len(expected), -1).all(axis=1)
         if probabilities is None:
-            return Answers(outputs, scores)
+            return RowPredictions(outputs, scores)
         if labels.problem_type == MULTI:  # they are independent, so the probability of a set is a product
             chosen = np.where(predictions, probabilities, 1 - probabilities).prod(axis=1)
         else:
             chosen = probabilities.max(axis=1)
-        return Answers(outputs, scores, labels.decode(predictions), chosen, correct)
+        return RowPredictions(outputs, scores, labels.decode(predictions), chosen, correct)
 
     def cells(self, all_features):
         has_labels = "label" in self.data.column_names

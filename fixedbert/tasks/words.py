@@ -13,7 +13,7 @@ from ..support.errors import InputError
 from .labels import SINGLE, Labels, default_names, label_sort_key, shorten
 from .predictions import Predictions
 from .reading import RowSource, valid_rows
-from .rows import Answers, Features, Model, Rows, file_of
+from .rows import RowPredictions, Features, Model, Rows, file_of
 
 TOKENS, LABELS = "tokens", ("ner_tags", "labels")  # default names of the columns, as in transformers' run_ner.py
 NO_LABEL = (None, -100, "-100")  # values for words that are not labeled, such as transformers' ignore_index
@@ -138,7 +138,7 @@ class WordRows(Rows):
         encoded = [encode_words(tokenizer, row, length) for row in self.data["words"]]
         return [[row] for row in encoded], sum(row["truncated"] for row in encoded)
 
-    def answers(self, outputs, features, all_features):
+    def interpret(self, outputs, features, all_features):
         read = read_by_all(all_features)
         logits = outputs[0].values[first_tokens(features)[read]]
         probabilities, predicted = (x.numpy() for x in logits.softmax(-1).max(-1))
@@ -148,7 +148,7 @@ class WordRows(Rows):
             correct = predicted == labels  # never True for a word without a label, whose label id is -1
             scores = {"accuracy": float(correct[labels >= 0].mean()) if (labels >= 0).any() else 0.0}
         texts = self.outputs[predicted].tolist()
-        return Answers([Predictions(logits, "classes")], scores, texts, probabilities, correct)
+        return RowPredictions([Predictions(logits, "classes")], scores, texts, probabilities, correct)
 
     def cells(self, all_features):
         counts, read = [len(row) for row in self.data["words"]], read_by_all(all_features)

@@ -115,7 +115,7 @@ def test_labelled_rows(models, tmp_path, capsys):
 
 
 def test_unlabelled_rows(models, tmp_path):
-    """Without labels, the report contains no scores. With `max_samples`, the rows are a random sample."""
+    """Without labels, the report contains no scores. With `max_eval_samples`, the rows are a random sample."""
     directory, *_ = models
     lines = [f"{first},{second}" for first, second in PAIRS]
     (tmp_path / "rows.csv").write_text("\n".join(["sentence1,sentence2", *lines]) + "\n")

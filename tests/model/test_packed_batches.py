@@ -40,19 +40,6 @@ def examples(objective: str, lengths: list[int], separate: bool, seed: int = 1) 
     return found
 
 
-def model_for(objective: str, **changes):
-    return model_of(HEADS[objective], unpad_inputs=True, sparse_prediction=True, **changes).train()
-
-
-def outcome(model, batch: dict) -> list[torch.Tensor]:
-    """Returns the loss and all gradients of a training step, with a fixed seed."""
-    torch.manual_seed(5)
-    model.zero_grad()
-    outputs = model(**batch)
-    outputs.loss.backward()
-    return [outputs.loss, outputs[1], *(x.grad for x in model.parameters() if x.grad is not None)]
-
-
 @pytest.mark.parametrize("changes", MODELS, ids=str)
 @pytest.mark.parametrize("objective, lengths, separate", KINDS)
 def test_batches_of_the_collator(objective, lengths, separate, changes):

@@ -47,7 +47,9 @@ def unlabeled_rows(
     if head == QUESTIONS and not files:
         raise InputError("does not support question answering; use a `train_file` in SQuAD format.", "task_name")
     if options.task_name is not None:
-        data = load_task(options.task_name.lower(), options.data_dir, (split,), skip_bad_rows=skip)
+        data = load_task(
+            options.task_name.lower(), options.data_dir, (split,), options.download_options(), skip_bad_rows=skip
+        )
         return [TextRows(rows, separate) for rows in data.splits.values()]
     found: list[Rows] = []
     column = columns[0] if columns else TOKENS
