@@ -273,8 +273,8 @@ def content_hash(file: Path, cache: Path) -> str:
 
 def write_shards(directory: Path, readers: list[CorpusReader], pool: ProcessPoolExecutor, max_pending: int) -> int:
     """
-    Writes the missing shards and returns the total number of shards. Shuts down the pool, whose function is
-    `write_shard`. To limit memory, at most `max_pending` shards wait in the pool.
+    Writes the missing shards and returns the total number of shards. The pool must have been created
+    for `write_shard`, and is shut down at the end. To limit memory, at most `max_pending` shards wait in the pool.
     """
     documents_read = iterate_documents(readers, "Splitting into sentences and tokenizing")
     pending: deque[Future] = deque()

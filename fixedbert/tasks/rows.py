@@ -1,4 +1,4 @@
-"""What the rows of a task, which are texts, words or questions, have in common when they are given to models."""
+"""The base class for the rows of a task (texts, words or questions): what models read and predict for them."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
