@@ -17,9 +17,9 @@ from ..loading.loaded_model import LoadedModel
 from ..loading.weights import FILES, report_float32
 from ..support.errors import InputError
 from ..support.files import error_reason
-from ..tasks.task_heads import describe_task
 from ..tasks.predictions import Batch, Predictions
 from ..tasks.rows import Features
+from ..tasks.task_heads import describe_task
 from .report import ComparedModel
 from .runtimes import REFERENCE, TORCH, is_slow, torch_runtime
 

@@ -22,9 +22,9 @@ from ..options import CompareOptions, takes_options
 from ..support.errors import InputError
 from ..support.files import check_output_free, new_directory, reading, short_name, to_json
 from ..support.machine import machine_name, warn_if_busy
-from ..tasks.task_heads import compared_rows, row_length
 from ..tasks.predictions import Fidelity, fidelity
-from ..tasks.rows import RowPredictions, Cells
+from ..tasks.rows import Cells, RowPredictions
+from ..tasks.task_heads import compared_rows, row_length
 from .advice import NEARLY_SAME, advice
 from .candidates import Candidate, build_candidates, load_candidates
 from .report import CHANGED, RANDOM, SINGLE, SINGLE_ROWS, SORTED, Comparison

@@ -37,7 +37,15 @@ from transformers.utils.generic import can_return_tuple
 
 from .attention_fixed_head_bert import BiasOnly, FixedHeadBertEncoder, FixedHeadBertLayer, FixedHeadBertSelfAttention
 from .configuration_fixed_head_bert import HEADS, FixedHeadBertConfig
-from .unpadding_fixed_head_bert import CACHE, apply_to_non_padding, fast_forward, find_label_indices, is_symbolic, padding_mask, sequence_ids_from
+from .unpadding_fixed_head_bert import (
+    CACHE,
+    apply_to_non_padding,
+    fast_forward,
+    find_label_indices,
+    is_symbolic,
+    padding_mask,
+    sequence_ids_from,
+)
 
 logger = logging.get_logger(__name__)
 

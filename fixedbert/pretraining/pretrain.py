@@ -20,7 +20,17 @@ from ..support.machine import hardware_name
 from ..training.arguments import make_arguments, with_recipe
 from ..training.interruption import train
 from ..training.models import load_config, load_model
-from ..training.output import Trained, already_complete, check_same_command, check_same_data, is_complete_checkpoint, output_directory, publish, read_result, record_metrics
+from ..training.output import (
+    Trained,
+    already_complete,
+    check_same_command,
+    check_same_data,
+    is_complete_checkpoint,
+    output_directory,
+    publish,
+    read_result,
+    record_metrics,
+)
 from ..training.plots import draw_pretraining
 from ..training.speed import enable_unpadding, keep_freed_memory
 from .arguments import ARGUMENTS

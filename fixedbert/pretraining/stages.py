@@ -11,8 +11,8 @@ from typing import Any
 from transformers import PreTrainedConfig
 
 from ..conversion.growing import larger_config
-from ..loading.families import fixed_head_config
 from ..data.sentences import check_language
+from ..loading.families import fixed_head_config
 from ..options import ModelOptions, NewModelOptions
 from ..support.errors import InputError, error_context
 from ..support.files import output_path

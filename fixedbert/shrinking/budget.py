@@ -58,7 +58,7 @@ class Prices:
         return sum(price(shape.heads) + price(shape.neurons) for price, shape in pairs)
 
 
-class Alternative(NamedTuple):
+class SublayerSize(NamedTuple):
     """
     A possible size of an attention or feed-forward sublayer.
 
@@ -73,30 +73,35 @@ class Alternative(NamedTuple):
     price: float
 
 
-def solve_knapsack(sublayers: Sequence[Sequence[Alternative]], budget: float) -> list[Alternative]:
+def solve_knapsack(sublayers: Sequence[Sequence[SublayerSize]], budget: float) -> list[SublayerSize]:
     """
-    Chooses one alternative per sublayer to minimize the total cost, while the total price stays within the budget.
+    Chooses one size per sublayer to minimize the total cost, while the total price stays within the budget.
 
     Uses dynamic programming. Prices are rounded down to multiples of 1/4000 of the budget. The caller must ensure
-    that the alternatives with the lowest prices fit in the budget.
+    that the sizes with the lowest prices fit in the budget.
     """
-    units = [np.array([int(alternative.price / budget * UNITS + 1e-6) for alternative in alternatives]) for alternatives in sublayers]
+    units = [
+        np.array([int(size.price / budget * UNITS + 1e-6) for size in sizes])
+        for sizes in sublayers
+    ]
     best = np.zeros(UNITS + 1)  # best[u]: lowest cost of the processed sublayers for at most u units
     chosen_by_units = []
-    for alternatives, prices in zip(sublayers, units, strict=True):
-        costs = np.full((len(alternatives), UNITS + 1), np.inf)
-        for index, (alternative, price) in enumerate(zip(alternatives, prices, strict=True)):
+    for sizes, prices in zip(sublayers, units, strict=True):
+        costs = np.full((len(sizes), UNITS + 1), np.inf)
+        for index, (size, price) in enumerate(zip(sizes, prices, strict=True)):
             if price <= UNITS:
-                costs[index, price:] = best[: UNITS + 1 - price] + alternative.cost
+                costs[index, price:] = best[: UNITS + 1 - price] + size.cost
         chosen_by_units.append(costs.argmin(axis=0))
         best = costs.min(axis=0)
     for spent in range(UNITS, -1, -1):  # exact prices can exceed the budget, because units are rounded down
         if np.isfinite(best[spent]):
             chosen, left = [], spent
-            for alternatives, prices, by_units in zip(*map(reversed, (sublayers, units, chosen_by_units)), strict=True):
+            for sizes, prices, by_units in zip(
+                *map(reversed, (sublayers, units, chosen_by_units)), strict=True
+            ):
                 index = int(by_units[left])
-                chosen.append(alternatives[index])
+                chosen.append(sizes[index])
                 left -= int(prices[index])
-            if sum(alternative.price for alternative in chosen) <= budget * (1 + 1e-9):
+            if sum(size.price for size in chosen) <= budget * (1 + 1e-9):
                 return chosen[::-1]
-    return [min(alternatives, key=lambda alternative: alternative.price) for alternatives in sublayers]
+    return [min(sizes, key=lambda size: size.price) for sizes in sublayers]

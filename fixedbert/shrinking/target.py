@@ -7,7 +7,7 @@ from ..loading.heads import Heads
 from ..model.modeling_fixed_head_bert import FixedHeadBertPreTrainedModel
 from ..support.errors import InputError
 from ..tasks.calibration import mean_tokens
-from .budget import LayerSize, Alternative, Prices, head_choices, neuron_choices, solve_knapsack
+from .budget import SublayerSize, LayerSize, Prices, head_choices, neuron_choices, solve_knapsack
 from .context import ShrinkContext
 from .latency import measure_prices
 from .layers import LayerPruner, prune_layers
@@ -44,16 +44,16 @@ def prune_to_budget(
     context: ShrinkContext, pruners: list[LayerPruner], prices: Prices
 ) -> FixedHeadBertPreTrainedModel:
     """Prunes a copy of the original to the shapes that the budget allows. The remaining weights are not refitted."""
-    alternatives = []
+    sizes = []
     for pruner, price in zip(pruners, prices.layers, strict=True):
         heads, neurons = head_choices(pruner.shape.heads), neuron_choices(pruner.shape.neurons)
-        alternatives.append([Alternative(choice, pruner.cost_of_heads(choice), price(choice)) for choice in heads])
-        alternatives.append([Alternative(count, pruner.cost_of_neurons(count), price(count)) for count in neurons])
-    least = prices.rest + sum(min(alternative.price for alternative in sublayer) for sublayer in alternatives)
+        sizes.append([SublayerSize(choice, pruner.cost_of_heads(choice), price(choice)) for choice in heads])
+        sizes.append([SublayerSize(count, pruner.cost_of_neurons(count), price(count)) for count in neurons])
+    least = prices.rest + sum(min(size.price for size in sublayer) for sublayer in sizes)
     wanted = budget_for(context, prices, least)
 
     def pruned_within(budget: float) -> FixedHeadBertPreTrainedModel:
-        chosen = [alternative.choice for alternative in solve_knapsack(alternatives, budget - prices.rest)]
+        chosen = [size.choice for size in solve_knapsack(sizes, budget - prices.rest)]
         shapes = [LayerSize(heads, neurons) for heads, neurons in zip(chosen[::2], chosen[1::2], strict=True)]
         return prune_layers(context.original, pruners, shapes)
 

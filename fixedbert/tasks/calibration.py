@@ -12,9 +12,9 @@ from ..data.sequences import read_sequences
 from ..loading.loaded_model import LoadedModel, head_name
 from ..options import CalibrationOptions, ShrinkOptions
 from ..support.errors import InputError
-from .task_heads import row_length, unlabeled_rows
 from .predictions import MASKED_LM, MASKED_POSITIONS, Batch
 from .rows import Rows
+from .task_heads import row_length, unlabeled_rows
 
 MASKED = 0.15  # fraction of the tokens that are masked for a masked LM
 HELD_OUT = 6  # there are at most `max_train_samples` / 6 held-out rows

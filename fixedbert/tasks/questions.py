@@ -13,7 +13,7 @@ from ..support.errors import InputError
 from ..support.files import reading
 from .answers import SquadEvaluation
 from .reading import valid_rows
-from .rows import RowPredictions, Features, Model, Rows, file_of
+from .rows import Features, Model, RowPredictions, Rows, file_of
 from .squad_metrics import best_score, exact_match, note_on_spaces
 from .windows import squad_windows
 

@@ -21,7 +21,7 @@ from .glue_metrics import GlueEvaluation
 from .labels import MULTI, REGRESSION, SINGLE, Labels, problem_type_of
 from .predictions import TEXTS
 from .reading import RowSource, data_sources, dataset_rows, ids_of, valid_rows
-from .rows import RowPredictions, Model, Rows, split_names
+from .rows import Model, RowPredictions, Rows, split_names
 
 # Text columns that are recognized without `text_column_names`.
 KNOWN_TEXT_COLUMNS = {columns for task in TASKS.values() for columns in (task.texts, task.file_texts)} | {("text",)}

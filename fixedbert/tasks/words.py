@@ -13,7 +13,7 @@ from ..support.errors import InputError
 from .labels import SINGLE, Labels, default_names, label_sort_key, shorten
 from .predictions import Predictions
 from .reading import RowSource, valid_rows
-from .rows import RowPredictions, Features, Model, Rows, file_of
+from .rows import Features, Model, RowPredictions, Rows, file_of
 
 TOKENS, LABELS = "tokens", ("ner_tags", "labels")  # default names of the columns, as in transformers' run_ner.py
 NO_LABEL = (None, -100, "-100")  # values for words that are not labeled, such as transformers' ignore_index

@@ -21,7 +21,17 @@ from huggingface_hub.errors import HTTPError
 from transformers import Trainer
 
 from ..support.errors import InputError
-from ..support.files import check_output_free, directory_lock, finite, move_into_place, output_path, read_json_object, to_json, write_atomically, writing
+from ..support.files import (
+    check_output_free,
+    directory_lock,
+    finite,
+    move_into_place,
+    output_path,
+    read_json_object,
+    to_json,
+    write_atomically,
+    writing,
+)
 from .arguments import CommonArguments
 
 COMMAND_FILE, DATA_FILE = "command.json", "data.json"

@@ -8,7 +8,17 @@ import pytest
 from helpers.tiny_stores import make_store
 
 from fixedbert.data.examples import split_documents
-from fixedbert.data.segment_pairs import IS_NEXT, NOT_NEXT, PairExamples, check_documents, check_labels, plan_pairs, random_segment, split_long_sentences, truncate_pair
+from fixedbert.data.segment_pairs import (
+    IS_NEXT,
+    NOT_NEXT,
+    PairExamples,
+    check_documents,
+    check_labels,
+    plan_pairs,
+    random_segment,
+    split_long_sentences,
+    truncate_pair,
+)
 from fixedbert.support.errors import InputError
 
 

@@ -12,7 +12,14 @@ from fixedbert import FixedHeadBertConfig
 from fixedbert.data.corpora import Corpus
 from fixedbert.data.sequences import read_sequences
 from fixedbert.data.store import prepare_store, prepare_tokenizer
-from fixedbert.data.tokenizers import check_features, check_same_vocabulary, check_unknown_tokens, check_vocab_size, load_tokenizer, removed_characters
+from fixedbert.data.tokenizers import (
+    check_features,
+    check_same_vocabulary,
+    check_unknown_tokens,
+    check_vocab_size,
+    load_tokenizer,
+    removed_characters,
+)
 from fixedbert.support.errors import InputError
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]

@@ -6,14 +6,14 @@ from itertools import product
 import pytest
 
 from fixedbert.loading.heads import Heads
-from fixedbert.shrinking.budget import Alternative, head_choices, neuron_choices, solve_knapsack
+from fixedbert.shrinking.budget import SublayerSize, head_choices, neuron_choices, solve_knapsack
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_knapsack_matches_brute_force(seed):
     """The knapsack chooses the combination with the lowest cost within the budget."""
     draw = random.Random(seed)
-    sublayers = [[Alternative(n, draw.random(), draw.randint(0, 20)) for n in range(4)] for _ in range(5)]
+    sublayers = [[SublayerSize(n, draw.random(), draw.randint(0, 20)) for n in range(4)] for _ in range(5)]
     for budget in (3, 30, 47, 90):
         affordable = [options for options in product(*sublayers) if sum(x.price for x in options) <= budget]
         if not affordable:
@@ -26,7 +26,9 @@ def test_knapsack_matches_brute_force(seed):
 
 def test_budget_can_be_met_exactly():
     """The chosen options can use the entire budget, even if their prices are not multiples of the budget's unit."""
-    sublayers = [[Alternative("all", 0.0, 1234567.0), Alternative("half", 0.0, 617283.0), Alternative("none", 9.0, 0.0)]] * 3
+    sublayers = [
+        [SublayerSize("all", 0.0, 1234567.0), SublayerSize("half", 0.0, 617283.0), SublayerSize("none", 9.0, 0.0)]
+    ] * 3
     assert [option.choice for option in solve_knapsack(sublayers, 617283.0 * 3)] == ["half"] * 3
 
 

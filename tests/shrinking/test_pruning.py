@@ -5,7 +5,15 @@ from itertools import combinations
 import pytest
 import torch
 
-from fixedbert.shrinking.pruning import LeastSquaresRefit, SecondMoments, head_size_errors, least_squares, prune_inputs, reduce_head_size, square_root
+from fixedbert.shrinking.pruning import (
+    LeastSquaresRefit,
+    SecondMoments,
+    head_size_errors,
+    least_squares,
+    prune_inputs,
+    reduce_head_size,
+    square_root,
+)
 
 torch.manual_seed(0)
 TOKENS = 500

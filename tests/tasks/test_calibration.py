@@ -12,8 +12,8 @@ from fixedbert.loading.sentence_models import SentencePooling
 from fixedbert.options import ShrinkOptions, make
 from fixedbert.support.errors import InputError
 from fixedbert.tasks.calibration import load_batches, mask_randomly
-from fixedbert.tasks.task_heads import unlabeled_rows
 from fixedbert.tasks.predictions import MASKED_POSITIONS
+from fixedbert.tasks.task_heads import unlabeled_rows
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,15 @@ from fixedbert.support.errors import InputError
 from fixedbert.tasks.glue_metrics import METRICS, GlueEvaluation, GlueMetric
 from fixedbert.tasks.labels import MULTI, REGRESSION, SINGLE, Labels
 from fixedbert.tasks.questions import load_squad
-from fixedbert.tasks.squad_metrics import SquadMetric, best_threshold, exact_match, f1, note_on_spaces, squad_scores, squad_v2_scores
+from fixedbert.tasks.squad_metrics import (
+    SquadMetric,
+    best_threshold,
+    exact_match,
+    f1,
+    note_on_spaces,
+    squad_scores,
+    squad_v2_scores,
+)
 
 
 def official_words(text):
