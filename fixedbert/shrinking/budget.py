@@ -80,10 +80,7 @@ def solve_knapsack(sublayers: Sequence[Sequence[SublayerSize]], budget: float) -
     Uses dynamic programming. Prices are rounded down to multiples of 1/4000 of the budget. The caller must ensure
     that the sizes with the lowest prices fit in the budget.
     """
-    units = [
-        np.array([int(size.price / budget * UNITS + 1e-6) for size in sizes])
-        for sizes in sublayers
-    ]
+    units = [np.array([int(size.price / budget * UNITS + 1e-6) for size in sizes]) for sizes in sublayers]
     best = np.zeros(UNITS + 1)  # best[u]: lowest cost of the processed sublayers for at most u units
     chosen_by_units = []
     for sizes, prices in zip(sublayers, units, strict=True):
@@ -96,9 +93,7 @@ def solve_knapsack(sublayers: Sequence[Sequence[SublayerSize]], budget: float) -
     for spent in range(UNITS, -1, -1):  # exact prices can exceed the budget, because units are rounded down
         if np.isfinite(best[spent]):
             chosen, left = [], spent
-            for sizes, prices, by_units in zip(
-                *map(reversed, (sublayers, units, chosen_by_units)), strict=True
-            ):
+            for sizes, prices, by_units in zip(*map(reversed, (sublayers, units, chosen_by_units)), strict=True):
                 index = int(by_units[left])
                 chosen.append(sizes[index])
                 left -= int(prices[index])

@@ -7,7 +7,7 @@ from ..loading.heads import Heads
 from ..model.modeling_fixed_head_bert import FixedHeadBertPreTrainedModel
 from ..support.errors import InputError
 from ..tasks.calibration import mean_tokens
-from .budget import SublayerSize, LayerSize, Prices, head_choices, neuron_choices, solve_knapsack
+from .budget import LayerSize, Prices, SublayerSize, head_choices, neuron_choices, solve_knapsack
 from .context import ShrinkContext
 from .latency import measure_prices
 from .layers import LayerPruner, prune_layers
