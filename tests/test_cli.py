@@ -10,7 +10,7 @@ from helpers import ROOT, fork_server
 from transformers import TrainingArguments
 
 import fixedbert
-from fixedbert.options import COMMANDS, describe_range, groups, trainer_names
+from fixedbert.options import COMMANDS, FineTuningDataOptions, describe_range, groups, make, trainer_names
 from fixedbert_cli import main, parse
 
 IMPORTED = """
@@ -109,3 +109,15 @@ def test_training_commands_are_scripts(tmp_path, tmp_path_factory):
     done = fork_server.run(ROOT / "fixedbert/__main__.py", ["squad", "--output_dir", "out"], tmp_path, output)
     assert done.returncode == 2 and done.stderr.startswith("error: nothing to do; set --do_train")
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_none_is_no_value():
+    """`none` leaves an option that can be unset at its default, also if it has a range."""
+    (made,) = make({"train_file": "a.csv", "max_train_samples": "none"}, FineTuningDataOptions)
+    assert made.max_train_samples is None
+
+
+def test_arguments_can_follow_switches():
+    """A switch of a command without recipes takes no value."""
+    given = {"folder": "folder", "repo_id": "user/name", "dry_run": True}
+    assert parse("push --dry_run folder user/name".split()).args == ("push", given)

@@ -33,7 +33,7 @@ from ..training.output import (
 )
 from ..training.plots import draw_pretraining
 from ..training.speed import enable_unpadding, keep_freed_memory
-from .arguments import ARGUMENTS
+from .arguments import ARGUMENTS, corpora_of
 from .examples import make_examples, make_tokenizer
 from .stages import Stage, plan_stages
 from .trainer import PretrainingTrainer
@@ -86,6 +86,7 @@ def run_stage(stage: Stage, arguments: dict[str, Any], callbacks: Sequence[Train
     model_args, data_args, training_args = make_arguments(stage.arguments, *ARGUMENTS)
     if not (training_args.do_train or training_args.do_eval):
         raise InputError("nothing to do: set `do_train`, `do_eval` or both.")
+    corpora_of(data_args, model_args)  # raises InputError before the model is loaded
     set_seed(training_args.seed)
     keep_freed_memory(training_args.device)
     training_args.dataloader_pin_memory &= training_args.device.type != "cpu"

@@ -18,7 +18,7 @@ from ..support.errors import InputError, error_context
 from ..support.files import output_path
 from ..training.arguments import make_arguments
 from ..training.models import check_length, load_config
-from .arguments import ARGUMENTS, corpora_of
+from .arguments import ARGUMENTS
 
 SIZES = ("num_attention_heads", "attention_head_size", "value_head_size", "intermediate_size")
 CHANGES = ("max_seq_length", "per_device_train_batch_size", "total_train_batch_size")
@@ -111,7 +111,6 @@ def check_run(arguments: dict[str, Any], config: PreTrainedConfig | None = None)
     """
     model_args, data_args, _ = make_arguments(arguments, *ARGUMENTS)
     check_language(data_args.language)
-    corpora_of(data_args, model_args)  # raises InputError before a tokenizer is trained
     config = config or load_config(model_args, is_decoder=data_args.objective == "clm")
     check_length(data_args.max_seq_length, config)
     if data_args.separate_documents and config.model_type != "fixed_head_bert":

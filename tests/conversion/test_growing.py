@@ -203,7 +203,7 @@ def test_model_without_a_pooler_gets_none(family, tmp_path):
         ({}, {"attention_head_size": [6, 13]}, "`attention_head_size` has 2 numbers for 3 layers"),
         ({}, {"intermediate_size": 36}, "`intermediate_size` must be at least 37, not 36"),
         ({"qk_norm": True}, {"attention_head_size": 13}, "a model with qk_norm cannot change"),
-        ({"head_embedding": "add", "value_head_size": 9}, {"attention_head_size": 9}, "sizes must stay equal"),
+        ({"head_embedding": "add", "value_head_size": 9}, {"attention_head_size": 9}, "`value_head_size` must equal"),
         ({"qk_norm": True, "layer_attention_heads": [5, 0, 3]}, {"num_attention_heads": 5}, "do not match"),
     ],
 )
