@@ -32,9 +32,11 @@ def load_options() -> Any:
 
 options = load_options()
 
-TRAINER = """Arguments of transformers.TrainingArguments (https://huggingface.co/docs/transformers/main_classes/trainer).
---output_dir and at least one of --do_train, --do_eval and --do_predict are required:"""
-RECIPE = "YAML or JSON file with options, such as recipes/mini.yaml; flags take precedence"
+TRAINER = (
+    "Also accepted: transformers.TrainingArguments (https://huggingface.co/docs/transformers/main_classes/trainer)"
+)
+RUN = ["--output_dir VALUE", "--do_train|--do_eval|--do_predict"]  # which a training command needs
+RECIPE = "YAML or JSON file with options, such as the packaged recipes/mini.yaml; flags take precedence"
 
 PLACEHOLDERS = {int: "N", float: "N", bool: "true|false"}  # for values in the help; VALUE for all other types
 
@@ -63,7 +65,7 @@ def command_parser(name: str) -> Parser:
     groups = [*options.groups(command)]
     own = {each.name: each for _, members in groups for each in members}
     required = [each.name if each.positional else f"--{each.name} VALUE" for each in own.values() if each.required]
-    usage = ["%(prog)s", *(["[recipe.yaml]"] if command.trains else []), *required, "[--option VALUE ...]"]
+    usage = ["%(prog)s", *(["[recipe.yaml]", *RUN] if command.trains else required), "[--option VALUE ...]"]
     parser = Parser(
         prog=f"fixedbert {name}",
         usage=" ".join(usage),
@@ -81,7 +83,7 @@ def command_parser(name: str) -> Parser:
     if command.trains:
         names = [f"--{name}" for name in options.trainer_names() if name not in own]
         listed = fill(" ".join(names), 108, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False)
-        parser.epilog = f"{TRAINER}\n{listed}"
+        parser.epilog = f"{TRAINER}:\n{listed}"
         for name in names:
             parser.add_argument(name, nargs="*", help=SUPPRESS)
     return parser

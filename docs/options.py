@@ -48,8 +48,8 @@ def table(members) -> str:
 
 
 def group(heading: str, rows: str, is_section: bool) -> str:
-    """Returns a table with its heading. A note follows the colon in a heading."""
-    title, _, note = heading.partition(": ")
+    """Returns a table with its heading. A note follows in parentheses."""
+    title, _, note = heading.removesuffix(")").partition(" (")
     note = f"{note[:1].upper()}{note[1:]}.\n\n" if note else ""
     if is_section:
         return f"### {title}\n\n{note}{rows}"
@@ -58,7 +58,7 @@ def group(heading: str, rows: str, is_section: bool) -> str:
 
 def link(heading: str) -> str:
     """Returns a link to the section of a group."""
-    title, _, _ = heading.partition(": ")
+    title, _, _ = heading.removesuffix(")").partition(" (")
     return f"[{title}](#{title.lower().replace(' ', '-')})"
 
 

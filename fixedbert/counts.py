@@ -33,7 +33,7 @@ class LayerShape:
         return self.d * (projections * (2 * self.p + self.v) + self.h * self.v + 2 * self.F)
 
     def macs_per_token(self, length: int) -> int:
-        """Returns the MACs per token: one per weight, and n h (p + v) for attention scores and weighted sums."""
+        """Returns the MACs per token: one per weight, and `length` * h * (p + v) for attention."""
         return self.weights + length * self.h * (self.p + self.v)
 
 

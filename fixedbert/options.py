@@ -50,7 +50,7 @@ def argument(help: str) -> Any:
     return option(None, help, required=True, positional=True)
 
 
-# --- Groups of options. The docstring is the heading in the help and in the manual, with a note after a colon. ---
+# --- Groups of options. The docstring is the heading in the help and in the manual, with a note in parentheses. ---
 
 
 @dataclass(kw_only=True)
@@ -70,8 +70,10 @@ class HubOptions:
 class ModelOptions(HubOptions):
     """Model and tokenizer"""
 
-    model_name_or_path: str | None = option(None, "Directory or Hub id of a pretrained model. Default: a new model.")
-    config_name: str | None = option(None, "Directory or Hub id, or a preset such as mini. Default: the model's.")
+    model_name_or_path: str | None = option(
+        None, "Directory or Hub id of a pretrained model. Default: random weights."
+    )
+    config_name: str | None = option(None, "Directory, Hub id, or a preset such as mini. Default: as the model.")
     config_overrides: dict | None = option(None, "Changes to the configuration, such as hidden_size=256.")
     tokenizer_name: str | None = option(None, "Directory, Hub id or vocab.txt file. Default: the model's tokenizer.")
     attn_implementation: str | None = option(None, "Attention function. Default: eager on CPUs, sdpa on GPUs.")
@@ -86,7 +88,7 @@ class ModelOptions(HubOptions):
 
 @dataclass(kw_only=True)
 class SizeOptions:
-    """Sizes of layers: one number for all layers, or one per layer"""
+    """Sizes of layers (one number for all layers, or one per layer)"""
 
     num_attention_heads: list[int] | None = option(None, "Number of attention heads.", NOT_NEGATIVE)
     attention_head_size: list[int] | None = option(None, "Size of queries and keys in each head.", COUNT)
@@ -111,21 +113,20 @@ class TaskOptions:
 class RowOptions:
     """Rows"""
 
-    text_column_names: str | None = option(None, "Text column, or two for pairs: a,b. For lists of words: tokens.")
+    text_column_names: str | None = option(None, "Text column, or two: a,b. Default: as in GLUE; for words, tokens.")
     skip_bad_rows: bool = option(False, "Print and skip invalid rows.")
 
 
 @dataclass(kw_only=True)
 class CalibrationOptions(RowOptions, TaskOptions):
-    """Calibration data: labels are ignored"""
+    """Calibration data (labels are ignored)"""
 
     train_file: list[str] | None = option(
         None, "Files (.csv, .tsv, .jsonl, .parquet, .txt, or .json for questions), instead of a GLUE task."
     )
     max_train_samples: int = option(1500, "Maximum number of rows, drawn at random.", COUNT)
     max_seq_length: int | None = option(None, "Tokens per row. Default: as in fine-tuning, at most 512.", "[3, inf)")
-    batch_size: int = option(32, "Rows per batch, also for measuring speed.", COUNT)
-    seed: int = option(0, "Seed for drawing rows and for initializing weights.", NOT_NEGATIVE)
+    seed: int = option(0, "Seed for drawing rows.", NOT_NEGATIVE)
 
 
 @dataclass(kw_only=True)
@@ -134,7 +135,7 @@ class FineTuningDataOptions(RowOptions):
 
     alternatives: ClassVar[tuple[str, ...]] = ("dataset_name",)  # options that replace the files
 
-    dataset_name: str | None = option(None, "Hub id of a dataset, such as rajpurkar/squad.")
+    dataset_name: str | None = option(None, "Hub id of a dataset, instead of files.")
     dataset_config_name: str | None = option(None, "Configuration of the dataset.")
     train_file: str | None = option(None, "Training data in a .csv, .tsv, .json, .jsonl or .parquet file.")
     validation_file: str | None = option(None, "Validation data in the same format.")
@@ -144,7 +145,7 @@ class FineTuningDataOptions(RowOptions):
     max_train_samples: int | None = option(None, "Train on a random subset of this many examples.", COUNT)
     max_eval_samples: int | None = option(None, "Evaluate on a random subset of this many examples.", COUNT)
     max_predict_samples: int | None = option(None, "Predict a random subset of this many test examples.", COUNT)
-    preprocessing_num_workers: int | None = option(None, "Number of processes for tokenization.", COUNT)
+    preprocessing_num_workers: int | None = option(None, "Processes for tokenization. Default: one.", COUNT)
     overwrite_cache: bool = option(False, "Tokenize again instead of loading from the cache of datasets.")
 
     def __post_init__(self):
@@ -169,7 +170,9 @@ class GlueDataOptions(FineTuningDataOptions):
     validation_split_name: str = option("validation", "Name of the validation split of a dataset on the Hub.")
     class_weights: str | None = option(None, "Class weights in the loss: balanced, or one per label, such as 1,5.")
     threshold: float = option(0.5, "For several labels: predict those with at least this probability.", "(0, 1)")
-    stride: int | None = option(None, "Split long texts into windows that overlap by this many tokens.", NOT_NEGATIVE)
+    stride: int | None = option(
+        None, "Split long single texts into windows with this overlap in tokens.", NOT_NEGATIVE
+    )
     pool: Literal["mean", "max"] = option("mean", "How to combine the logits of the windows of a text.")
 
     def __post_init__(self):
@@ -213,9 +216,12 @@ class SquadDataOptions(AnswerOptions, FineTuningDataOptions):
 
 @dataclass(kw_only=True)
 class NewModelOptions(ModelOptions):
-    """Shape of a new model: replaces the shape of `config_name`, or of BERT-base with heads of size 128"""
+    """New model (the sizes replace those of `config_name`, or of BERT-base with heads of size 128)"""
 
     do_lower_case: bool | None = option(None, "Lowercase text. Default: as the tokenizer; true for a new one.")
+    strip_accents: bool | None = option(
+        None, "Remove accents and vowel signs. Default: as the tokenizer; for a new one, if `language` is en."
+    )
     num_attention_heads: int | None = option(None, "Number of attention heads.", COUNT)
     attention_head_size: list[int] | None = option(None, "Head size for all layers, or one per layer.", COUNT)
     value_head_size: list[int] | None = option(None, "Size of values. Default: the head size.", COUNT)
@@ -246,7 +252,7 @@ BOUNDARIES = {
 
 @dataclass(kw_only=True)
 class CorpusOptions:
-    """Corpora: Hub datasets precede files, and options with several values have one per corpus"""
+    """Corpora (an option with several values has one for each Hub dataset, then one for each file)"""
 
     dataset_name: list[str] | None = option(None, "Hub datasets, or `sample` for the text shipped with the package.")
     dataset_config_name: list[str] = option(["none"], "Configuration of the Hub dataset, or none.")
@@ -291,9 +297,9 @@ class PretrainingDataOptions(CorpusOptions):
 class TrainerOptions:
     """Training"""
 
-    logging_steps: float = option(0.02, "Steps between log entries. Below 1: a fraction, at most 500 steps.", POSITIVE)
+    logging_steps: float = option(0.02, "Steps between log entries; below 1, a fraction of all (up to 500).", POSITIVE)
     max_nonfinite_steps: int = option(1, "Stop at this many non-finite losses or gradient norms in a row.", COUNT)
-    take_over_output_dir: bool = option(False, "Remove a lock on the output directory that another machine left.")
+    take_over_output_dir: bool = option(False, "Remove the lock of a dead run on another machine.")
 
 
 @dataclass(kw_only=True)
@@ -304,10 +310,10 @@ class FineTuningTrainerOptions(TrainerOptions):
     train_sampling_strategy: Literal["group_by_length", "random"] = option(
         "group_by_length", "group_by_length: batches of similar length."
     )
-    bf16: bool | None = option(None, "Use bf16 mixed precision. Default: whether this hardware is faster in bf16.")
+    bf16: bool | None = option(None, "Use bf16 mixed precision. Default: true if it is faster on this hardware.")
     early_stopping_patience: int | None = option(None, "Stop after this many evaluations without improvement.", COUNT)
     seeds: list[int] | None = option(None, "Train with each seed and summarize the results.", NOT_NEGATIVE)
-    grid: Literal["bert"] | None = option(None, "bert: batch sizes 16, 32; rates 5e-5, 3e-5, 2e-5; 2, 3, 4 epochs.")
+    grid: Literal["bert"] | None = option(None, "bert: batches 16, 32; learning rates 5e-5, 3e-5, 2e-5; 2-4 epochs.")
 
 
 @dataclass(kw_only=True)
@@ -342,7 +348,7 @@ class ConvertOptions(SizeOptions, HubOptions):
     output_dir: str = required("New directory for the result.")
     architecture: str | None = option(None, "Class to load, such as BertForMaskedLM. Drops all other weights.")
     bert: bool = option(False, "Convert a FixedHeadBert back to a transformers BERT.")
-    unpad_inputs: bool = option(False, "Skip padding tokens, which is faster.")
+    unpad_inputs: bool = option(False, "Skip padding tokens: the same outputs, faster.")
     dtype: Dtype | None = option(None, "Dtype of the weights. Default: unchanged.")
     seed: int = option(0, "Seed for initializing new weights.", NOT_NEGATIVE)
 
@@ -353,7 +359,7 @@ class ConvertOptions(SizeOptions, HubOptions):
 
 @dataclass(kw_only=True)
 class ShrinkOptions(SizeOptions, CalibrationOptions, HubOptions):
-    """Model and target: a speed, a size, or sizes of layers"""
+    """Model and target (a speed, a size, or sizes of layers)"""
 
     leading: ClassVar[tuple[str, ...]] = ("model", "output_dir")
 
@@ -362,6 +368,7 @@ class ShrinkOptions(SizeOptions, CalibrationOptions, HubOptions):
     speedup: list[float] | None = option(None, "Speedup on this machine. Several: a directory for each.", POSITIVE)
     params: float | None = option(None, "Number of parameters, such as 15e6.", POSITIVE)
     flops: float | None = option(None, "FLOPs of a forward pass for a row of average length.", POSITIVE)
+    batch_size: int = option(32, "Rows per batch, also for measuring speed.", COUNT)
     unpad_inputs: bool | None = option(None, "Skip padding. Default: with `speedup`, if it is faster; otherwise true.")
     dtype: Dtype | None = option(None, "Dtype of weights. Default: with `speedup`, the fastest; otherwise unchanged.")
     distil_steps: int | None = option(None, "Distillation steps, with the original as teacher, such as 600.", COUNT)
@@ -386,10 +393,10 @@ class CompareOptions(RowOptions, TaskOptions, HubOptions):
 
     leading: ClassVar[tuple[str, ...]] = ("models", "validation_file")
 
-    models: list[str] = argument("Directories or Hub ids. One runs in all runtimes, each of several in its fastest.")
+    models: list[str] = argument("Directories or Hub ids. One runs in all runtimes; several, each in its fastest.")
     validation_file: str | None = option(None, "Texts, words or questions, instead of a GLUE task.")
     label_column_name: str | None = option(None, "Label column, or several: a,b. Default: label, if it exists.")
-    id_column_name: str | None = option(None, "Columns that identify rows in changed.csv, separated by commas.")
+    id_column_name: str | None = option(None, "Columns to copy to changed.csv in `output_dir`, separated by commas.")
     max_eval_samples: int = option(1000, "Maximum number of rows, drawn at random.", COUNT)
     max_seq_length: int | None = option(None, "Tokens per row. Default: as in fine-tuning, at most 512.", "[3, inf)")
     batch_size: int = option(32, "Rows per batch, also for measuring speed.", COUNT)
@@ -539,7 +546,12 @@ def build(given: Mapping[str, Any], *types: type) -> tuple:
 
 
 def convert_all(given: Mapping[str, Any], types: tuple[type, ...]) -> dict[str, Any]:
-    """Returns the values that are not None, converted to the types of their fields. Raises ValueError."""
+    """
+    Returns the values that are not None, converted to the types of their fields.
+
+    Raises:
+        ValueError: If an option is unknown or missing, or if a value has the wrong type or is out of range.
+    """
     hints = {name: hint for cls in types for name, hint in get_type_hints(cls).items()}
     members = {member.name: member for cls in types for member in fields(cls) if member.init}
     required = [name for name, member in members.items() if member.metadata.get("required")]
@@ -638,12 +650,14 @@ def describe_range(interval: str) -> str:
 def describe(hint: Any) -> str:
     """Returns a description of a type for messages and the manual, such as "one or more integers"."""
     names = {int: "an integer", float: "a number", bool: "true or false", str: "text", dict: "name=value,..."}
+    several = {int: "integers", float: "numbers", str: "names", dict: "mappings"}
     words: list[str] = []
     for kind in kinds_of(hint):
         if get_origin(kind) is Literal:
             words += map(str, get_args(kind))
         elif get_origin(kind) is list:
-            words.append(f"a list ({describe(get_args(kind)[0])})")
+            (item,) = get_args(kind)
+            words.append(f"one or more {several.get(item) or 'of ' + describe(item)}")
         elif kind is not NoneType:
             words.append(names.get(get_origin(kind) or kind, getattr(kind, "__name__", str(kind))))
     return ", ".join(words[:-1]) + (" or " if words[:-1] else "") + words[-1]

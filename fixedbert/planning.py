@@ -106,7 +106,9 @@ def plan(options: PlanOptions) -> Plan:
             fitting.setdefault((one.shape.d, one.shape.L), one)
     if not fitting:
         heads = "" if attention_head_size is None else f" with heads of size {attention_head_size}"
-        raise InputError(f"no shape{heads} uses {MINIMUM_FRACTION:.0%} to 100% of the budget; choose a different one.")
+        raise InputError(
+            f"no shape{heads} uses {MINIMUM_FRACTION:.0%} to 100% of the budget; choose a different budget."
+        )
     shapes = {name: shape for name, shape in KNOWN.items() if attention_head_size in (None, shape.p)}
     known = (planned(shape, name) for name, shape in shapes.items() if shape.positions >= max_seq_length)
     within = tuple(one for one in known if one.used_fraction(limits) <= KNOWN_FRACTION)

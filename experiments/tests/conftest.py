@@ -1,5 +1,5 @@
 """The environment and the fixtures of the package's tests."""
 
-from tests.conftest import vocabulary
+from tests.conftest import download, vocabulary
 
-__all__ = ["vocabulary"]
+__all__ = ["download", "vocabulary"]

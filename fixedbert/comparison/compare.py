@@ -64,8 +64,8 @@ def compare(options: CompareOptions) -> Comparison:
     with TemporaryDirectory() as directory:
         candidates, notes = choose_runtimes(by_model, options, Path(directory))
         run(candidates, len(rows.data), options.batch_size)
-    everyone = [model.features for model in candidates]
-    answers = [rows.answers(model.outputs, model.features, everyone) for model in candidates]
+    all_features = [model.features for model in candidates]
+    answers = [rows.answers(model.outputs, model.features, all_features) for model in candidates]
     for model, own in zip(candidates, answers, strict=True):
         measure(model, own, candidates[0], answers[0])
     if not any(isinstance(each.model, LoadedModel) for each in candidates):  # only exported graphs
@@ -91,7 +91,7 @@ def compare(options: CompareOptions) -> Comparison:
         with new_directory(options.output_dir) as directory:
             (directory / RESULTS).write_text(to_json(asdict(result), indent=1) + "\n")
             if answers[0].texts:
-                lines = changed_items(rows.cells(everyone), candidates, answers)
+                lines = changed_items(rows.cells(all_features), candidates, answers)
                 with (directory / CHANGED).open("w", newline="", encoding="utf-8") as output:
                     csv.writer(output, lineterminator="\n").writerows(lines)
     return result
@@ -110,7 +110,7 @@ def check_options(options: CompareOptions):
 
 
 def names_of(sources: list[str]) -> list[tuple[str, str]]:
-    """Returns each model's directory or Hub id, and its name for the report: a short name if no other model has it."""
+    """Returns each model's directory or Hub id, and its name in the report: the id itself if short names collide."""
     names = Counter(map(short_name, sources))
     return [(source, source if names[short_name(source)] > 1 else short_name(source)) for source in sources]
 

@@ -82,8 +82,8 @@ def to_fixed_head_bert(
         model: A BERT, RoBERTa, DistilBERT, ELECTRA or FixedHeadBert, with or without a task head.
         seed: Seed for the random weights in new heads, dimensions and neurons.
         sizes: `attention_head_size`, `num_attention_heads`, `value_head_size` and `intermediate_size`, each as one
-            number or one per layer. The default is the size in `model`, which is also the minimum. If values have the
-            same size as queries and keys, `value_head_size` defaults to `attention_head_size`.
+            number or one per layer. The default is the size in `model`, which is also the minimum. Only
+            `value_head_size` follows `attention_head_size` if the two are equal in `model`.
 
     Returns:
         The new model in evaluation mode. It has the same dtype as `model` and shares no memory with it.
@@ -155,7 +155,8 @@ def check_heads(config: FixedHeadBertConfig, old: Heads, new: Heads):
         )
     if config.head_embedding and (old.size == old.value_size) != (new.size == new.value_size):
         raise InputError(
-            "with head_embedding, equal key and value sizes must stay equal, and different ones must stay different."
+            "with head_embedding, `value_head_size` must equal `attention_head_size` if it does in the original, "
+            "and differ otherwise."
         )
 
 

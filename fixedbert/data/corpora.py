@@ -1,6 +1,7 @@
 """Readers that yield the documents in text corpora: files, Hub datasets and the built-in sample."""
 
 import glob
+import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -123,17 +124,51 @@ def corpus_files(source: str) -> list[Path]:
     """
     Returns the sorted paths of the files in `source`, which is a file, a directory or a glob pattern for either.
 
-    Directories are searched recursively for files in a supported format. Raises InputError if no files are found.
+    Directories are searched recursively for files in a supported format. Links to directories are followed. Raises
+    InputError if no files are found.
     """
-    files: set[Path] = set()
-    for path in map(Path, [source] if Path(source).exists() else glob.glob(source, recursive=True)):
-        if path.is_dir():
-            files.update(file for file in path.rglob("*") if file_format(file) in READERS and not file.is_dir())
-        else:
-            files.add(path)
+    matches = without_aliases(map(Path, [source] if Path(source).exists() else glob.glob(source, recursive=True)))
+    directories = [path for path in matches if path.is_dir()]
+    files = [path for path in matches if not path.is_dir()]
+    files = without_aliases([*files, *files_below(directories)])
     if not files:
         raise InputError(f"{source}: no files found; supported formats are {', '.join(READERS)}.")
     return sorted(files)
+
+
+def without_aliases(paths: Iterable[Path]) -> list[Path]:
+    """Returns one of the shortest paths for each entry of a directory, to which links can lead in several ways."""
+    entries: dict[tuple[str, str], Path] = {}
+    for path in sorted(paths, key=lambda path: (len(path.parts), path)):
+        entries.setdefault((os.path.realpath(path.parent), path.name), path)
+    return list(entries.values())
+
+
+def files_below(directories: list[Path]) -> Iterator[Path]:
+    """
+    Yields the files in a supported format below directories. Follows links to directories, after the directories
+    without links, and visits each directory once. Raises InputError if a directory cannot be read or a link is broken.
+    """
+    visited: set[str] = set()
+    pending = [str(directory) for directory in directories]
+    while pending:
+        for parent, children, names in os.walk(pending.pop(0), onerror=refuse_directory):
+            real = os.path.realpath(parent)
+            if real in visited:
+                children.clear()
+                continue
+            visited.add(real)
+            children.sort()  # os.walk continues in this order, and does not follow links
+            pending += [path for path in (os.path.join(parent, name) for name in children) if os.path.islink(path)]
+            for file in (Path(parent, name) for name in names):
+                if file.is_symlink() and not file.exists() and not file.name.startswith("."):
+                    raise InputError(f"{file}: a broken link; correct or remove it.")
+                if file_format(file) in READERS:
+                    yield file
+
+
+def refuse_directory(error: OSError):
+    raise InputError(f"{error.filename}: cannot be read ({error.strerror}).") from error
 
 
 def column_options(columns: list[str]) -> dict[str, str]:

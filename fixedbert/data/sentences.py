@@ -7,9 +7,10 @@ import sentencex
 
 from ..support.errors import InputError
 
-# Languages with rules in sentencex, and Chinese, for which its default rules work. It treats other codes as English.
+# Languages with rules in sentencex, and Chinese, Korean and Thai, for which its default rules work. It treats other
+# codes as English.
 LANGUAGES = tuple(
-    "am ar bg bn ca da de el en es fi fr gu hi hy it ja kk kn ml mr my nl pa pl pt ru sk ta te uk zh".split()
+    "am ar bg bn ca da de el en es fi fr gu hi hy it ja kk kn ko ml mr my nl pa pl pt ru sk ta te th uk zh".split()
 )
 MAX_WRAPPED_LINE = 100  # characters
 TERMINATORS = (*".!?…", *"。！？．｡", *"।॥۔؟։።።")  # European scripts, Chinese and Japanese, other scripts
@@ -21,7 +22,11 @@ SENTENCE_END = re.compile(rf"[{re.escape(''.join(TERMINATORS))}]\W*\s|[。！？
 def check_language(code: str):
     """Raises InputError if the language is not supported."""
     if code not in LANGUAGES:
-        raise InputError(f"must be one of {', '.join(LANGUAGES)} (en for other languages), not {code!r}.", "language")
+        raise InputError(
+            f"must be one of {', '.join(LANGUAGES)} (for others: en, with `strip_accents` false to keep accents), not "
+            f"{code!r}.",
+            "language",
+        )
 
 
 def split_document(text: str, language: str = "en") -> list[str]:
@@ -52,7 +57,7 @@ def is_hard_wrapped(lines: list[str]) -> bool:
 
 
 def separate_short_lines(lines: list[str]) -> str:
-    """Joins hard-wrapped lines. Adds a blank line after each heading (a short line that is not part of a sentence)."""
+    """Joins the lines of a text, with a blank line after each heading: a short line that is not part of a sentence."""
     width = min(max(map(len, lines)), MAX_WRAPPED_LINE)
     separated = []
     for line, following in zip(lines, [*lines[1:], ""], strict=True):

@@ -73,6 +73,7 @@ class Documents:
             self.metadata = np.load(self._file("documents.npy", verify), mmap_mode="r")
             self._input_ids: list[Arrays] = []  # values and offsets for each shard
             self._sentence_ends: list[Arrays] = []
+            self._text_hashes: list[np.ndarray] = []
             rows = [0]
             for shard in range(self.description["shards"]):
                 # The arrays keep the file mapped.
@@ -80,6 +81,7 @@ class Documents:
                 batch = pyarrow.ipc.open_file(source).get_batch(0)
                 self._input_ids.append(as_arrays(batch.column("input_ids")))
                 self._sentence_ends.append(as_arrays(batch.column("sentence_ends")))
+                self._text_hashes.append(batch.column("text_hash").to_numpy())
                 rows.append(rows[-1] + len(batch))
         self._shard_starts = np.array(rows)
 
@@ -108,6 +110,10 @@ class Documents:
     def sentence_ends(self, document: int) -> np.ndarray:
         """Returns a view of the token offsets (sentences,) at which the sentences in a document end."""
         return self._row(self._sentence_ends, document)
+
+    def text_hashes(self) -> np.ndarray:
+        """Returns hashes (documents,) of the texts. They do not depend on the tokenizer."""
+        return np.concatenate(self._text_hashes)[self.metadata["row"]]
 
     def plan(self, name: str, blocks: Iterable[np.ndarray]) -> Path:
         """
@@ -156,7 +162,8 @@ def prepare_store(
     Splits the documents in `corpora` into sentences and tokenizes them, or loads the result from the store.
 
     Only one process prepares a store while the others wait. After an interruption, the next call resumes preparation.
-    A document with the same text as an earlier document is dropped. One process per machine verifies the checksums.
+    A document with the same text as an earlier document is dropped, and the number of such documents is printed. One
+    process per machine verifies the checksums.
 
     Args:
         language: Language for sentence splitting, one of LANGUAGES.
@@ -186,6 +193,9 @@ def prepare_store(
     counts = documents.description["counts"]
     sources = ", ".join(corpus.source for corpus in corpora)
     check_unknown_tokens(sources, counts["unknown_tokens"], counts["tokens"])
+    if duplicates := counts["duplicate_documents"]:
+        total = counts["documents"] - counts["empty_documents"]
+        PartialState().print(f"{sources}: {duplicates:,} of {total:,} documents are duplicates and were left out")
     return documents
 
 
@@ -194,17 +204,23 @@ def prepare_tokenizer(
     vocab_size: int,
     do_lower_case: bool = True,
     store_dir: str | Path | None = None,
+    strip_accents: bool | None = None,
 ) -> PreTrainedTokenizerBase:
     """
     Trains a WordPiece tokenizer on the documents, or loads it from the store.
 
     The store keeps trained tokenizers because training again on the same texts can assign different ids to the tokens.
     Only one process trains a tokenizer while the others wait.
+
+    Args:
+        strip_accents: Whether to remove accents and other marks. By default, as in BERT, only if text is lowercased.
     """
     readers = [CorpusReader(corpus) for corpus in corpora]
     store_dir = Path(store_dir or default_store_dir())
     contents = corpus_fingerprints(readers, store_dir)
-    settings = (TOKENIZER_FORMAT, contents, vocab_size, do_lower_case, version("tokenizers"))
+    settings = [TOKENIZER_FORMAT, contents, vocab_size, do_lower_case, version("tokenizers")]
+    if strip_accents is not None:
+        settings.append(strip_accents)
     directory = store_dir / f"tokenizer-{stable_hash(settings)}"
 
     def texts() -> Iterator[str]:
@@ -213,7 +229,7 @@ def prepare_tokenizer(
 
     with store_lock(directory):
         if not directory.exists():
-            tokenizer = train_tokenizer(texts, vocab_size, do_lower_case)
+            tokenizer = train_tokenizer(texts, vocab_size, do_lower_case, strip_accents)
             with new_directory(directory) as unfinished:
                 tokenizer.save_pretrained(unfinished)
     return AutoTokenizer.from_pretrained(directory)
@@ -257,8 +273,8 @@ def content_hash(file: Path, cache: Path) -> str:
 
 def write_shards(directory: Path, readers: list[CorpusReader], pool: ProcessPoolExecutor, max_pending: int) -> int:
     """
-    Writes the missing shards and returns the total number of shards. Shuts down the pool, whose function is
-    `write_shard`. To limit memory, at most `max_pending` shards wait in the pool.
+    Writes the missing shards and returns the total number of shards. The pool must have been created
+    for `write_shard`, and is shut down at the end. To limit memory, at most `max_pending` shards wait in the pool.
     """
     documents_read = iterate_documents(readers, "Splitting into sentences and tokenizing")
     pending: deque[Future] = deque()

@@ -2,6 +2,7 @@
 
 import json
 import re
+import unicodedata
 from collections.abc import Callable, Iterator
 from itertools import chain
 from pathlib import Path
@@ -28,12 +29,16 @@ TOKENIZER_FILES = (
 )  # fmt: skip
 
 
-def load_tokenizer(name_or_path: str | None, do_lower_case: bool | None = None, **options) -> PreTrainedTokenizerBase:
+def load_tokenizer(
+    name_or_path: str | None, do_lower_case: bool | None = None, strip_accents: bool | None = None, **options
+) -> PreTrainedTokenizerBase:
     """
     Loads a tokenizer from a directory, the Hub or a vocab.txt file.
 
     Args:
         do_lower_case: Whether a tokenizer for a vocab.txt lowercases text. The default is True.
+        strip_accents: Whether a tokenizer for a vocab.txt removes accents and other marks. By default it does so if it
+            lowercases text, as in BERT.
         options: Passed to `from_pretrained`.
 
     Raises:
@@ -47,13 +52,12 @@ def load_tokenizer(name_or_path: str | None, do_lower_case: bool | None = None, 
             tokens = Path(name_or_path).read_text(encoding="utf-8-sig").rstrip("\n").split("\n")
             vocabulary = {token: index for index, token in enumerate(tokens)}
             tokenizer: PreTrainedTokenizerBase = BertTokenizer(
-                vocab=vocabulary, do_lower_case=do_lower_case is not False
+                vocab=vocabulary, do_lower_case=do_lower_case is not False, strip_accents=strip_accents
             )
     else:
-        if do_lower_case is not None:
-            raise InputError(
-                "is only for a new vocabulary or a vocab.txt; edit tokenizer_config.json.", "do_lower_case"
-            )
+        for name, value in (("do_lower_case", do_lower_case), ("strip_accents", strip_accents)):
+            if value is not None:
+                raise InputError("is only for a new vocabulary or a vocab.txt; edit tokenizer_config.json.", name)
         remedy = "set `tokenizer_name` to a directory or a vocab.txt file"
         with reading(name_or_path, remedy, "could not load a tokenizer"):
             options = {"trust_remote_code": False} | options
@@ -99,8 +103,21 @@ def check_case(name: str, tokenizer: PreTrainedTokenizerBase):
             f"{name}: {len(unreachable) / len(words):.0%} of the tokens (such as "
             f"{', '.join(map(repr, unreachable[:3]))}) are unreachable because the tokenizer changes case or accents; "
             "correct do_lower_case and strip_accents in tokenizer_config.json, or for a vocab.txt in pretraining, set "
-            "`do_lower_case` to false."
+            "`do_lower_case` or `strip_accents` to false."
         )
+
+
+def removed_characters(tokenizer: PreTrainedTokenizerBase) -> str:
+    """Returns a one-line description of what the tokenizer's normalizer removes from text."""
+    normalizer = tokenizer.backend_tokenizer.normalizer
+
+    def changes(text: str) -> bool:
+        normalized = normalizer.normalize_str(text) if normalizer else text
+        return unicodedata.normalize("NFC", normalized) != text
+
+    examples = {"capital letters (A)": "A", "accents and vowel signs (é, कि)": "é", "control characters": "a\u200db"}
+    removed = [name for name, text in examples.items() if changes(text)]
+    return f"the tokenizer removes {', '.join(removed) or 'nothing'}"
 
 
 def check_vocab_size(tokenizer: PreTrainedTokenizerBase, vocab_size: int, model: object):
@@ -147,13 +164,15 @@ def check_features(source: str, features: "datasets.Dataset", tokenizer: PreTrai
     check_unknown_tokens(source, int(np.count_nonzero(ids == tokenizer.unk_token_id)), len(ids))
 
 
-def train_tokenizer(texts: Callable[[], Iterator[str]], vocab_size: int, do_lower_case: bool) -> BertTokenizer:
+def train_tokenizer(
+    texts: Callable[[], Iterator[str]], vocab_size: int, do_lower_case: bool, strip_accents: bool | None = None
+) -> BertTokenizer:
     """
     Trains a BERT WordPiece tokenizer with at most `vocab_size` tokens.
 
     `texts` returns a new iterator over the texts on each call. Raises InputError if the texts contain no words.
     """
-    untrained = BertTokenizer(do_lower_case=do_lower_case)
+    untrained = BertTokenizer(do_lower_case=do_lower_case, strip_accents=strip_accents)
 
     def train(**options: Any) -> BertTokenizer:
         non_blank = (text for text in texts() if text and not text.isspace())

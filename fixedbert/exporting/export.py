@@ -120,7 +120,7 @@ def write_graphs(
     rows: list[Batch],
 ) -> str:
     """
-    Writes an ONNX graph, and from it the graphs for the runtimes. Returns a summary with their sizes and differences.
+    Writes an ONNX graph, and from it the graphs for the runtimes. Returns a summary with their sizes and errors.
 
     Args:
         rows: Calibration rows for OpenVINO's int8 graph.

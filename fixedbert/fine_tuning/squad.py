@@ -13,7 +13,7 @@ from ..support.files import to_json, write_atomically
 from ..tasks.answers import SquadEvaluation
 from ..tasks.examples import longest_first, map_options, max_samples, sample_rows, warn_of_overlap
 from ..tasks.questions import load_squad, question_rows, questions_that_fit
-from ..tasks.sources import data_sources
+from ..tasks.reading import data_sources
 from ..tasks.squad_metrics import note_on_spaces, squad_scores, squad_v2_scores
 from ..tasks.windows import squad_windows
 from ..training.arguments import with_recipe

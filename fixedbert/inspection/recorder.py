@@ -124,7 +124,7 @@ class Recorder:
         return states
 
     def add_sequences(self, ids: Tensor):
-        """Runs the model on the sequences `ids` (B, n) and adds their measures to the sums."""
+        """Runs the model on the sequences `ids` (B, n) and adds the statistics of its heads to the sums."""
         self.measuring = True
         self.run(ids)
         self.sequences += len(ids)

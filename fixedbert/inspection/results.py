@@ -151,7 +151,7 @@ def json_fields(inspection: Inspection) -> dict[str, object]:
 
 
 def suggestion(inspection: Inspection) -> str:
-    """Suggests larger heads for the layers with a high utilization, or explains why it suggests none."""
+    """Suggests larger heads for layers with high utilization, or explains why it suggests none."""
     n, sizes, fraction = inspection.max_seq_length, inspection.head_sizes, f"{SATURATED:.0%}"
     if min(sizes) >= n - 1:
         return f"Heads of size {size_text(sizes)} can express every pattern over {n} tokens. Larger heads add nothing."

@@ -280,7 +280,7 @@ def mean_loss(logits: torch.Tensor, labels: torch.Tensor, ignore_index: int = -1
 
 
 def with_mean_loss(outputs: ModelOutput, labels: torch.Tensor | None) -> ModelOutput:
-    """Replaces the loss of BERT's classifiers by `mean_loss`, because BERT's is NaN if all labels (B,) are -100."""
+    """Replaces the loss of BERT's classifiers with `mean_loss`, because theirs is NaN if all labels (B,) are -100."""
     if labels is not None:
         outputs["loss"] = mean_loss(outputs["logits"], labels.view(-1))
     return outputs

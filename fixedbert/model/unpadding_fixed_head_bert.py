@@ -63,9 +63,9 @@ class PackedBatch:
     def select_queries(self, output_mask: torch.Tensor | bool, shape: torch.Size, pooled: bool) -> "PackedBatch":
         """
         Returns a batch for which the last layer computes outputs only at selected tokens: those where `output_mask`
-        (B, L) is True and, if `pooled`, the first non-padding token in each row. `output_mask=False` is short for a
-        mask without True, and `output_mask=True` is not supported. If no token is selected, returns the batch
-        unchanged, so that the last layer computes outputs at all tokens. `shape` is (B, L).
+        (B, L) is True and, if `pooled`, the first non-padding token in each row. `output_mask=False` selects only
+        these first tokens, and True is not supported. If no token is selected, the batch is returned unchanged, and
+        the last layer computes outputs at all tokens. `shape` is (B, L).
         """
         row = self.indices // shape[1]
         selected = torch.zeros_like(row, dtype=torch.bool)

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+from accelerate import PartialState
 from accelerate.utils import gather_object
 from torch.utils.data import Dataset
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase
@@ -16,7 +17,7 @@ from ..data.examples import Examples, PackedExamples, split_documents
 from ..data.masking import tokens_inside_words
 from ..data.segment_pairs import PairExamples
 from ..data.store import Documents, prepare_store, prepare_tokenizer
-from ..data.tokenizers import load_tokenizer, tokenizer_state
+from ..data.tokenizers import load_tokenizer, removed_characters, tokenizer_state
 from ..loading.families import max_tokens
 from ..options import NewModelOptions, PretrainingDataOptions
 from ..support.checksums import stable_hash
@@ -34,16 +35,23 @@ def make_tokenizer(
     If there is neither, trains a new tokenizer on the corpora.
     """
     if source := tokenizer_source(model_args):
-        tokenizer = load_tokenizer(source, model_args.do_lower_case, **model_args.hub_options())
+        tokenizer = load_tokenizer(
+            source, model_args.do_lower_case, model_args.strip_accents, **model_args.hub_options()
+        )
     elif checkpoint and Path(checkpoint, "tokenizer.json").exists():
         tokenizer = load_tokenizer(checkpoint)  # training again could assign different token ids
     else:
+        strip_accents = model_args.strip_accents
+        if strip_accents is None and data_args.language != "en":
+            strip_accents = False  # in many languages, words differ only in accents or vowel signs
         tokenizer = prepare_tokenizer(
             corpora_of(data_args, model_args),
             data_args.vocab_size or config.vocab_size,
             model_args.do_lower_case is not False,
             data_args.store_dir,
+            strip_accents,
         )
+    PartialState().print(removed_characters(tokenizer))
     tokenizer.model_max_length = max_tokens(config)
     return tokenizer
 
@@ -74,6 +82,15 @@ def make_examples(
     create = examples_for(data_args, tokenizer)
     examples = create(documents, document_ids, tokenizer, seed=training_args.seed)
     held_out = create(held_out_documents, held_out_ids, tokenizer, seed=0)
+    if data_args.validation_file:
+        print_counts(documents, len(examples))
+        print_counts(held_out_documents, len(held_out))
+        if shared := int(np.isin(held_out_documents.text_hashes(), documents.text_hashes()).sum()):
+            PartialState().print(
+                f"{shared:,} of {len(held_out_ids):,} held-out documents are also in the training text"
+            )
+    else:
+        print_counts(documents, len(examples) + len(held_out))
     if training_args.world_size > 1:  # without a shared `store_dir`, each machine prepares its own
         states = gather_object([(tokenizer_state(tokenizer), documents.description["counts"], len(examples))])
         if any(state != states[0] for state in states):
@@ -93,6 +110,20 @@ def make_examples(
 
 def prepare(corpora: list[Corpus], tokenizer: PreTrainedTokenizerBase, data_args: PretrainingDataOptions) -> Documents:
     return prepare_store(corpora, tokenizer, data_args.language, processes_of(data_args), data_args.store_dir)
+
+
+def print_counts(documents: Documents, examples: int):
+    """Prints the size of the corpora in a store and the number of examples."""
+    counts, settings = documents.description["counts"], documents.description["settings"]
+    files = sum(len(content) for *_, content in settings["corpora"] if isinstance(content, list))
+    parts = {"file": files} if files else {}  # Hub datasets have rows
+    parts |= {
+        "document": counts["documents"] - counts["empty_documents"],
+        "duplicate": counts["duplicate_documents"],
+        "token": int(documents.metadata["tokens"].sum()),
+        "example": examples,
+    }
+    PartialState().print(", ".join(f"{count:,} {name}{'' if count == 1 else 's'}" for name, count in parts.items()))
 
 
 def held_out_corpora(first: Corpus, data_args: PretrainingDataOptions) -> list[Corpus]:

@@ -23,7 +23,7 @@ SIZES = ("num_attention_heads", "attention_head_size", "value_head_size", "inter
 CHANGES = ("max_seq_length", "per_device_train_batch_size", "total_train_batch_size")
 # Arguments that describe a new model. Later stages start from the model of the previous stage.
 NEW_MODEL = {field.name for field in fields(NewModelOptions)} - {field.name for field in fields(ModelOptions)}
-NEW_MODEL = NEW_MODEL - {"do_lower_case"} | {"config_name", "config_overrides"}
+NEW_MODEL = NEW_MODEL - {"do_lower_case", "strip_accents"} | {"config_name", "config_overrides"}
 
 
 @dataclass(frozen=True)
@@ -70,8 +70,8 @@ def plan_stages(arguments: dict[str, Any]) -> list[Stage]:
         if number > 1:
             run = {name: value for name, value in run.items() if name not in NEW_MODEL}
             run |= {"model_name_or_path": run["output_dir"], "seed": arguments.get("seed", 42) + number - 1}
-            if run.get("tokenizer_name") is None:  # the tokenizer of the first stage, which has its own setting
-                run.pop("do_lower_case", None)
+            if run.get("tokenizer_name") is None:  # the tokenizer of the first stage, which has its own settings
+                run = {name: value for name, value in run.items() if name not in ("do_lower_case", "strip_accents")}
         is_last = number == len(changes)
         run["output_dir"] = str(output_dir) if is_last else f"{output_dir}-stage{number}"
         run["push_to_hub"] = is_last and arguments.get("push_to_hub", False)

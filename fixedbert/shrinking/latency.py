@@ -47,7 +47,7 @@ def measure_prices(model: FixedHeadBertPreTrainedModel, shapes: list[LayerSize],
     measured = dict(zip(runs, sublayers, strict=True))
 
     def price(is_last: bool, part: Heads | int) -> float:
-        """Returns the lowest latency of any sublayer that is at least as large."""
+        """Returns the lowest latency of a sublayer of this size or larger, so that no larger one looks cheaper."""
         sizes = part if isinstance(part, Heads) else (part,)
         return min(
             seconds

@@ -51,7 +51,7 @@ class LayerPruner:
         self.value_costs = half * head_size_errors(self.L, self.R)
 
     def cost_of_heads(self, heads: Heads) -> float:
-        """Returns the predicted KL divergence in nats per row if heads of this number and these sizes remain."""
+        """Returns the predicted KL divergence in nats per row if this many heads of these sizes remain."""
         kept = self.head_order.kept(heads.num_heads)
         removed = self.shape.heads.num_heads - heads.num_heads
         cost = self.head_costs[removed] + self.value_costs[kept, heads.value_size].sum()

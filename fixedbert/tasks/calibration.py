@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerBase
 
 from ..data.sequences import read_sequences
 from ..loading.loaded_model import LoadedModel, head_name
-from ..options import CalibrationOptions
+from ..options import CalibrationOptions, ShrinkOptions
 from ..support.errors import InputError
 from .heads import row_length, unlabeled_rows
 from .predictions import MASKED_LM, MASKED_POSITIONS, Batch
@@ -28,7 +28,7 @@ def check_files(options: CalibrationOptions):
 
 
 def load_batches(
-    options: CalibrationOptions, loaded: LoadedModel, distillation_rows: int
+    options: ShrinkOptions, loaded: LoadedModel, distillation_rows: int
 ) -> tuple[list[Batch], list[Batch], list[Batch]]:
     """
     Returns calibration, held-out and distillation batches. Calibration and distillation batches can share rows.
@@ -83,7 +83,7 @@ def tokenize(parts: list[Rows], loaded: LoadedModel, length: int) -> list[dict]:
     return windows
 
 
-def batches_of(options: CalibrationOptions, loaded: LoadedModel, rows: list[dict]) -> list[Batch]:
+def batches_of(options: ShrinkOptions, loaded: LoadedModel, rows: list[dict]) -> list[Batch]:
     """Returns rows, sorted by length, as padded batches on the model's device. Masks tokens for a masked LM."""
     rows, size = sorted(rows, key=lambda row: len(row["input_ids"])), options.batch_size
     generator = torch.Generator().manual_seed(options.seed)

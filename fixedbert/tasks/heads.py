@@ -64,7 +64,8 @@ def unlabeled_rows(
 
 def row_length(max_seq_length: int | None, models: Iterable[Model]) -> int:
     """
-    Returns the maximum tokens per row, by default the lowest limit of all models and tokenizers, but at most 512.
+    Returns the maximum number of tokens per row: `max_seq_length`, or by default the lowest limit of all models and
+    tokenizers, capped at 512.
 
     Raises:
         InputError: If `max_seq_length` is less than 3, or exceeds the limit of a model.

@@ -270,7 +270,7 @@ def is_placeholder(value: object) -> bool:
 
 
 def flag_of(value: object) -> float:
-    """Converts a value to a float: "True" or "False", as written by pandas, to 1 or 0, and non-numeric text to NaN."""
+    """Converts a value to a float. "True" and "False", which pandas writes, become 1 and 0; other text becomes NaN."""
     return {"true": 1.0, "false": 0.0}.get(str(value).strip().lower(), as_float(value))
 
 

@@ -12,8 +12,8 @@ from ..options import AnswerOptions, CompareOptions
 from ..support.errors import InputError
 from ..support.files import reading
 from .answers import SquadEvaluation
+from .reading import valid_rows
 from .rows import Answers, Features, Model, Rows, file_of
-from .sources import valid_rows
 from .squad_metrics import best_score, exact_match, note_on_spaces
 from .windows import squad_windows
 
@@ -140,8 +140,8 @@ def questions_that_fit(
 
 class QuestionRows(Rows):
     """
-    Questions, with or without answers, for question answering. If some of the questions have no answer, as in SQuAD
-    2.0, the models can predict that a question has none.
+    Questions about contexts, with or without labels. If some of the labeled questions are unanswerable, as in SQuAD
+    2.0, the models can predict that a question has no answer.
     """
 
     item = "question"
@@ -171,7 +171,7 @@ class QuestionRows(Rows):
             features[window["question"]].append(window)
         return features, 0
 
-    def answers(self, outputs, features, everyone):
+    def answers(self, outputs, features, all_features):
         windows = [window for row in features for window in row]
         options = AnswerOptions(version_2_with_negative=self.version_2)
         evaluation = SquadEvaluation(self.data, datasets.Dataset.from_list(windows), options)
@@ -179,7 +179,7 @@ class QuestionRows(Rows):
         texts, references = evaluation.predictions, evaluation.answers
         n_best = [(answer, evaluation.n_best[name]) for name, answer in texts.items()]
         probabilities = [next((x["probability"] for x in best if x["text"] == text), 0.0) for text, best in n_best]
-        first = [window["input_ids"] for row in everyone[0] for window in row]
+        first = [window["input_ids"] for row in all_features[0] for window in row]
         if [window["input_ids"] for window in windows] != first:  # predictions for different tokens cannot be compared
             outputs = []
         scores, correct = {}, None
@@ -191,7 +191,7 @@ class QuestionRows(Rows):
             )
         return Answers(outputs, scores, [*texts.values()], probabilities, correct)
 
-    def cells(self, everyone):
+    def cells(self, all_features):
         answers = [" | ".join(dict.fromkeys(answers["text"])) for answers in self.data["answers"]]
         return [*self.keys(), ("id", self.data["id"][:]), ("question", self.data["question"][:]), ("answers", answers)]
 

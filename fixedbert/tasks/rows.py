@@ -1,4 +1,4 @@
-"""What the rows of a task, which are texts, words or questions, have in common when they are given to models."""
+"""The base class for the rows of a task (texts, words or questions): what models read and predict for them."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from ..loading.sentence_models import TextSettings
 from ..options import CompareOptions
 from ..support.errors import InputError
 from .predictions import Predictions
-from .sources import RowSource, ids_of
+from .reading import RowSource, ids_of
 
 Cells = list[tuple[str, Sequence]]  # names and contents of the columns of a table
 Model = tuple[PreTrainedConfig, PreTrainedTokenizerBase]
@@ -76,15 +76,18 @@ class Rows(ABC):
         """Returns the features of each row, at most `length` tokens long, and the number of truncated rows."""
 
     @abstractmethod
-    def answers(self, outputs: list[Predictions], features: list[Features], everyone: list[list[Features]]) -> Answers:
+    def answers(
+        self, outputs: list[Predictions], features: list[Features], all_features: list[list[Features]]
+    ) -> Answers:
         """
         Converts the outputs of a model for all rows to predictions.
 
-        `features` are the model's features of all rows, and `everyone` those of all models that are compared.
+        `features` are the model's features of all rows. `all_features` contains the features of every compared
+        model, to find the items that all of them read.
         """
 
     @abstractmethod
-    def cells(self, everyone: list[list[Features]]) -> Cells:
+    def cells(self, all_features: list[list[Features]]) -> Cells:
         """Returns columns with the position of each item in the file, and its ids, text and label."""
 
 

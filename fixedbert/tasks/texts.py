@@ -20,8 +20,8 @@ from .glue import TASKS
 from .glue_metrics import GlueEvaluation
 from .labels import MULTI, REGRESSION, SINGLE, Labels, problem_type_of
 from .predictions import TEXTS
+from .reading import RowSource, data_sources, dataset_rows, ids_of, valid_rows
 from .rows import Answers, Model, Rows, split_names
-from .sources import RowSource, data_sources, dataset_rows, ids_of, valid_rows
 
 # Text columns that are recognized without `text_column_names`.
 KNOWN_TEXT_COLUMNS = {columns for task in TASKS.values() for columns in (task.texts, task.file_texts)} | {("text",)}
@@ -401,7 +401,7 @@ class TextRows(Rows):
         features = text_features(self.data, tokenizer, length, prompt=settings.prompt)
         return [[row] for row in features], sum(features["truncated"][:])
 
-    def answers(self, outputs, features, everyone):
+    def answers(self, outputs, features, all_features):
         if self.evaluation is None:
             return Answers(outputs, {})
         labels = self.evaluation.labels
@@ -419,7 +419,7 @@ class TextRows(Rows):
             chosen = probabilities.max(axis=1)
         return Answers(outputs, scores, labels.decode(predictions), chosen, correct)
 
-    def cells(self, everyone):
+    def cells(self, all_features):
         has_labels = "label" in self.data.column_names
         labels = self.data["label"][:] if has_labels else [""] * len(self.data)
         labels = [", ".join(label) if isinstance(label, list) else label for label in labels]

@@ -12,8 +12,8 @@ from ..options import CompareOptions
 from ..support.errors import InputError
 from .labels import SINGLE, Labels, default_names, label_sort_key, shorten
 from .predictions import Predictions
+from .reading import RowSource, valid_rows
 from .rows import Answers, Features, Model, Rows, file_of
-from .sources import RowSource, valid_rows
 
 TOKENS, LABELS = "tokens", ("ner_tags", "labels")  # default names of the columns, as in transformers' run_ner.py
 NO_LABEL = (None, -100, "-100")  # values for words that are not labeled, such as transformers' ignore_index
@@ -138,8 +138,8 @@ class WordRows(Rows):
         encoded = [encode_words(tokenizer, row, length) for row in self.data["words"]]
         return [[row] for row in encoded], sum(row["truncated"] for row in encoded)
 
-    def answers(self, outputs, features, everyone):
-        read = read_by_all(everyone)
+    def answers(self, outputs, features, all_features):
+        read = read_by_all(all_features)
         logits = outputs[0].values[first_tokens(features)[read]]
         probabilities, predicted = (x.numpy() for x in logits.softmax(-1).max(-1))
         scores, correct = {}, None
@@ -150,8 +150,8 @@ class WordRows(Rows):
         texts = self.outputs[predicted].tolist()
         return Answers([Predictions(logits, "classes")], scores, texts, probabilities, correct)
 
-    def cells(self, everyone):
-        counts, read = [len(row) for row in self.data["words"]], read_by_all(everyone)
+    def cells(self, all_features):
+        counts, read = [len(row) for row in self.data["words"]], read_by_all(all_features)
         columns = [(name, np.repeat(np.array(values), counts)) for name, values in self.keys()]
         columns += [("word", np.concatenate([np.arange(count) for count in counts]))]
         columns += [("text", np.concatenate(self.data["words"][:]))]
@@ -169,6 +169,6 @@ def first_tokens(features: list[Features]) -> np.ndarray:
     return np.array(indices)
 
 
-def read_by_all(everyone: list[list[Features]]) -> np.ndarray:
+def read_by_all(all_features: list[list[Features]]) -> np.ndarray:
     """Returns a mask (words,) that is True for each word that has tokens in all models."""
-    return np.logical_and.reduce([first_tokens(features) >= 0 for features in everyone])
+    return np.logical_and.reduce([first_tokens(features) >= 0 for features in all_features])

@@ -64,6 +64,38 @@ def test_formats_directories_and_globs(tmp_path):
         documents(tmp_path / "ignored.md")
 
 
+def test_links_to_directories(tmp_path):
+    """Links to directories are followed, each directory is read once, and a broken link raises InputError."""
+    corpus, other = tmp_path / "corpus", tmp_path / "other"
+    (corpus / "real").mkdir(parents=True)
+    (other / "deep").mkdir(parents=True)
+    (corpus / "real" / "a.txt").write_text("One.\n")
+    (other / "b.txt").write_text("Two.\n")
+    (other / "deep" / "c.txt").write_text("Three.\n")
+    for name, target in (("linked", other), ("again", other / "deep"), ("alias", corpus / "real"), ("cycle", corpus)):
+        (corpus / name).symlink_to(target)
+    (other / "back").symlink_to(corpus)
+    files = [corpus / "again" / "c.txt", corpus / "linked" / "b.txt", corpus / "real" / "a.txt"]
+    assert corpus_files(str(corpus)) == files
+    assert documents(corpus) == ["Three.\n", "Two.\n", "One.\n"]
+    assert documents(corpus / "l*") == ["Two.\n", "One.\n", "Three.\n"]  # linked/back/real comes before linked/deep
+    (other / "back").unlink()
+    assert documents(corpus / "*" / "*.txt") == ["Three.\n", "One.\n", "Two.\n"]
+    assert len(corpus_files(f"{corpus}/**/*.txt")) == len(corpus_files(f"{corpus}/**")) == 3
+    (other / "missing").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(InputError, match="linked/missing: a broken link"):
+        documents(corpus)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root can read every directory")
+def test_unreadable_directory(tmp_path):
+    """A directory that cannot be read raises InputError instead of being left out."""
+    (tmp_path / "a.txt").write_text("One.")
+    (tmp_path / "closed").mkdir(mode=0)
+    with pytest.raises(InputError, match="closed: cannot be read .Permission denied"):
+        documents(tmp_path)
+
+
 def test_document_columns_and_empty_rows(tmp_path):
     """Consecutive rows with the same value in the document column form a document. Empty rows can end a document."""
     rows = [("a", "One."), ("a", "Two."), ("b", "Three."), ("a", ""), ("a", "Four.")]

@@ -1,6 +1,7 @@
 """Tokenizers are loaded, checked, trained and applied to continuous text."""
 
 import json
+import unicodedata
 from pathlib import Path
 
 import datasets
@@ -17,6 +18,7 @@ from fixedbert.data.tokenizers import (
     check_unknown_tokens,
     check_vocab_size,
     load_tokenizer,
+    removed_characters,
 )
 from fixedbert.support.errors import InputError
 
@@ -47,6 +49,8 @@ def test_vocabulary_files(tmp_path, vocabulary):
     ids = load_tokenizer(vocabulary)("The list?")["input_ids"]
     assert load_tokenizer(vocabulary).convert_ids_to_tokens(ids) == ["[CLS]", "the", "list", "?", "[SEP]"]
     assert load_tokenizer(vocabulary, do_lower_case=False).tokenize("The")[0] == "[UNK]"
+    assert load_tokenizer(vocabulary).tokenize("É") == ["e"]
+    assert load_tokenizer(vocabulary, strip_accents=False).tokenize("É") == ["[UNK]"]
     (tmp_path / "marked.txt").write_bytes(("\ufeff" + "\r\n".join(CASED) + "\r\n").encode())
     assert load_tokenizer(str(tmp_path / "marked.txt"), False).get_vocab() == {t: n for n, t in enumerate(CASED)}
     with pytest.raises(InputError, match="missing.txt: cannot be read"):
@@ -85,6 +89,8 @@ def test_do_lower_case_is_for_a_vocabulary(tmp_path):
     assert load_tokenizer(f"{directory}/vocab.txt", False).tokenize("The C Cl é") == CASED_TOKENS
     with pytest.raises(InputError, match="`do_lower_case` is only for"):
         load_tokenizer(directory, True)
+    with pytest.raises(InputError, match="`strip_accents` is only for"):
+        load_tokenizer(directory, strip_accents=False)
 
 
 @pytest.mark.parametrize("config", [None, {}, {"do_lower_case": True}])
@@ -161,6 +167,31 @@ def test_trained_tokenizer_is_an_ordinary_bert_tokenizer(tmp_path):
     assert prepare_tokenizer(corpora, 60, store_dir=tmp_path).get_vocab() == tokenizer.get_vocab()
     cased = prepare_tokenizer(corpora, 60, do_lower_case=False, store_dir=tmp_path)
     assert "T" in cased.get_vocab() and "T" not in tokenizer.get_vocab()
+
+
+MARKED = ["यहाँ", "আমি", "தமிழ்", "ที่นี่", "한국", "möchte"]
+
+
+def test_accents_and_vowel_signs(tmp_path):
+    """With `strip_accents` false, a new vocabulary keeps accents and vowel signs, also when it is loaded again."""
+    (tmp_path / "a.txt").write_text(" ".join(MARKED).title() + " Paris.")
+    corpora = [Corpus(str(tmp_path / "a.txt"))]
+    keeps, as_bert, strips = (
+        prepare_tokenizer(corpora, 300, True, tmp_path / "store", strip_accents=value) for value in (False, None, True)
+    )
+    keeps.save_pretrained(tmp_path / "saved")
+    for tokenizer in (keeps, AutoTokenizer.from_pretrained(tmp_path / "saved")):
+        assert [tokenizer.decode(tokenizer(word)["input_ids"][1:-1]) for word in MARKED] == MARKED
+        assert tokenizer.tokenize("PARIS") == ["paris"] and tokenizer.unk_token not in tokenizer.tokenize("한국")
+    assert json.loads((tmp_path / "saved" / "tokenizer_config.json").read_text())["strip_accents"] is False
+    removed = ["यहा", "আমি", "தமிழ", "ทน", unicodedata.normalize("NFD", "한국"), "mochte"]
+    for tokenizer in (as_bert, strips):
+        assert [tokenizer.decode(tokenizer(word)["input_ids"][1:-1]) for word in MARKED] == removed
+    stores = {prepare_store(corpora, tokenizer, store_dir=tmp_path).directory for tokenizer in (keeps, as_bert)}
+    assert len(stores) == 2
+    assert removed_characters(keeps) == "the tokenizer removes capital letters (A), control characters"
+    cased = prepare_tokenizer(corpora, 300, False, tmp_path / "store")
+    assert removed_characters(cased) == "the tokenizer removes control characters"
 
 
 def test_corpus_without_text(tmp_path):

@@ -209,14 +209,7 @@ def test_text_columns_of_the_model(model, tmp_path, capsys):
 
 @pytest.mark.parametrize(
     "name, value",
-    [
-        ("threshold", 1.5),
-        ("pool", "sum"),
-        ("validation_split_percentage", 0),
-        ("validation_split_percentage", 100),
-        ("id_column_name", "row"),
-        ("id_column_name", "id,probability_yes"),
-    ],
+    [("threshold", 1.5), ("validation_split_percentage", 100), ("id_column_name", "id,probability_yes")],
 )
 def test_invalid_options(name, value):
     """Values out of range, and a column that predictions.csv already has, are refused with the name of the option."""

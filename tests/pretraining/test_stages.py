@@ -149,7 +149,7 @@ def test_stages_from_a_stock_bert(tmp_path):
         plan_stages(arguments | {"objective": "mlm", "separate_documents": True})
     stages = [FIRST, {"steps": 4, "max_seq_length": 64, "total_train_batch_size": 24}, {"steps": 5, **GROWTH}]
     stages[2] |= {"num_attention_heads": 12, "attention_head_size": 128, "intermediate_size": 4000}
-    first, second, third = plan_stages(arguments | {"stages": stages, "do_lower_case": False})
+    first, second, third = plan_stages(arguments | {"stages": stages, "do_lower_case": False, "strip_accents": False})
     assert (first.config.model_type, second.config.model_type) == ("bert", "bert")
     assert third.config.attention_head_size == 128 and third.config.intermediate_size == 4000
     assert [stage.first_step for stage in (first, second, third)] == [0, 3, 7]
@@ -157,4 +157,5 @@ def test_stages_from_a_stock_bert(tmp_path):
     assert third.arguments["model_name_or_path"] == second.arguments["output_dir"] == f"{tmp_path}/run-stage2"
     assert (third.arguments["seed"], third.arguments["total_train_batch_size"]) == (44, 24)
     assert "config_name" not in third.arguments
-    assert "do_lower_case" in first.arguments and "do_lower_case" not in second.arguments  # its tokenizer decides
+    for name in ("do_lower_case", "strip_accents"):
+        assert name in first.arguments and name not in second.arguments  # its tokenizer decides

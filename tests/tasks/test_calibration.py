@@ -9,7 +9,7 @@ from helpers.tiny_models import model_of
 
 from fixedbert.loading.loaded_model import LoadedModel
 from fixedbert.loading.sentence_models import SentencePooling
-from fixedbert.options import CalibrationOptions, ShrinkOptions, make
+from fixedbert.options import ShrinkOptions, make
 from fixedbert.support.errors import InputError
 from fixedbert.tasks.calibration import load_batches, mask_randomly
 from fixedbert.tasks.heads import unlabeled_rows
@@ -33,8 +33,12 @@ def loaded(tmp_path_factory):
     return load
 
 
+def shrink_options(**options) -> ShrinkOptions:
+    return ShrinkOptions(model="unused", output_dir="unused", speedup=[2.0], **options)
+
+
 def data_for(texts, file="rows.txt", **options):
-    return CalibrationOptions(**{"train_file": [str(texts / file)], "batch_size": 13} | options)
+    return shrink_options(**{"train_file": [str(texts / file)], "batch_size": 13} | options)
 
 
 def rows_of(batches):
@@ -110,7 +114,7 @@ def test_glue_task_holds_out_the_validation_split(texts, loaded, tmp_path):
     (tmp_path / "CoLA").mkdir()
     for name, part in (("train", lines[:120]), ("dev", lines[120:])):
         (tmp_path / f"CoLA/{name}.tsv").write_text("".join(f"a\t{n % 2}\t\t{line}\n" for n, line in enumerate(part)))
-    options = CalibrationOptions(task_name="CoLA", data_dir=str(tmp_path), batch_size=13, max_train_samples=90)
+    options = shrink_options(task_name="CoLA", data_dir=str(tmp_path), batch_size=13, max_train_samples=90)
     calibration, held_out, _ = load_batches(options, model, 0)
     expected = {tuple(model.tokenizer(line)["input_ids"]) for line in lines[120:]}
     assert len(rows_of(held_out)) == 15 and {*rows_of(held_out)} <= expected
@@ -126,4 +130,4 @@ def test_invalid_calibration_data(texts, loaded):
     with pytest.raises(InputError, match="multiple-choice models"):
         load_batches(data_for(texts), loaded("ForMultipleChoice"), 0)
     with pytest.raises(InputError, match="use a `train_file` in SQuAD format"):
-        load_batches(CalibrationOptions(task_name="sst2"), loaded("ForQuestionAnswering"), 0)
+        load_batches(shrink_options(task_name="sst2"), loaded("ForQuestionAnswering"), 0)

@@ -6,7 +6,7 @@ from transformers import BertConfig
 
 from fixedbert.support.errors import InputError
 from fixedbert.tasks.labels import MULTI, REGRESSION, SINGLE, Labels
-from fixedbert.tasks.sources import RowSource, dataset_rows
+from fixedbert.tasks.reading import RowSource, dataset_rows
 from fixedbert.tasks.texts import read_splits
 
 FINE_TUNED = {"architectures": ["BertForSequenceClassification"]}
@@ -26,7 +26,6 @@ def row_of(values, columns):
         ([(["b", "a"],), ([],), (["a"],)], None, MULTI, ["a", "b"], [["b", "a"], [], ["a"]]),
         ([("1", "0", "1"), ("0", "0", "0")], None, MULTI, ["c0", "c1", "c2"], [["c0", "c2"], []]),
         ([(1, 0), (True, 0.0)], None, MULTI, ["c0", "c1"], [["c0"], ["c0"]]),
-        ([("1.0", "True"), ("0.0", "False"), ("0.0", "1")], None, MULTI, ["c0", "c1"], [["c0", "c1"], [], ["c1"]]),
         ([(1.5,), (2,)], None, REGRESSION, [], [1.5, 2.0]),
         ([("1.0",), ("2.0",)], None, REGRESSION, [], [1.0, 2.0]),  # as in run_glue.py, where pandas parses floats
         ([(1,), (2,)], True, REGRESSION, [], [1.0, 2.0]),
@@ -49,12 +48,10 @@ def test_formats(rows, do_regression, problem_type, names, parsed):
     "rows, columns, do_regression, sentence",
     [
         ([("1", "2"), ("0", "1")], ("a", "b"), None, "the columns a, b must contain 0 or 1"),
-        ([("0.5", "3"), ("2", "-1")], ("a", "b"), None, "train one model per column"),
         ([("1", "0"), ("0", "1")], ("a", "b"), True, "train one model per column"),
         ([([0.5, 1.5],)], ("label",), None, "the labels are lists of scores"),
         ([([1, 2],)], ("label",), True, "the labels are lists of scores"),
         ([(2.5,), (float("inf"),)], ("label",), None, "the label 'inf' is not a finite number"),
-        ([("1",), ("2",), ("nan",)], ("label",), None, "the label 'nan' is not a finite number"),
         ([(f"word {n}",) for n in range(7)], ("label",), None, "7 rows have 7 different labels, such as word 0"),
     ],
 )
@@ -73,10 +70,7 @@ def test_ambiguous_labels_are_refused(rows, columns, do_regression, sentence):
         ((["a", None],), infer([(["a", None],), (["b"],)]), "the label is missing"),
         (("-1.0", "1.0"), infer([("0.0", "1.0"), ("-1.0", "1.0"), ("", "0.0")], ("a", "b")), "are not all 0 or 1"),
         ((float("nan"),), infer([(0,), (1,)]), "the label is missing"),
-        (("",), infer([(["a"],)]), "the label is missing"),
         (([1, 0, 0],), infer([([1, 0, 0],)]), "the list contains duplicate labels"),
-        (("1", "2"), infer([("1", "0")], ("a", "b")), "the labels '1, 2' are not all 0 or 1"),
-        (("inf",), infer([("1",), ("0.5",)]), "the label 'inf' is not a finite number"),
         (("c",), infer([("a",), ("b",)]), "unknown label 'c'; available labels: a, b"),
     ],
 )

@@ -13,7 +13,7 @@ from fixedbert.options import AnswerOptions, SquadDataOptions, make
 from fixedbert.support.errors import InputError
 from fixedbert.tasks.answers import SquadEvaluation
 from fixedbert.tasks.questions import FEATURES, load_squad, question_rows, questions_that_fit
-from fixedbert.tasks.sources import data_sources
+from fixedbert.tasks.reading import data_sources
 from fixedbert.tasks.windows import squad_windows
 
 CONTEXT = "The function read takes a string . The function write returns two six lists . One two three four five ."
@@ -311,7 +311,7 @@ def test_sources_of_questions(tmp_path, monkeypatch):
     answers = {"text": ["two"], "answer_start": [3]}
     row = {"id": "1", "title": "t", "context": "no two", "question": "x ?", "answers": answers}
     hub = {"train": datasets.Dataset.from_list([row, {**row, "id": "2"}])}
-    monkeypatch.setattr("fixedbert.tasks.sources.load_from_hub", lambda *_, **__: hub)
+    monkeypatch.setattr("fixedbert.tasks.reading.load_from_hub", lambda *_, **__: hub)
     arguments = SquadDataOptions(dataset_name="me/mine")
     ((kind, (source, rows)),) = data_sources(arguments, {"train": "train"}).items()
     assert (kind, source) == ("train", "me/mine, train")

@@ -153,7 +153,7 @@ def test_glue_on_the_hub(monkeypatch):
 def test_other_datasets_on_the_hub(monkeypatch):
     """--dataset_name loads texts and labels from the Hub."""
     rows = datasets.Dataset.from_dict({"text": ["x", "y"], "label": [1, 0]})
-    monkeypatch.setattr("fixedbert.tasks.sources.load_from_hub", lambda *_, **__: {"train": rows})
+    monkeypatch.setattr("fixedbert.tasks.reading.load_from_hub", lambda *_, **__: {"train": rows})
     data = load_texts(None, GlueDataOptions(dataset_name="me/mine"), ("train",))
     assert data.labels.classes == ["0", "1"]
     assert columns(data.splits["train"]) == {"sentence1": ["x", "y"], "label": ["1", "0"]}
@@ -181,8 +181,6 @@ def test_column_names(tmp_path):
     assert load_files({"test": pairs}, expected_columns=("text",)).text_columns == ("sentence1", "sentence2")
     with pytest.raises(InputError, match="`text_column_names` accepts at most two columns"):
         make({"train_file": file, "text_column_names": "a,b,c"}, GlueDataOptions)
-    with pytest.raises(InputError, match="`task_name` cannot be combined with `train_file`"):
-        make({"task_name": "rte", "train_file": "a.csv"}, GlueDataOptions)
     with pytest.raises(InputError, match="set `task_name` or `dataset_name`, or set `validation_file`"):
         load_texts(None, GlueDataOptions(train_file="a.csv"), ("train", "validation"))
 

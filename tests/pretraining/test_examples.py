@@ -1,0 +1,61 @@
+"""The tokenizer and the examples that the options of pretraining describe, and what the run prints about them."""
+
+import pytest
+from helpers.script_arguments import pretraining, read
+
+from fixedbert.pretraining.arguments import ARGUMENTS
+from fixedbert.pretraining.examples import make_examples, make_tokenizer
+from fixedbert.training.arguments import make_arguments
+from fixedbert.training.models import load_config
+
+
+def prepare(corpus, output, *more):
+    """Returns the tokenizer and the result of `make_examples` for options of the command."""
+    model_args, data_args, training_args = make_arguments(
+        read("pretrain", pretraining(corpus, output, *more)), *ARGUMENTS
+    )
+    tokenizer = make_tokenizer(model_args, data_args, load_config(model_args), None)
+    return tokenizer, make_examples(model_args, data_args, training_args, tokenizer)
+
+
+def test_numbers_are_printed(tmp_path, capsys):
+    """The run prints how many files, documents, duplicates, tokens and examples the text has."""
+    letters = "abcdefghij"
+    lines = [f"the {x} {y} list." for x in letters for y in letters + "k"]  # 110 documents of 5 tokens
+    file, held_out = tmp_path / "a.txt", tmp_path / "b.txt"
+    file.write_text("\n\n".join(lines + 189 * lines[:10]) + "\n")
+    held_out.write_text("\n".join(["the other text.", "something else.", *lines[3:6]]) + "\n")
+    options = ("--document_boundary", "line", "--objective", "mlm")
+    _, (examples, held_out_examples, corpus) = prepare(str(file), tmp_path / "out", *options)
+    count = len(examples) + len(held_out_examples)
+    assert capsys.readouterr().out.splitlines() == [
+        "the tokenizer removes capital letters (A), accents and vowel signs (é, कि), control characters",
+        f"{file}: 1,890 of 2,000 documents are duplicates and were left out",
+        f"1 file, 2,000 documents, 1,890 duplicates, 550 tokens, {count} examples",
+    ]
+    _, (examples, held_out_examples, corpus) = prepare(
+        str(file), tmp_path / "out", *options, "--validation_file", str(held_out)
+    )
+    *_, first, second, third = capsys.readouterr().out.splitlines()
+    assert first == f"1 file, 2,000 documents, 1,890 duplicates, 550 tokens, {len(examples)} examples"
+    assert second.startswith("1 file, 5 documents, 0 duplicates, ")
+    assert third == "3 of 5 held-out documents are also in the training text"
+
+
+@pytest.mark.parametrize(
+    "options, tokens",
+    [
+        ((), ["mochte", "cafe"]),
+        (("--language", "de"), ["möchte", "café"]),
+        (("--strip_accents", "false"), ["möchte", "café"]),
+        (("--language", "de", "--strip_accents", "true"), ["mochte", "cafe"]),
+        (("--language", "de", "--do_lower_case", "false"), ["Möchte", "Café"]),
+        (("--do_lower_case", "false"), ["Möchte", "Café"]),
+    ],
+)
+def test_accents_depend_on_the_language(tmp_path, options, tokens):
+    """A new vocabulary removes accents only in English text, unless `strip_accents` is set."""
+    for number in range(4):
+        (tmp_path / f"{number}.txt").write_text(f"Möchte Café. Möchte Café {number}. " * 20)
+    tokenizer, _ = prepare(str(tmp_path), tmp_path / "out", "--objective", "mlm", *options)
+    assert tokenizer.tokenize("Möchte Café") == tokens
