@@ -22,11 +22,7 @@ SENTENCE_END = re.compile(rf"[{re.escape(''.join(TERMINATORS))}]\W*\s|[。！？
 def check_language(code: str):
     """Raises InputError if the language is not supported."""
     if code not in LANGUAGES:
-        raise InputError(
-            f"must be one of {', '.join(LANGUAGES)} (for others: en, with `strip_accents` false to keep accents), not "
-            f"{code!r}.",
-            "language",
-        )
+        raise InputError(f"must be one of {', '.join(LANGUAGES)} (en for other languages), not {code!r}.", "language")
 
 
 def split_document(text: str, language: str = "en") -> list[str]:

@@ -86,9 +86,7 @@ def make_examples(
         print_counts(documents, len(examples))
         print_counts(held_out_documents, len(held_out))
         if shared := int(np.isin(held_out_documents.text_hashes(), documents.text_hashes()).sum()):
-            PartialState().print(
-                f"{shared:,} of {len(held_out_ids):,} held-out documents are also in the training text"
-            )
+            PartialState().print(f"{shared:,} of {len(held_out_ids):,} held-out documents are in the training text")
     else:
         print_counts(documents, len(examples) + len(held_out))
     if training_args.world_size > 1:  # without a shared `store_dir`, each machine prepares its own

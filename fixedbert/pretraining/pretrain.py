@@ -97,7 +97,9 @@ def run_stage(stage: Stage, arguments: dict[str, Any], callbacks: Sequence[Train
         tokenizer = make_tokenizer(model_args, data_args, config, checkpoint)
         model = load_model(MODELS[data_args.objective], model_args, config, tokenizer, training_args.do_train)
         if stage.growth:
+            saved_dtype = vars(model).get("saved_dtype")
             model = to_fixed_head_bert(model, **stage.growth, seed=training_args.seed)
+            vars(model)["saved_dtype"] = saved_dtype
         examples, held_out, corpus = make_examples(model_args, data_args, training_args, tokenizer)
         check_same_data(training_args.directory, corpus["fingerprint"])
         enable_unpadding(model)

@@ -142,7 +142,9 @@ def prune_and_distil(context: ShrinkContext, steps: int) -> ShrinkResult:
         content = b"".join(batch["input_ids"].numpy().tobytes() for batch in examples)
         check_same_data(folder, hashlib.sha256(content).hexdigest())
         models = (student, context.original, context.predict)
-        train(DistillationTrainer(*models, args=training_args, train_dataset=examples), checkpoint)
+        trainer = DistillationTrainer(*models, args=training_args, train_dataset=examples)
+        train(trainer, checkpoint)
+        trainer.accelerator.unwrap_model(student, keep_fp32_wrapper=False)  # copies for serving must not use autocast
         student.requires_grad_().eval()
         pruned, distilled = pruned_model(context, kept), context.fidelity(student)
         result = replace(measure(context, pruned, options.output_dir), distil_steps=steps)

@@ -19,7 +19,8 @@ from .trainer import CommonTrainer
 
 def train(trainer: CommonTrainer, checkpoint: str | None):
     """
-    Trains the model, or resumes training from `checkpoint`. Saves the weights, tokenizer, log and metrics.
+    Trains the model, or resumes training from `checkpoint`. Saves the weights, tokenizer, log and metrics. If
+    `load_model` converted the weights to float32, they are rounded to their original dtype before they are saved.
 
     If `checkpoint` is the output directory itself, training is already complete. In this case, only loads the model
     and the log.
@@ -46,7 +47,12 @@ def train(trainer: CommonTrainer, checkpoint: str | None):
     try:
         result = trainer.train(checkpoint)
         if not stop.stopped:
+            saved_dtype = vars(trainer.model).get("saved_dtype")
+            if saved_dtype:  # not in checkpoints, because resuming needs all digits
+                trainer.model.to(saved_dtype)
             trainer.save_model()
+            if saved_dtype:
+                trainer.model.float()  # FSDP cannot run a model whose dtype has changed
             rows: Any = trainer.train_dataset
             samples = len({*rows["example"]}) if "example" in getattr(rows, "column_names", ()) else len(rows)
             record_metrics(trainer, "train", result.metrics | {"train_samples": samples})

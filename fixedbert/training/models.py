@@ -11,7 +11,7 @@ from transformers.models.auto.auto_factory import _BaseAutoModelClass
 from ..data.tokenizers import check_same_vocabulary, check_vocab_size
 from ..loading.checkpoints import read_config
 from ..loading.families import FAMILIES, fixed_head_config, max_tokens
-from ..loading.weights import load_weights
+from ..loading.weights import highest_precision, load_weights, stored_tensors
 from ..model.configuration_fixed_head_bert import FixedHeadBertConfig
 from ..options import ModelOptions, NewModelOptions
 from ..presets import PRESETS, preset_config
@@ -90,7 +90,8 @@ def load_model(
 
     Args:
         train: Whether the model will be trained. If so, weights that are missing from the checkpoint, such as a task
-            head, are initialized randomly.
+            head, are initialized randomly, and float16 and bfloat16 are converted to float32, because a step usually
+            changes weights by less than their precision. The attribute `saved_dtype` is then the original dtype.
 
     Raises:
         InputError: If the model does not exist, if the tokenizer has more tokens than the model (unless
@@ -101,16 +102,23 @@ def load_model(
     name = arguments.model_name_or_path
     if name is None:
         config.vocab_size, config.pad_token_id = len(tokenizer), tokenizer.pad_token_id
-        return auto_class.from_config(config, attn_implementation=attention)
+        return auto_class.from_config(config, attn_implementation=attention, dtype=torch.float32)
     check_same_vocabulary(tokenizer, tokenizer_source(arguments), name, **arguments.hub_options())
     if not arguments.resize_embeddings:
         check_vocab_size(tokenizer, config.vocab_size, name)
     with reading(name, problem="cannot load the weights"):
         options = arguments.hub_options() | {"attn_implementation": attention}
         options |= {"new_head": train, "ignore_mismatched_sizes": arguments.ignore_mismatched_sizes}
+        dtype = highest_precision(config, stored_tensors(name, **options))
+        is_converted = train and dtype in (torch.float16, torch.bfloat16)
+        if is_converted:
+            options["dtype"] = torch.float32
         model, info = load_weights(auto_class, name, config, **options)
     if missing := sorted({*info["missing_keys"], *(key for key, *_ in info["mismatched_keys"])}):
         PartialState().print(f"{name}: randomly initialized {', '.join(missing)}")
+    if is_converted:
+        vars(model)["saved_dtype"] = dtype
+        PartialState().print(f"{name}: trained in float32; saved in {str(dtype).removeprefix('torch.')} like {name}")
     if arguments.resize_embeddings:
         size = max(config.vocab_size, max(tokenizer.get_vocab().values()) + 1)
         PartialState().print(f"{name}: added {size - config.vocab_size:,} embeddings for new tokens")

@@ -9,7 +9,7 @@ from unittest.mock import Mock
 import pytest
 import torch
 from accelerate import PartialState
-from helpers.outputs import same_weights
+from helpers.outputs import same_weights, weights_in
 from helpers.tiny_checkpoints import SHAPE, save
 from helpers.tiny_models import model_of
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
@@ -28,6 +28,7 @@ from fixedbert.shrinking.layers import prune_layers, refit
 from fixedbert.shrinking.shrink import layer_pruners, shrink
 from fixedbert.support.errors import InputError
 from fixedbert.tasks.predictions import measure_fidelity
+from fixedbert.training.interruption import train
 
 SMALL = LayerSize(Heads(5, 6, 6), 37)  # layers of `small`
 
@@ -169,6 +170,23 @@ def test_distillation_improves(large, rows, tmp_path, in_float32):
     assert result.distil_steps == 100 and result.distilled.divergence < 0.8 * result.fidelity.divergence
     assert "after 100 distillation steps: " in str(result)
     assert not list((tmp_path / "out").glob("c*-*")) and not (tmp_path / "out" / "pruned").exists()
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_half_precision_is_distilled_in_float32(large, rows, tmp_path, monkeypatch, dtype):
+    """Both models are in float32 during distillation. The new model has the dtype of the original again."""
+    monkeypatch.setattr("fixedbert.shrinking.distillation.is_bf16_faster", lambda _: True)  # mixed precision
+    save(AutoModelForSequenceClassification.from_pretrained(large, dtype=dtype), tmp_path / "half")
+    trained = []
+
+    def record_dtypes(trainer, checkpoint):
+        train(trainer, checkpoint)
+        trained.extend([trainer.model.dtype, trainer.original.dtype])
+
+    monkeypatch.setattr(shrinking, "train", record_dtypes)
+    shrink(str(tmp_path / "half"), tmp_path / "out", distil_steps=3, **DISTILLED, **rows)
+    assert trained == [torch.float32] * 2
+    assert {x.dtype for x in weights_in(tmp_path / "out").values()} == {getattr(torch, dtype)}
 
 
 def test_distillation_resumes(large, rows, tmp_path, monkeypatch, in_float32):
