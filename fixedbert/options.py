@@ -210,6 +210,13 @@ class SquadDataOptions(AnswerOptions, FineTuningDataOptions):
     max_seq_length: int = option(384, "Tokens per window: a question and part of its context.", "[8, inf)")
     doc_stride: int = option(128, "Number of tokens by which the windows of a context overlap.", NOT_NEGATIVE)
 
+    def __post_init__(self):
+        super().__post_init__()
+        if self.doc_stride >= self.max_seq_length:
+            raise ValueError(
+                f"`doc_stride` is {self.doc_stride}, but must be less than `max_seq_length`, {self.max_seq_length}."
+            )
+
 
 @dataclass(kw_only=True)
 class NewModelOptions(ModelOptions):
@@ -304,7 +311,9 @@ class FineTuningTrainerOptions(TrainerOptions):
     """Fine-tuning"""
 
     per_device_eval_batch_size: int = option(64, "Batch size per device. Does not affect the results.", COUNT)
-    train_sampling_strategy: str = option("group_by_length", "group_by_length: batches of similar length; or random.")
+    train_sampling_strategy: Literal["group_by_length", "random"] = option(
+        "group_by_length", "group_by_length: batches of similar length."
+    )
     bf16: bool | None = option(None, "Use bf16 mixed precision. Default: true if it is faster on this hardware.")
     early_stopping_patience: int | None = option(None, "Stop after this many evaluations without improvement.", COUNT)
     seeds: list[int] | None = option(None, "Train with each seed and summarize the results.", NOT_NEGATIVE)
@@ -329,7 +338,7 @@ TRAINER_RANGES = {
     **dict.fromkeys(("seed", "data_seed", "dataloader_num_workers", "warmup_steps"), NOT_NEGATIVE),
     **dict.fromkeys(("learning_rate", "weight_decay", "max_grad_norm"), NOT_NEGATIVE),
     **dict.fromkeys(("per_device_train_batch_size", "per_device_eval_batch_size"), COUNT),
-    **dict.fromkeys(("gradient_accumulation_steps", "save_total_limit"), COUNT),
+    **dict.fromkeys(("gradient_accumulation_steps", "eval_accumulation_steps", "save_total_limit"), COUNT),
 }
 
 

@@ -13,6 +13,7 @@ from ..data.tokenizers import load_tokenizer
 from ..options import FineTuningDataOptions, ModelOptions
 from ..support.checksums import stable_hash
 from ..support.errors import InputError
+from ..tasks.labels import SINGLE
 from ..training.interruption import train
 from ..training.models import check_length, load_config, load_model, reinitialize_head, tokenizer_source
 from ..training.output import check_same_data, output_directory, publish
@@ -66,6 +67,8 @@ def fine_tune(
             tokenizer = load_tokenizer(tokenizer_source(model_args), **model_args.hub_options())
             task = task_class(name, config, tokenizer, arguments)
         check_metric(training_args, task.metric_names)
+        if training_args.label_smoothing_factor and getattr(config, "problem_type", None) != SINGLE:
+            raise InputError("requires data with one label per text.", "label_smoothing_factor")
         fingerprints = {split: rows._fingerprint for split, rows in task.features.items()}
         check_same_data(training_args.directory, stable_hash(fingerprints))
         if task.new_head:

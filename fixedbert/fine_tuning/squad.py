@@ -12,7 +12,7 @@ from ..support.errors import InputError
 from ..support.files import to_json, write_atomically
 from ..tasks.answers import SquadEvaluation
 from ..tasks.examples import longest_first, map_options, max_samples, sample_rows, warn_of_overlap
-from ..tasks.questions import load_squad, question_rows, questions_that_fit
+from ..tasks.questions import load_squad, question_rows, questions_that_fit, warn_of_long_answers
 from ..tasks.reading import data_sources
 from ..tasks.squad_metrics import note_on_spaces, squad_scores, squad_v2_scores
 from ..tasks.windows import squad_windows
@@ -66,6 +66,7 @@ class QuestionAnswering(FineTuningTask):
             is_train = kind == "train"
             windows = squad_windows(examples[kind], tokenizer, *size, is_train, **map_options(data_args))
             check_features(source, windows, tokenizer)
+            warn_of_long_answers(source, examples[kind], tokenizer, data_args.max_answer_length)
             self.features[kind] = sample_rows(windows, limit, seed) if is_train else longest_first(windows)
             if not is_train:
                 self.evaluations[kind] = SquadEvaluation(examples[kind], self.features[kind], data_args)

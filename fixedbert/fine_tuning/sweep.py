@@ -5,6 +5,7 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import product
+from operator import gt, lt
 from pathlib import Path
 from statistics import mean, median, stdev
 from typing import Any
@@ -15,7 +16,7 @@ from ..options import FineTuningDataOptions, GlueDataOptions
 from ..support.errors import InputError
 from ..support.files import to_json, write_atomically
 from ..tasks.glue import TASKS
-from ..tasks.glue_metrics import METRICS
+from ..tasks.glue_metrics import METRICS, lower_is_better
 from ..training.arguments import make_arguments
 from ..training.output import Trained, already_complete, output_directory, read_result
 from ..training.plots import draw_sweep, is_metric
@@ -109,7 +110,7 @@ def sweep(task_class: type[FineTuningTask], **given: Any) -> Trained:
             fine_tune(task_class, run.task, make_arguments(fields, *task_class.arguments), fields)
             gc.collect()
         if PartialState().is_main_process:
-            summarize(directory, runs)
+            summarize(directory, runs, given.get("metric_for_best_model"))
     return read_result(training_args.directory)
 
 
@@ -161,17 +162,23 @@ class Summary:
         self.metric, self.values = next(iter(self.metrics.items()), ("", []))
 
     @classmethod
-    def of(cls, task: str | None, settings: Settings, seeds: list[dict]) -> "Summary":
+    def of(cls, task: str | None, settings: Settings, seeds: list[dict], main_metrics: Iterable[str]) -> "Summary":
         """Summarizes the results of each seed. Omits metrics that are NaN for any seed."""
-        reported = [name for name in seeds[0] if is_metric(name) and all(seed[name] is not None for seed in seeds)]
-        main = [f"eval_{metric}" for metric in MAIN_METRICS if f"eval_{metric}" in reported][:1]
+        known = [name for name in seeds[0] if is_metric(name) or name.removeprefix("eval_") in main_metrics]
+        reported = [name for name in known if all(seed[name] is not None for seed in seeds)]
+        main = [f"eval_{metric}" for metric in main_metrics if f"eval_{metric}" in reported][:1]
         names = dict.fromkeys([*main, *reported])
         metrics = {name.removeprefix("eval_"): [seed[name] for seed in seeds] for name in names}
         return cls(task or "data", dict(settings), metrics)
 
 
-def summarize(directory: Path, runs: list[PlannedRun]):
-    """Prints a table with the results of all runs and writes results.json and results.png to `directory`."""
+def summarize(directory: Path, runs: list[PlannedRun], metric: str | None = None):
+    """
+    Prints a table with the results of all runs and writes results.json and results.png to `directory`.
+
+    `metric` selects the best settings. By default, this is each task's main metric.
+    """
+    main_metrics = [metric.removeprefix("eval_"), *MAIN_METRICS] if metric else MAIN_METRICS
     results: dict[PlannedRun, dict] = {}
     seeds: dict[tuple[str | None, Settings], list[dict]] = {}
     for run in runs:
@@ -179,13 +186,15 @@ def summarize(directory: Path, runs: list[PlannedRun]):
         if file.exists():
             results[run] = json.loads(file.read_text())
             seeds.setdefault((run.task, run.settings), []).append(results[run])
-    summaries = [Summary.of(*point, found) for point, found in seeds.items()]
+    summaries = [Summary.of(*point, found, main_metrics) for point, found in seeds.items()]
     summaries = [summary for summary in summaries if summary.metrics]
     if not summaries:  # no run was evaluated
         return
     best: dict[str, Summary] = {}
     for summary in summaries:
-        if summary.task not in best or median(summary.values) > median(best[summary.task].values):
+        other = best.setdefault(summary.task, summary)
+        better = lt if lower_is_better(summary.metric) else gt
+        if better(median(summary.values), median(other.values)):
             best[summary.task] = summary
     averages = {"average": average(best.values())} if len(best) > 1 else {}
     if "wnli" in best and averages:  # as in the BERT paper

@@ -37,6 +37,8 @@ class FineTuningArguments(FineTuningTrainerOptions, CommonArguments):  # type: i
         self.dataloader_pin_memory &= self.device.type != "cpu"
         if self.early_stopping_patience is not None:
             self.restore_callback_states_from_checkpoint = True
+            if self.eval_strategy == "no" or self.metric_for_best_model is None:
+                raise InputError("requires `eval_strategy` and `metric_for_best_model`.", "early_stopping_patience")
 
     @property
     def sample_seed(self) -> int:
@@ -168,10 +170,11 @@ class FineTuningTrainer(CommonTrainer):
         return batches, sum(len(batch["input_ids"]) for batch in batches)
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
-        rows = len(inputs["input_ids"])
+        rows, labels = len(inputs["input_ids"]), inputs.get("labels")
         loss, outputs = super().compute_loss(model, inputs, True)
         if self.class_weights is not None and model.training:
-            loss = weighted_cross_entropy(outputs["logits"], inputs["labels"], [*self.class_weights.values()])
+            weights, smoothing = [*self.class_weights.values()], self.args.label_smoothing_factor
+            loss = weighted_cross_entropy(outputs["logits"], labels, weights, smoothing)
         if num_items_in_batch is not None:  # Trainer averages over batches, but the last one can be smaller
             loss = loss * (rows * self.current_gradient_accumulation_steps / num_items_in_batch)
         return (loss, outputs) if return_outputs else loss
@@ -224,16 +227,15 @@ def mean_loss(predictions: np.ndarray | tuple, labels: np.ndarray | tuple, probl
     return torch.stack(losses).mean().item()
 
 
-def weighted_cross_entropy(logits: Tensor, labels: Tensor, weights: list[float]) -> Tensor:
+def weighted_cross_entropy(logits: Tensor, labels: Tensor, weights: list[float], smoothing: float = 0.0) -> Tensor:
     """
     Returns the cross-entropy for logits (rows, classes) and label ids (rows,), with a weight for each class.
 
     The sum is divided by the number of rows, so that a step has the same gradient however it is divided into batches.
     PyTorch divides by the sum of the weights, which differs between batches.
     """
-    losses = cross_entropy(
-        logits.float(), labels, weight=logits.new_tensor(weights, dtype=torch.float32), reduction="sum"
-    )
+    weight = logits.new_tensor(weights, dtype=torch.float32)
+    losses = cross_entropy(logits.float(), labels, weight, reduction="sum", label_smoothing=smoothing)
     return losses / len(labels)
 
 

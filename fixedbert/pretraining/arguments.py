@@ -42,7 +42,6 @@ class PretrainingArguments(PretrainingTrainerOptions, CommonArguments):
 
     refused: ClassVar[dict[str, tuple[object, str]]] = CommonArguments.refused | {
         "label_smoothing_factor": (0.0, "pretraining uses the same losses as BERT"),
-        "label_names": (None, "`objective` determines the labels"),
         "train_sampling_strategy": ("random", "`seed` and the epoch determine the order of the examples"),
         "data_seed": (None, "`seed` determines the examples"),
         "include_num_input_tokens_seen": ("no", "non-padding tokens are always counted"),

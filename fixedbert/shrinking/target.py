@@ -85,7 +85,7 @@ def budget_for(context: ShrinkContext, prices: Prices, least: float) -> float:
     needed = prices.of_layers(prices.original) + prices.rest
     options = context.options
     wanted = needed / context.speedup if context.speedup else options.params or options.flops or 0
-    if not least <= wanted < needed:
+    if not least <= wanted < needed or wanted == prices.rest:  # nothing would be left for the layers
         unit = "seconds" if context.speedup else "parameters" if options.params else "FLOPs"
         raise InputError(
             f"the target is {wanted:.4g} {unit}, but the original needs {needed:.4g} and the smallest possible model "

@@ -20,6 +20,7 @@ from ..support.errors import InputError
 MAX_LISTED, MAX_CHARACTERS = 20, 300  # maximum number of labels or rows in a message, and of characters for each
 # The values of `problem_type`, as in transformers: one label, any number of labels, or a score for each text.
 SINGLE, MULTI, REGRESSION = "single_label_classification", "multi_label_classification", "regression"
+MAX_CLASSES = 20  # up to this many different whole numbers can be classes, even if they are written as floats
 MISSING = (-1, -100)  # Hugging Face datasets and transformers use these ids for missing labels
 # The usual learning rates are made for targets near unit scale, such as those of STS-B (0 to 5).
 MAX_MEAN, MIN_DEVIATION, MAX_DEVIATION = 10.0, 0.1, 10.0
@@ -56,8 +57,8 @@ class Labels:
         Infers the labels from the values in the label columns of all `rows`.
 
         A single column contains one label, a list of labels, or a score for each text. Several columns contain 0 or 1
-        for each label. By default, floats are scores, as in transformers' run_glue.py. Raises InputError, which names
-        the `source`, if the values are ambiguous.
+        for each label. By default, floats are scores, as in transformers' run_glue.py, unless they are few whole
+        numbers. Raises InputError, which names the `source`, if the values are ambiguous.
         """
         values = [value for row in rows for value in map(row.get, columns) if not is_missing(value)]
         strings = {str(value) for value in values if not isinstance(value, list)}
@@ -76,6 +77,8 @@ class Labels:
         items = [*chain(*lists)]
         if lists and (do_regression or any(isinstance(item, float) for item in items)):
             raise InputError(f"{source}: the labels are lists of scores; for regression, use one number per text.")
+        if scores and do_regression is None:
+            check_scores(strings, source)
         if scores:
             return cls(REGRESSION, {}, columns)
         found = {normalized(value) for value in (items if lists else strings) if not is_placeholder(value)}
@@ -250,6 +253,16 @@ def check_label_names(names: list[str], rows: int, source: str):
         )
 
 
+def check_scores(strings: set[str], source: str):
+    """Raises InputError if floats can also be class names: whole numbers of which there are few, or codes like 1E2."""
+    numbers = {as_float(text) for text in strings}
+    if all(number.is_integer() for number in numbers) and len(numbers) <= MAX_CLASSES:
+        raise InputError(
+            f"{source}: the labels {shorten(sorted(strings, key=as_float))} can be scores or classes; set "
+            "`do_regression` to true for scores or to false for classes."
+        )
+
+
 def warn_of_scale(scores: np.ndarray):
     """Prints the mean and deviation of training targets that are so far from unit scale that training may fail."""
     mean, deviation = scores.mean(), scores.std()
@@ -270,7 +283,7 @@ def is_placeholder(value: object) -> bool:
 
 
 def flag_of(value: object) -> float:
-    """Converts a value to a float. "True" and "False", as written by pandas, become 1 and 0, other text NaN."""
+    """Converts a value to a float. "True" and "False", which pandas writes, become 1 and 0; other text becomes NaN."""
     return {"true": 1.0, "false": 0.0}.get(str(value).strip().lower(), as_float(value))
 
 

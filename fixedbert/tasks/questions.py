@@ -1,10 +1,12 @@
 """Questions in the format of SQuAD 1.1 and 2.0, with or without answers: loads, tokenizes and scores them."""
 
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 
 import datasets
 import numpy as np
+from accelerate import PartialState
 from transformers import PreTrainedTokenizerBase
 
 from ..data.file_formats import REDOWNLOAD, DataFile, check_columns, parse_json, text_problem
@@ -136,6 +138,19 @@ def questions_that_fit(
     places = zip((f"question {question}" for question in rows["id"]), enumerate(encoded["input_ids"]), strict=True)
     fitting, skipped = valid_rows(name, places, check, skip_bad_rows, "questions")
     return rows.select(fitting) if skipped else rows
+
+
+def warn_of_long_answers(name: str, rows: datasets.Dataset, tokenizer: PreTrainedTokenizerBase, longest: int):
+    """Prints how many questions have only answers with more tokens than a prediction can have."""
+    answers = [answers["text"] for answers in rows["answers"] if answers["text"]]
+    texts = [*dict.fromkeys(chain(*answers))]
+    encoded = tokenizer(texts, add_special_tokens=False, return_attention_mask=False)["input_ids"] if texts else []
+    lengths = dict(zip(texts, map(len, encoded), strict=True))
+    if too_long := sum(min(map(lengths.__getitem__, each)) > longest for each in answers):
+        PartialState().print(
+            f"{name}: {too_long:,} of {len(answers):,} answers have more than {longest} tokens and cannot be "
+            "predicted; increase `max_answer_length`"
+        )
 
 
 class QuestionRows(Rows):

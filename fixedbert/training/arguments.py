@@ -48,6 +48,11 @@ class CommonArguments(TrainerOptions, TrainingArguments):
         "dataloader_drop_last": (False, "evaluation would omit the last examples"),
         "save_only_model": (False, "resuming a run requires the optimizer state"),
         "accelerator_config.split_batches": (False, "`per_device_train_batch_size` is the batch size per device"),
+        "prediction_loss_only": (False, "the metrics need the predictions"),
+        "batch_eval_metrics": (False, "the metrics need the predictions for all examples"),
+        "eval_do_concat_batches": (True, "the metrics need the predictions for all examples"),
+        "label_names": (None, "the task determines the labels"),
+        "use_liger_kernel": (False, "Liger has no kernels for BERT"),
         "neftune_noise_alpha": (None, "the noise depends on the amount of padding, but padding is skipped"),
     }
 
@@ -71,6 +76,10 @@ class CommonArguments(TrainerOptions, TrainingArguments):
         for name, (supported, reason) in self.refused.items():
             if attrgetter(name)(self) != supported:
                 raise InputError(f"is not supported: {reason}.", name)
+        if self.max_steps == 0 or self.max_steps < -1:
+            raise InputError(
+                f"is {self.max_steps}, but must be at least 1, or -1 for `num_train_epochs`.", "max_steps"
+            )
 
     def __getstate__(self) -> dict[str, Any]:
         """Returns the state to pickle, without the access token, because Trainer uploads training_args.bin."""

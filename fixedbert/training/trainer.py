@@ -1,7 +1,8 @@
 """Trainer that skips steps with a non-finite loss or gradient norm, and resumes runs bit-exactly."""
 
 import time
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import fields
 
 import numpy as np
@@ -14,12 +15,23 @@ from transformers.utils import logging
 from ..model.modeling_fixed_head_bert import FixedHeadBertPreTrainedModel
 from ..publishing.model_card import create_model_card
 from ..support.errors import Divergence, InputError
-from ..support.files import reading
+from ..support.files import error_reason, reading
 from .arguments import LONGEST_INTERVAL, CommonArguments
 from .output import last_checkpoint
 from .speed import use_fast_dropout
 
 logger = logging.get_logger(__name__)
+
+
+@contextmanager
+def trainer_errors() -> Iterator[None]:
+    """Context manager that turns Trainer's errors about arguments and missing packages into an InputError."""
+    try:
+        yield
+    except InputError:
+        raise
+    except (ImportError, RuntimeError, TypeError, ValueError) as error:
+        raise InputError(f"Trainer cannot start: {error_reason(error)}") from error
 
 
 class CommonTrainer(Trainer):
@@ -35,7 +47,8 @@ class CommonTrainer(Trainer):
     model: PreTrainedModel
 
     def __init__(self, *args, **kwargs):
-        super().__init__(*args, **kwargs)
+        with trainer_errors():
+            super().__init__(*args, **kwargs)
         if isinstance(self.model, FixedHeadBertPreTrainedModel):
             use_fast_dropout(self.model)
         self.notes: list[str] = []  # lines for the model card
@@ -71,13 +84,17 @@ class CommonTrainer(Trainer):
         """Returns a data loader that assigns batches to processes. `options` override the `dataloader_*` arguments."""
         names = [field.name for field in fields(self.args) if field.name.startswith("dataloader_")]
         given = {name.removeprefix("dataloader_"): getattr(self.args, name) for name in names}
-        batches = DataLoader(dataset, batch_size, sampler=sampler, collate_fn=self.data_collator, **given | options)
+        with trainer_errors():
+            batches = DataLoader(
+                dataset, batch_size, sampler=sampler, collate_fn=self.data_collator, **given | options
+            )
         return self.accelerator.prepare(batches)
 
     # Two modules hold the bias of BERT's decoder, so accelerate would shard it twice. Because accelerate prepares the
     # model after the optimizer is created and before the scheduler is, the second reference is removed in between.
     def create_optimizer(self, *args, **kwargs):
-        optimizer = super().create_optimizer(*args, **kwargs)
+        with trainer_errors():
+            optimizer = super().create_optimizer(*args, **kwargs)
         is_fsdp2 = self.is_fsdp_enabled and self.accelerator.state.fsdp_plugin.fsdp_version == 2
         self.aliases = output_bias_aliases(self.model) if is_fsdp2 else []
         for module, name in self.aliases:
@@ -87,7 +104,8 @@ class CommonTrainer(Trainer):
     def create_scheduler(self, *args, **kwargs):
         for module, name in self.aliases:
             setattr(module, name, self.model.get_output_embeddings().bias)
-        return super().create_scheduler(*args, **kwargs)
+        with trainer_errors():
+            return super().create_scheduler(*args, **kwargs)
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *args, **kwargs):
         """

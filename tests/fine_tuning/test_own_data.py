@@ -10,6 +10,7 @@ import torch
 from helpers.tiny_tasks import QUICK, WORDS
 from torch.nn.functional import cross_entropy
 from transformers import AutoModelForSequenceClassification, BertTokenizer
+from transformers.trainer_pt_utils import LabelSmoother
 
 from fixedbert.fine_tuning.trainer import ExampleSampler, FineTuningArguments, pool_windows, weighted_cross_entropy
 from fixedbert.options import GlueDataOptions, make
@@ -121,6 +122,8 @@ def test_class_weights(model, tmp_path, capsys):
     logits, labels = torch.randn(7, 2), torch.tensor([0, 1, 1, 0, 0, 1, 0])
     expected = cross_entropy(logits, labels, reduction="none") * torch.tensor([2.0, 3.0])[labels]
     assert weighted_cross_entropy(logits, labels, [2.0, 3.0]).item() == pytest.approx(expected.mean().item())
+    smoothed = weighted_cross_entropy(logits, labels, [1.0, 1.0], 0.1)
+    assert smoothed.item() == pytest.approx(LabelSmoother(0.1)({"logits": logits}, labels).item())
     for text in ("1", "1,2,3", "1,-2", "a,b"):
         with pytest.raises(InputError, match=f"`class_weights` '{text}': must be balanced, or 2 positive numbers"):
             both.class_weights(text, labels.numpy())
@@ -128,11 +131,12 @@ def test_class_weights(model, tmp_path, capsys):
         Labels(REGRESSION).class_weights("balanced", np.array([0.5, 1.5]))
     file = write_csv(tmp_path / "a.csv", ("text", "label"), zip(texts(13), "aaaaaaaaaaabb", strict=True))
     files = ("--train_file", file, "--validation_file", file, "--do_train", "--do_eval", "--learning_rate", "0")
-    weighted, plain = (
-        train(model, tmp_path / f"out{len(more)}", *files, *more)[0] for more in ((), ("--class_weights", "2,4"))
+    weights, smoothing = ("--class_weights", "2,4"), ("--label_smoothing_factor", "0.1")
+    plain, weighted, both = (
+        train(model, tmp_path / f"out{len(more)}", *files, *more)[0] for more in ((), weights, (*weights, *smoothing))
     )
     assert weighted["eval_loss"] == plain["eval_loss"]
-    assert plain["train_loss"] != weighted["train_loss"]
+    assert len({run["train_loss"] for run in (plain, weighted, both)}) == 3
     assert "Class weights in the training loss: a 2, b 4" in (tmp_path / "out2/README.md").read_text()
 
 

@@ -12,7 +12,7 @@ from transformers import BertTokenizer, EvalPrediction
 from fixedbert.options import AnswerOptions, SquadDataOptions, make
 from fixedbert.support.errors import InputError
 from fixedbert.tasks.answers import SquadEvaluation
-from fixedbert.tasks.questions import FEATURES, load_squad, question_rows, questions_that_fit
+from fixedbert.tasks.questions import FEATURES, load_squad, question_rows, questions_that_fit, warn_of_long_answers
 from fixedbert.tasks.reading import data_sources
 from fixedbert.tasks.windows import squad_windows
 
@@ -336,3 +336,13 @@ def test_tokenizers_that_pad_on_the_left_are_refused(tokenizer):
     rows = datasets.Dataset.from_list([{"id": "1"}])
     with pytest.raises(InputError, match="pads on the left"):
         squad_windows(rows, tokenizer, 19, 4)
+
+
+def test_answers_that_are_too_long(tokenizer, capsys):
+    """Questions whose answers all have more tokens than a prediction can have are counted."""
+    texts = (["one two three"], ["one two three", "two"], ["six"], [])
+    rows = datasets.Dataset.from_dict({"answers": [{"text": each, "answer_start": [0] * len(each)} for each in texts]})
+    warn_of_long_answers("a.json", rows, tokenizer, 2)
+    assert "a.json: 1 of 3 answers have more than 2 tokens and cannot be predicted" in capsys.readouterr().out
+    warn_of_long_answers("a.json", rows, tokenizer, 3)
+    assert not capsys.readouterr().out

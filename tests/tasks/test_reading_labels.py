@@ -27,7 +27,10 @@ def row_of(values, columns):
         ([("1", "0", "1"), ("0", "0", "0")], None, MULTI, ["c0", "c1", "c2"], [["c0", "c2"], []]),
         ([(1, 0), (True, 0.0)], None, MULTI, ["c0", "c1"], [["c0"], ["c0"]]),
         ([(1.5,), (2,)], None, REGRESSION, [], [1.5, 2.0]),
-        ([("1.0",), ("2.0",)], None, REGRESSION, [], [1.0, 2.0]),  # as in run_glue.py, where pandas parses floats
+        ([("1.0",), ("2.5",)], None, REGRESSION, [], [1.0, 2.5]),  # as in run_glue.py, where pandas parses floats
+        ([("1.0",), ("2.0",)], True, REGRESSION, [], [1.0, 2.0]),
+        ([("1.0",), ("0.0",)], False, SINGLE, ["0.0", "1.0"], ["1.0", "0.0"]),
+        ([(float(n),) for n in range(21)], None, REGRESSION, [], [float(n) for n in range(21)]),
         ([(1,), (2,)], True, REGRESSION, [], [1.0, 2.0]),
         ([(1.5,), (2,)], False, SINGLE, ["1.5", "2"], ["1.5", "2"]),
         ([("1.5",), ("good",)], None, SINGLE, ["1.5", "good"], ["1.5", "good"]),
@@ -52,6 +55,8 @@ def test_formats(rows, do_regression, problem_type, names, parsed):
         ([([0.5, 1.5],)], ("label",), None, "the labels are lists of scores"),
         ([([1, 2],)], ("label",), True, "the labels are lists of scores"),
         ([(2.5,), (float("inf"),)], ("label",), None, "the label 'inf' is not a finite number"),
+        ([(1.0,), (0.0,), (None,)], ("label",), None, "the labels 0.0, 1.0 can be scores or classes; set `do_regr"),
+        ([("1E1",), ("1E2",), ("2E1",)], ("label",), None, "the labels 1E1, 2E1, 1E2 can be scores or classes"),
         ([(f"word {n}",) for n in range(7)], ("label",), None, "7 rows have 7 different labels, such as word 0"),
     ],
 )

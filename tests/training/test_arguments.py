@@ -12,17 +12,18 @@ from accelerate.commands.config.config_args import load_config_from_file
 from accelerate.commands.launch import _validate_launch_command, launch_command_parser
 from accelerate.utils.fsdp_utils import fsdp2_prepare_auto_wrap_policy
 from accelerate.utils.launch import prepare_multi_gpu_env
-from helpers.script_arguments import parse, read
+from helpers.script_arguments import parse, pretraining, read
+from helpers.tiny_tasks import glue_arguments
 from transformers import TrainingArguments, get_scheduler
 
 import fixedbert
-from fixedbert.fine_tuning.trainer import FineTuningArguments
 from fixedbert.options import ModelOptions, PretrainingDataOptions
 from fixedbert.presets import preset_config
 from fixedbert.pretraining.arguments import ARGUMENTS, PretrainingArguments
-from fixedbert.support.errors import InputError
+from fixedbert.support.errors import InputError, exit_on_input_error
 from fixedbert.training.arguments import RECIPES, CommonArguments, make_arguments, with_recipe
 from fixedbert.training.models import load_config
+from fixedbert_cli import main
 
 CPU = ("--bf16", "false", "--use_cpu")
 
@@ -168,17 +169,73 @@ def test_values_have_the_type_of_their_field(tmp_path):
             make_arguments({"config_overrides": overrides}, ModelOptions)
 
 
-def test_rejected_training_arguments():
-    """Arguments that would silently change the result are rejected."""
-    with pytest.raises(InputError, match="is not supported"):
-        parse("glue", ["--dataloader_drop_last", *CPU])
+IMPOSSIBLE = (
+    ("rte squad pretrain", "--seed -1", "--seed is -1, but must be at least 0"),
+    ("rte", "--seeds -1", "--seeds is -1, but"),
+    ("rte", "--data_seed -3", "--data_seed is -3, but"),
+    ("rte pretrain", "--learning_rate -1", "--learning_rate is -1.0, but must be at least 0"),
+    ("rte", "--adam_beta1 2", "--adam_beta1 is 2.0, but must be at least 0 and less than 1"),
+    ("rte", "--weight_decay -1", "--weight_decay is -1.0, but"),
+    ("rte", "--max_grad_norm -1", "--max_grad_norm is -1.0, but"),
+    ("rte", "--warmup_steps -1", "--warmup_steps is -1.0, but"),
+    ("rte", "--per_device_train_batch_size 0", "--per_device_train_batch_size is 0, but must be at least 1"),
+    ("rte", "--per_device_eval_batch_size 0", "--per_device_eval_batch_size is 0, but"),
+    ("rte", "--gradient_accumulation_steps 0", "--gradient_accumulation_steps is 0, but"),
+    ("rte", "--eval_accumulation_steps 0", "--eval_accumulation_steps is 0, but"),
+    ("rte", "--max_train_samples -5", "--max_train_samples is -5, but must be at least 1"),
+    ("rte squad pretrain", "--max_eval_samples 0", "--max_eval_samples is 0, but must be at least 1"),
+    ("rte", "--num_train_epochs 0", "--num_train_epochs is 0.0, but must be greater than 0"),
+    ("rte pretrain", "--max_steps 0", "--max_steps is 0, but must be at least 1"),
+    ("rte", "--max_steps -5", "--max_steps is -5, but must be at least 1"),
+    ("rte", "--train_sampling_strategy x", "but must be group_by_length or random"),
+    ("rte", "--dataloader_drop_last", "--dataloader_drop_last is not supported"),
+    ("rte squad pretrain", "--prediction_loss_only", "--prediction_loss_only is not supported"),
+    ("rte pretrain", "--batch_eval_metrics", "--batch_eval_metrics is not supported"),
+    ("rte pretrain", "--eval_do_concat_batches false", "--eval_do_concat_batches is not supported"),
+    ("rte squad pretrain", "--label_names x", "--label_names is not supported"),
+    ("rte", "--use_liger_kernel", "--use_liger_kernel is not supported"),
+    ("rte", "--early_stopping_patience 3", "--early_stopping_patience requires --eval_strategy"),
+    ("stsb squad", "--label_smoothing_factor 0.1", "--label_smoothing_factor requires data with one label"),
+    ("rte pretrain", "--fsdp full_shard", "fsdp only works in distributed training"),
+    ("rte pretrain", "--report_to wandb", "requires wandb to be installed"),
+    ("rte", "--optim adamw_bnb_8bit", "bitsandbytes"),
+    ("pretrain", "--lr_scheduler_type cosine_with_min_lr", "min_lr"),
+    ("rte", "--save_strategy best", "metric_for_best_model"),
+    ("pretrain", "--vocab_size 3", "--vocab_size is 3, but must be at least 7"),
+    ("squad", "--doc_stride -1", "--doc_stride is -1, but must be at least 0"),
+    ("squad", "--doc_stride 32", "--doc_stride is 32, but must be less than --max_seq_length, 32"),
+    ("squad", "--n_best_size 0", "--n_best_size is 0, but"),
+    ("squad", "--max_answer_length 0", "--max_answer_length is 0, but"),
+    ("shrink", "--flops 0", "--flops is 0.0, but must be greater than 0"),
+    ("shrink", "--distil_steps -1", "--distil_steps is -1, but must be at least 1"),
+    ("shrink compare inspect", "--batch_size 0", "--batch_size is 0, but must be at least 1"),
+    ("shrink", "--learning_rate nan", "--learning_rate is 'nan', but must be a number"),
+    ("compare inspect", "--max_eval_samples 0", "--max_eval_samples is 0, but"),
+)
 
 
-@pytest.mark.parametrize("name, value", [("seed", -1), ("learning_rate", -1), ("adam_beta1", 1), ("warmup_steps", -1)])
-def test_ranges_of_trainer_arguments(name, value):
-    """Values of Trainer's own arguments that cannot work are rejected, with the range."""
-    with pytest.raises(InputError, match=f"^`{name}` is {value}.*, but must be "):
-        make_arguments({name: value, "use_cpu": True}, FineTuningArguments)
+@pytest.mark.parametrize("command, flags, message", [(c, *x) for commands, *x in IMPOSSIBLE for c in commands.split()])
+def test_impossible_options(
+    command, flags, message, model, download, questions, corpus, tmp_path, capsys, same_signals
+):
+    """Options that cannot work, alone or for the task, end with status 2 and one sentence, and no output directory."""
+    size = ["--max_seq_length", "32", "--doc_stride", "8"]
+    output = ["--output_dir", str(tmp_path / "out")]
+    files = ["--train_file", questions, "--validation_file", questions, *output]
+    arguments = {
+        "pretrain": pretraining(corpus, tmp_path / "out", "--store_dir", f"{tmp_path}-store"),
+        "squad": ["--model_name_or_path", model, *files, *size, "--version_2_with_negative", *CPU],
+        "shrink": [model, "--train_file", questions, *output],
+        **dict.fromkeys(("compare", "inspect"), [model, "--validation_file", questions, *output]),
+    }
+    task = glue_arguments(model, download, tmp_path / "out", task=command)
+    argv = [command, *arguments[command]] if command in arguments else ["glue", *task]
+    train = ["--do_train", "--do_eval"] if command in ("rte", "stsb", "squad", "pretrain") else []
+    with pytest.raises(SystemExit) as end:
+        exit_on_input_error(lambda: main([*argv, *train, *flags.split()]))
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert end.value.code == 2 and last.startswith("error: ") and message in last
+    assert not [*tmp_path.iterdir()]
 
 
 def test_token_is_not_saved():
