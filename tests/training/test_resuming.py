@@ -205,6 +205,7 @@ def test_slurm_job_is_requeued(corpus, pretrained, tmp_path):
     job = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.DEVNULL)
     while job.poll() is None and not list(tmp_path.glob("run.partial/checkpoint-5/trainer_state.json")):
         time.sleep(0.02)
+    assert job.poll() is None, (tmp_path / "slurm-7-0.log").read_text()
     # Signals reach the nodes at different times. Here, the second process ends before its node receives the signal.
     os.kill(int((tmp_path / "srun.pid").read_text().split()[0]), signal.SIGTERM)
     log, requeued = tmp_path / "slurm-7-0.log", tmp_path / "scontrol.txt"
