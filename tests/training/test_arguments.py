@@ -2,7 +2,9 @@
 
 import io
 import json
+import os
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -214,6 +216,14 @@ IMPOSSIBLE = (
 )
 
 
+@pytest.fixture
+def same_environment():
+    """Restores the environment variables in which Trainer stores its settings for FSDP."""
+    with patch.dict(os.environ):
+        yield
+
+
+@pytest.mark.usefixtures("same_environment")
 @pytest.mark.parametrize("command, flags, message", [(c, *x) for commands, *x in IMPOSSIBLE for c in commands.split()])
 def test_impossible_options(
     command, flags, message, model, download, questions, corpus, tmp_path, capsys, same_signals
