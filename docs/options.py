@@ -7,7 +7,7 @@ Writes docs/options.md from fixedbert/options.py.
 from collections import Counter
 from pathlib import Path
 
-from fixedbert_cli import options
+from fixedbert_cli import commands, values
 
 PAGE = Path(__file__).with_suffix(".md")
 START = """# Options
@@ -43,7 +43,7 @@ def table(members) -> str:
     for each in members:
         name = f"`{each.name}`" if each.positional else f"`--{each.name}`"
         default = "required" if each.required else each.default
-        lines.append(f"| {name} | {options.describe(each.hint)} | {default} | {each.help} |")
+        lines.append(f"| {name} | {values.describe(each.hint)} | {default} | {each.help} |")
     return "\n".join(lines) + "\n"
 
 
@@ -65,12 +65,12 @@ def link(heading: str) -> str:
 def page() -> str:
     """Returns the text of the page. Groups that several commands share are listed once, at the end."""
     groups = {
-        name: [(heading, table(members)) for heading, members in options.groups(command)]
-        for name, command in options.COMMANDS.items()
+        name: [(heading, table(members)) for heading, members in commands.groups(command)]
+        for name, command in commands.COMMANDS.items()
     }
     numbers = Counter(each for of_command in groups.values() for each in of_command)
     parts = [START]
-    for name, command in options.COMMANDS.items():
+    for name, command in commands.COMMANDS.items():
         summary = command.help[0].upper() + command.help[1:]
         parts.append(f"## {name}\n\n{summary}.\n\nPython: `fixedbert.{command.function}`. Guide: {GUIDES[name]}.\n")
         parts += [RECIPE] if command.trains else []

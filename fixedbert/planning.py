@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import product
 
+from .commands import takes_options
 from .counts import PREDICTED, Shape, shape_of
-from .options import PlanOptions, takes_options
+from .options import PlanOptions
 from .presets import PRESETS, preset_config
 from .support.errors import InputError
 

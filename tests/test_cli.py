@@ -10,7 +10,9 @@ from helpers import ROOT, fork_server
 from transformers import TrainingArguments
 
 import fixedbert
-from fixedbert.options import COMMANDS, FineTuningDataOptions, describe_range, groups, make, trainer_names
+from fixedbert.commands import COMMANDS, groups, trainer_names
+from fixedbert.option_values import describe_range, make
+from fixedbert.options import FineTuningDataOptions
 from fixedbert_cli import main, parse
 
 IMPORTED = """

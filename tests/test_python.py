@@ -13,8 +13,8 @@ from helpers.tiny_models import model_of
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 import fixedbert
+from fixedbert.commands import COMMANDS
 from fixedbert.model import modeling_fixed_head_bert
-from fixedbert.options import COMMANDS
 
 PRETRAINING = {
     "num_attention_heads": 5, "attention_head_size": 6, "hidden_size": 32, "num_hidden_layers": 1,

@@ -35,6 +35,8 @@ LAYERS = (
     "planning",
     "presets",
     "counts",
+    "commands",
+    "option_values",
     "options",
     "model",
     "support",

@@ -23,7 +23,8 @@ from fixedbert.fine_tuning.glue import TextClassification
 from fixedbert.fine_tuning.squad import QuestionAnswering
 from fixedbert.loading.heads import heads_of, int_or_list
 from fixedbert.model.configuration_fixed_head_bert import FixedHeadBertConfig
-from fixedbert.options import Objective, convert_all, input_errors
+from fixedbert.option_values import convert_all, input_errors
+from fixedbert.options import Objective
 from fixedbert.presets import SHAPE_FIELDS, preset_config
 from fixedbert.pretraining.arguments import ARGUMENTS
 from fixedbert.support.checksums import stable_hash

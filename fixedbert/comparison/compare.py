@@ -16,9 +16,10 @@ import numpy as np
 import torch
 from tqdm.auto import tqdm
 
+from ..commands import takes_options
 from ..exporting.openvino_graphs import CALIBRATION_ROWS
 from ..loading.loaded_model import LoadedModel
-from ..options import CompareOptions, takes_options
+from ..options import CompareOptions
 from ..support.errors import InputError
 from ..support.files import check_output_free, new_directory, reading, short_name, to_json
 from ..support.machine import machine_name, warn_if_busy

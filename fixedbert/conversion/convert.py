@@ -7,12 +7,13 @@ import torch
 from accelerate import PartialState
 from transformers import PreTrainedModel
 
+from ..commands import takes_options
 from ..counts import size_text
 from ..loading.auxiliary_files import CARD, auxiliary_directory, copy_auxiliary_files
 from ..loading.checkpoints import load_bert
 from ..loading.families import fixed_head_config
 from ..model.modeling_fixed_head_bert import FixedHeadBertPreTrainedModel
-from ..options import ConvertOptions, takes_options
+from ..options import ConvertOptions
 from ..publishing.model_card import checkpoint_card
 from ..support.errors import InputError, error_context
 from ..support.files import new_directory

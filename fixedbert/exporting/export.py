@@ -14,13 +14,14 @@ import torch
 from torch import Tensor
 from transformers import BertConfig, PreTrainedConfig, PreTrainedTokenizerBase
 
+from ..commands import takes_options
 from ..conversion.convert import describe_shape
 from ..loading.auxiliary_files import CARD, copy_auxiliary_files
 from ..loading.families import fixed_head_config, max_tokens, shared_fields
 from ..loading.loaded_model import LoadedModel
 from ..loading.weights import report_float32
 from ..model.configuration_fixed_head_bert import FixedHeadBertConfig
-from ..options import ExportOptions, takes_options
+from ..options import ExportOptions
 from ..publishing.model_card import checkpoint_card
 from ..publishing.snippets import graph_code
 from ..support.errors import InputError

@@ -8,6 +8,7 @@ import torch
 from tqdm.auto import tqdm
 from transformers import AutoModel, PreTrainedTokenizerBase
 
+from ..commands import takes_options
 from ..data.corpora import Corpus, CorpusReader
 from ..data.sentences import ends_sentence, split_document
 from ..data.sequences import read_sequences
@@ -15,7 +16,7 @@ from ..data.tokenizers import check_vocab_size, load_tokenizer
 from ..loading.checkpoints import read_config
 from ..loading.families import max_tokens
 from ..loading.weights import load_weights, report_float32
-from ..options import InspectOptions, takes_options
+from ..options import InspectOptions
 from ..support.errors import InputError, require_package
 from ..support.files import error_reason, finite, new_directory, reading, to_json
 from .page import draw_maps, inspection_html

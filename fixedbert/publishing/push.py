@@ -7,13 +7,14 @@ from huggingface_hub import HfApi, ModelCard
 from huggingface_hub.errors import HFValidationError, HTTPError
 from huggingface_hub.utils import filter_repo_objects, validate_repo_id
 
+from ..commands import takes_options
 from ..data.tokenizers import TOKENIZER_FILES, load_tokenizer
 from ..loading.auxiliary_files import CARD, SENTENCE_FILES
 from ..loading.checkpoints import load_bert
 from ..model import modeling_fixed_head_bert
 from ..model.configuration_fixed_head_bert import AUTO_MAP
 from ..model.modeling_fixed_head_bert import FixedHeadBertPreTrainedModel
-from ..options import PushOptions, takes_options
+from ..options import PushOptions
 from ..support.errors import InputError, shorten
 from ..support.files import error_reason, read_json_object
 from .model_card import checkpoint_card

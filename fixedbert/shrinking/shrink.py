@@ -17,9 +17,10 @@ from pathlib import Path
 import torch
 from accelerate import PartialState
 
+from ..commands import takes_options
 from ..loading.auxiliary_files import CARD, copy_auxiliary_files
 from ..model.modeling_fixed_head_bert import FixedHeadBertPreTrainedModel
-from ..options import ShrinkOptions, takes_options
+from ..options import ShrinkOptions
 from ..publishing.model_card import checkpoint_card
 from ..support.errors import InputError
 from ..support.files import check_output_free, new_directory

@@ -16,7 +16,8 @@ from accelerate import DistributedType
 from transformers import TrainingArguments
 from transformers.utils import is_torch_xla_available
 
-from ..options import TrainerOptions, convert_all, input_errors, make
+from ..option_values import convert_all, input_errors, make
+from ..options import TrainerOptions
 from ..support.errors import InputError
 from ..support.files import error_reason, read_yaml
 from .speed import disable_emulated_bf16

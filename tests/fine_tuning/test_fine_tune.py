@@ -23,8 +23,8 @@ from transformers import (
     set_seed,
 )
 
+from fixedbert.commands import COMMANDS, groups
 from fixedbert.fine_tuning.trainer import ExampleSampler
-from fixedbert.options import COMMANDS, groups
 from fixedbert.support.errors import InputError
 from fixedbert.tasks.texts import load_task
 from run_glue import main as run_glue

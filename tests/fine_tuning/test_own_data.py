@@ -13,7 +13,8 @@ from transformers import AutoModelForSequenceClassification, BertTokenizer
 from transformers.trainer_pt_utils import LabelSmoother
 
 from fixedbert.fine_tuning.trainer import ExampleSampler, FineTuningArguments, pool_windows, weighted_cross_entropy
-from fixedbert.options import GlueDataOptions, make
+from fixedbert.option_values import make
+from fixedbert.options import GlueDataOptions
 from fixedbert.support.errors import InputError
 from fixedbert.tasks.labels import REGRESSION, SINGLE, Labels
 from run_glue import main as run_glue

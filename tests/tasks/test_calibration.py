@@ -9,7 +9,8 @@ from helpers.tiny_models import model_of
 
 from fixedbert.loading.loaded_model import LoadedModel
 from fixedbert.loading.sentence_models import SentencePooling
-from fixedbert.options import ShrinkOptions, make
+from fixedbert.option_values import make
+from fixedbert.options import ShrinkOptions
 from fixedbert.support.errors import InputError
 from fixedbert.tasks.calibration import load_batches, mask_randomly
 from fixedbert.tasks.predictions import MASKED_POSITIONS

@@ -9,7 +9,8 @@ import pytest
 from pyarrow import parquet
 from transformers import BertTokenizer, EvalPrediction
 
-from fixedbert.options import AnswerOptions, SquadDataOptions, make
+from fixedbert.option_values import make
+from fixedbert.options import AnswerOptions, SquadDataOptions
 from fixedbert.support.errors import InputError
 from fixedbert.tasks.answers import SquadEvaluation
 from fixedbert.tasks.questions import FEATURES, load_squad, question_rows, questions_that_fit, warn_of_long_answers

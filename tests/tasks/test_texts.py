@@ -10,7 +10,8 @@ import pytest
 from transformers import BertConfig, BertTokenizer
 
 from fixedbert.fine_tuning.prediction_files import write_submission
-from fixedbert.options import GlueDataOptions, make
+from fixedbert.option_values import make
+from fixedbert.options import GlueDataOptions
 from fixedbert.support.errors import InputError
 from fixedbert.tasks.glue import TASKS
 from fixedbert.tasks.texts import load_files, load_task, load_texts, text_features

@@ -1,0 +1,145 @@
+"""
+The commands: the function of each, its help and its options.
+
+Like options.py, this module needs neither torch nor transformers, so that the command line answers at once.
+"""
+
+import ast
+from collections.abc import Callable, Iterator
+from dataclasses import MISSING, Field, fields
+from functools import wraps
+from importlib.util import find_spec
+from inspect import Parameter, Signature, get_annotations
+from pathlib import Path
+from textwrap import dedent
+from typing import Any, NamedTuple, TypeVar
+
+from .option_values import describe_range, make
+from .options import (
+    CompareOptions,
+    ConvertOptions,
+    ExportOptions,
+    FineTuningTrainerOptions,
+    GlueDataOptions,
+    InspectOptions,
+    ModelOptions,
+    NewModelOptions,
+    PlanOptions,
+    PretrainingDataOptions,
+    PretrainingTrainerOptions,
+    PushOptions,
+    ShrinkOptions,
+    SquadDataOptions,
+    TrainerOptions,
+)
+
+Result = TypeVar("Result")
+PRETRAINING = (PretrainingDataOptions, NewModelOptions, PretrainingTrainerOptions)
+GLUE = (GlueDataOptions, ModelOptions, FineTuningTrainerOptions)
+SQUAD = (SquadDataOptions, ModelOptions, FineTuningTrainerOptions)
+
+
+class Command(NamedTuple):
+    """A command: the function of the package that it calls, its description and its options."""
+
+    function: str
+    help: str
+    options: tuple[type, ...]
+
+    @property
+    def trains(self) -> bool:
+        """Whether the command also accepts a recipe and the arguments of transformers' TrainingArguments."""
+        return issubclass(self.options[-1], TrainerOptions)
+
+
+COMMANDS = {
+    "pretrain": Command("pretrain", "pretrain a masked LM, with or without NSP, or a causal LM", PRETRAINING),
+    "glue": Command("fine_tune_glue", "fine-tune on GLUE or on your own texts or text pairs", GLUE),
+    "squad": Command("fine_tune_squad", "fine-tune on SQuAD or on your own questions and answers", SQUAD),
+    "convert": Command("convert", "give a BERT more or larger heads without changing its outputs", (ConvertOptions,)),
+    "shrink": Command("shrink", "make a model faster or smaller with nearly the same predictions", (ShrinkOptions,)),
+    "compare": Command("compare", "compare the speed, accuracy and predictions of models", (CompareOptions,)),
+    "export": Command("export", "export a model to ONNX or OpenVINO and compare the outputs", (ExportOptions,)),
+    "push": Command("push", "upload a model to the Hub with its code and model card", (PushOptions,)),
+    "inspect": Command("inspect", "show what each head does and how much of its size it uses", (InspectOptions,)),
+    "plan": Command("plan", "list model shapes within a budget, with exact parameter and FLOP counts", (PlanOptions,)),
+}
+
+
+class Described(NamedTuple):
+    """An option as the help and the manual show it."""
+
+    name: str
+    hint: Any
+    help: str
+    default: str  # empty if the help states it
+    positional: bool
+    required: bool
+
+
+def groups(command: Command) -> Iterator[tuple[str, list[Described]]]:
+    """Yields the heading and the options of each group of a command."""
+    seen: set[str] = set()
+    for cls in command.options:
+        members = {member.name: member for member in fields(cls)}
+        for group in cls.__mro__:
+            names = [name for name in get_annotations(group) if name in members and name not in seen]
+            seen.update(names)
+            if names:
+                yield (group.__doc__ or "").strip(), [described(members[name]) for name in names]
+
+
+def described(member: Field) -> Described:
+    metadata = member.metadata
+    default = member.default if member.default_factory is MISSING else member.default_factory()
+    text = metadata["help"]
+    if "inf" not in metadata["interval"] and metadata["interval"]:
+        text += f" Range: {describe_range(metadata['interval'])}."
+    is_shown = not ("Default:" in text or default is None or default is False)
+    shown = " ".join(map(str, default if isinstance(default, list) else [default])) if is_shown else ""
+    return Described(member.name, member.type, text, shown, metadata["positional"], metadata["required"])
+
+
+def trainer_names() -> list[str]:
+    """Returns the names of transformers' TrainingArguments from its source, because importing it takes seconds."""
+    package = find_spec("transformers")
+    assert package is not None and package.origin is not None
+    tree = ast.parse(Path(package.origin).with_name("training_args.py").read_text("utf-8"))
+    (body,) = (node.body for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "TrainingArguments")
+    return [x.target.id for x in body if isinstance(x, ast.AnnAssign) and isinstance(x.target, ast.Name)]
+
+
+def signature(command: Command) -> Signature:
+    """Returns the signature of a command's function: its leading arguments by position, all others by name."""
+    members = {member.name: member for cls in command.options for member in fields(cls)}
+    leading = getattr(command.options[0], "leading", ())
+    parameters = []
+    for name in dict.fromkeys((*leading, *members)):
+        kind = Parameter.POSITIONAL_OR_KEYWORD if name in leading else Parameter.KEYWORD_ONLY
+        default = Parameter.empty if members[name].metadata["required"] else members[name].default
+        parameters.append(Parameter(name, kind, default=default, annotation=members[name].type))
+    return Signature(parameters)
+
+
+def takes_options(name: str) -> Callable[[Callable[[Any], Result]], Callable[..., Result]]:
+    """
+    Decorator for the function of the command `name`, which takes one dataclass of options.
+
+    The decorated function takes the options as arguments, in the order of `leading`, or by name.
+    """
+    command = COMMANDS[name]
+    (options,) = command.options
+
+    def decorate(function: Callable[[Any], Result]) -> Callable[..., Result]:
+        own = signature(command)
+
+        @wraps(function)
+        def call(*values: Any, **given: Any) -> Result:
+            return function(*make(own.bind(*values, **given).arguments, options))
+
+        call.__signature__ = own  # type: ignore[attr-defined]  # for help() and inspect.signature
+        lines = [f"    {each.name}: {each.help}" for _, members in groups(command) for each in members]
+        call.__doc__ = "\n".join([dedent(function.__doc__ or "").strip(), "", "Args:", *lines])
+        return call
+
+    return decorate

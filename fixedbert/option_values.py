@@ -1,0 +1,179 @@
+"""
+Values of options: creates dataclasses of options from flags, recipes and keyword arguments, and checks the values.
+
+Like options.py, this module imports only the standard library.
+"""
+
+import math
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import fields
+from difflib import get_close_matches
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from .options import COUNT, NOT_NEGATIVE, POSITIVE
+
+EMPTY = {"none": None, "null": None}
+SWITCHES = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+# Ranges of Trainer's own arguments, which TrainingArguments does not check.
+TRAINER_RANGES = {
+    **dict.fromkeys(("adam_beta1", "adam_beta2", "label_smoothing_factor"), "[0, 1)"),
+    **dict.fromkeys(("adam_epsilon", "num_train_epochs", "save_steps", "eval_steps"), POSITIVE),
+    **dict.fromkeys(("seed", "data_seed", "dataloader_num_workers", "warmup_steps"), NOT_NEGATIVE),
+    **dict.fromkeys(("learning_rate", "weight_decay", "max_grad_norm"), NOT_NEGATIVE),
+    **dict.fromkeys(("per_device_train_batch_size", "per_device_eval_batch_size"), COUNT),
+    **dict.fromkeys(("gradient_accumulation_steps", "eval_accumulation_steps", "save_total_limit"), COUNT),
+}
+
+
+@contextmanager
+def input_errors() -> Iterator[None]:
+    """Context manager that turns a ValueError into an InputError."""
+    from .support.errors import InputError  # not above, because the command line imports this module on its own
+
+    try:
+        yield
+    except InputError:
+        raise
+    except ValueError as error:
+        raise InputError(str(error)) from error
+
+
+def make(given: Mapping[str, Any], *types: type) -> tuple:
+    """Like `build`, but raises InputError instead of ValueError."""
+    with input_errors():
+        return build(given, *types)
+
+
+def build(given: Mapping[str, Any], *types: type) -> tuple:
+    """
+    Creates an instance of each dataclass in `types` from the values in `given`. None selects a field's default.
+
+    Raises:
+        ValueError: If an option does not exist, or if a value has the wrong type or is out of range.
+    """
+    values = convert_all(given, types)
+    own = [{member.name for member in fields(cls) if member.init} & values.keys() for cls in types]
+    return tuple(cls(**{name: values[name] for name in names}) for cls, names in zip(types, own, strict=True))
+
+
+def convert_all(given: Mapping[str, Any], types: tuple[type, ...]) -> dict[str, Any]:
+    """
+    Returns the values that are not None, converted to the types of their fields.
+
+    Raises:
+        ValueError: If an option is unknown or missing, or if a value has the wrong type or is out of range.
+    """
+    hints = {name: hint for cls in types for name, hint in get_type_hints(cls).items()}
+    members = {member.name: member for cls in types for member in fields(cls) if member.init}
+    required = [name for name, member in members.items() if member.metadata.get("required")]
+    if absent := [f"`{name}`" for name in required if given.get(name) is None]:
+        raise ValueError(f"{' and '.join(absent)} must be set.")
+    values = {}
+    for name, value in given.items():
+        if name not in members:
+            similar = ", ".join(get_close_matches(name, members, cutoff=0))
+            raise ValueError(f"`{name}`: no such option; similar names: {similar}.")
+        converted = None if value is None else convert(name, value, hints[name])
+        if converted is not None:
+            check_range(name, converted, members[name].metadata.get("interval") or TRAINER_RANGES.get(name, ""))
+            values[name] = converted
+    return values
+
+
+def convert(name: str, value: Any, hint: Any) -> Any:
+    """Converts a value from a flag, a recipe or a keyword argument to the type of an option. Raises ValueError."""
+    for kind in kinds_of(hint):
+        try:
+            return convert_to(value, kind)
+        except (AttributeError, KeyError, TypeError, ValueError):
+            continue
+    shown = repr(value) if isinstance(value, str | int | float | list | tuple) else type(value).__name__
+    raise ValueError(f"`{name}` is {shown}, but must be {describe(hint)}.")
+
+
+def kinds_of(hint: Any) -> list[Any]:
+    """Returns the types in a union, with None last, so that "none" stays text where text is accepted."""
+    kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    return sorted(kinds, key=lambda kind: kind is NoneType)
+
+
+def convert_to(value: Any, kind: Any) -> Any:
+    """Converts a value to one type, which is not a union. Raises TypeError, ValueError or KeyError if it cannot."""
+    origin, arguments = get_origin(kind) or kind, get_args(kind)
+    if origin is Literal:
+        return {str(choice): choice for choice in arguments}[str(value)]
+    if origin is list:
+        items = value if isinstance(value, list | tuple) else [value]
+        return [convert("", item, arguments[0]) for item in items]
+    if origin is dict:
+        return mapping(value) if isinstance(value, str) else dict(value)
+    if origin is bool:
+        return value if isinstance(value, bool) else SWITCHES[value.lower()]
+    if origin in (int, float):
+        return number(value, origin)
+    if origin is str:
+        return os.fspath(value)
+    if origin is NoneType:
+        return EMPTY[value.lower()]
+    return value  # a type of Trainer's, which checks it itself
+
+
+def number(value: Any, kind: type) -> int | float:
+    """Converts a number or its text to an int or a finite float. Raises TypeError or ValueError."""
+    accepted = (str, int) if kind is int else (str, int, float)
+    if isinstance(value, bool) or not isinstance(value, accepted):
+        raise TypeError(value)
+    result = kind(value)
+    if not math.isfinite(result):
+        raise ValueError(value)
+    return result
+
+
+def mapping(text: str) -> dict:
+    """Parses a JSON object, or `name=value,...` with YAML values. Raises ValueError."""
+    from .support.files import parse_yaml  # not above, because the command line imports this module on its own
+
+    is_json = text.lstrip().startswith("{")
+    if not is_json and "=" not in text:
+        raise ValueError(text)
+    return parse_yaml(text if is_json else "{" + text.replace("=", ": ") + "}")
+
+
+def check_range(name: str, value: Any, interval: str):
+    """Raises ValueError if a number, or a number in a list, is outside an interval such as "(0, 1]"."""
+    if not interval:
+        return
+    low, high = (float(bound) for bound in interval[1:-1].split(","))
+    for item in value if isinstance(value, list) else [value]:
+        above = item >= low if interval[0] == "[" else item > low
+        below = item <= high if interval[-1] == "]" else item < high
+        if not (above and below):
+            raise ValueError(f"`{name}` is {item}, but must be {describe_range(interval)}.")
+
+
+def describe_range(interval: str) -> str:
+    """Returns an interval in words: "(0, 1]" is greater than 0 and at most 1."""
+    low, high = interval[1:-1].split(", ")
+    words = [f"{'at least' if interval[0] == '[' else 'greater than'} {low}"]
+    if high != "inf":
+        words.append(f"{'at most' if interval[-1] == ']' else 'less than'} {high}")
+    return " and ".join(words)
+
+
+def describe(hint: Any) -> str:
+    """Returns a description of a type for messages and the manual, such as "one or more integers"."""
+    names = {int: "an integer", float: "a number", bool: "true or false", str: "text", dict: "name=value,..."}
+    several = {int: "integers", float: "numbers", str: "names", dict: "mappings"}
+    words: list[str] = []
+    for kind in kinds_of(hint):
+        if get_origin(kind) is Literal:
+            words += map(str, get_args(kind))
+        elif get_origin(kind) is list:
+            (item,) = get_args(kind)
+            words.append(f"one or more {several.get(item) or 'of ' + describe(item)}")
+        elif kind is not NoneType:
+            words.append(names.get(get_origin(kind) or kind, getattr(kind, "__name__", str(kind))))
+    return ", ".join(words[:-1]) + (" or " if words[:-1] else "") + words[-1]
