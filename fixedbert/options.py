@@ -64,7 +64,7 @@ class ModelOptions(HubOptions):
     model_name_or_path: str | None = option(
         None, "Directory or Hub id of a pretrained model. Default: random weights."
     )
-    config_name: str | None = option(None, "Directory, Hub id, or a preset such as mini. Default: as the model.")
+    config_name: str | None = option(None, "Directory, Hub id or preset, such as mini. Default: the model's.")
     config_overrides: dict | None = option(None, "Changes to the configuration, such as hidden_size=256.")
     tokenizer_name: str | None = option(None, "Directory, Hub id or vocab.txt file. Default: the model's tokenizer.")
     attn_implementation: str | None = option(None, "Attention function. Default: eager on CPUs, sdpa on GPUs.")
@@ -104,7 +104,7 @@ class TaskOptions:
 class RowOptions:
     """Rows"""
 
-    text_column_names: str | None = option(None, "Text column, or two: a,b. Default: as in GLUE; for words, tokens.")
+    text_column_names: str | None = option(None, "Text column, or two for pairs: a,b. Default: well-known names.")
     skip_bad_rows: bool = option(False, "Print and skip invalid rows.")
 
 
@@ -162,7 +162,7 @@ class GlueDataOptions(FineTuningDataOptions):
     class_weights: str | None = option(None, "Class weights in the loss: balanced, or one per label, such as 1,5.")
     threshold: float = option(0.5, "For several labels: predict those with at least this probability.", "(0, 1)")
     stride: int | None = option(
-        None, "Split long single texts into windows with this overlap in tokens.", NOT_NEGATIVE
+        None, "Overlap, in tokens, of the windows of a long text. Not for pairs.", NOT_NEGATIVE
     )
     pool: Literal["mean", "max"] = option("mean", "How to combine the logits of the windows of a text.")
 
@@ -243,7 +243,7 @@ BOUNDARIES = {
 
 @dataclass(kw_only=True)
 class CorpusOptions:
-    """Corpora (an option with several values has one for each Hub dataset, then one for each file)"""
+    """Corpora (several values of an option apply to the Hub datasets and then to the files, in order)"""
 
     dataset_name: list[str] | None = option(None, "Hub datasets, or `sample` for the text shipped with the package.")
     dataset_config_name: list[str] = option(["none"], "Configuration of the Hub dataset, or none.")
@@ -288,7 +288,7 @@ class PretrainingDataOptions(CorpusOptions):
 class TrainerOptions:
     """Training"""
 
-    logging_steps: float = option(0.02, "Steps between log entries; below 1, a fraction of all (up to 500).", POSITIVE)
+    logging_steps: float = option(0.02, "Steps between log entries, or a fraction of all steps, up to 500.", POSITIVE)
     max_nonfinite_steps: int = option(1, "Stop at this many non-finite losses or gradient norms in a row.", COUNT)
     take_over_output_dir: bool = option(False, "Remove the lock of a dead run on another machine.")
 
@@ -373,7 +373,7 @@ class CompareOptions(RowOptions, TaskOptions, HubOptions):
 
     leading: ClassVar[tuple[str, ...]] = ("models", "validation_file")
 
-    models: list[str] = argument("Directories or Hub ids. One runs in all runtimes; several, each in its fastest.")
+    models: list[str] = argument("Directories or Hub ids. Of several models, each runs in its fastest runtime.")
     validation_file: str | None = option(None, "Texts, words or questions, instead of a GLUE task.")
     label_column_name: str | None = option(None, "Label column, or several: a,b. Default: label, if it exists.")
     id_column_name: str | None = option(None, "Columns to copy to changed.csv in `output_dir`, separated by commas.")

@@ -85,7 +85,7 @@ def load_candidates(source: str, name: str, **hub_options) -> list[Candidate]:
         loaded = LoadedModel.load(source, **hub_options)
         report_float32(source, loaded.model)
         if stored:
-            PartialState().print(f"{source}: its weights are compared, and graphs made from them; not its own graphs")
+            PartialState().print(f"{source}: ignoring the graphs in this directory, because it also contains weights")
         task = describe_task(loaded.head, loaded.config, source, loaded.pooling is not None)
         predict, megabytes = torch_runtime(loaded, TORCH[REFERENCE])
         return [Candidate(source, loaded, task, predict, ComparedModel(name, REFERENCE, megabytes))]

@@ -45,7 +45,7 @@ def compare(options: CompareOptions) -> Comparison:
     With a single model, the result contains every installed runtime. With several models, it contains the fastest
     runtime of each that preserves its predictions. Predictions and speeds are compared with those of the first model
     in padded float32 PyTorch. The models predict classes, scores, embeddings, classes of words, or answers to
-    questions. Directories can also contain exported graphs. Labels are optional.
+    questions. A directory can contain exported graphs instead of weights. Labels are optional.
 
     Raises:
         InputError: If the models have different tasks, the rows are unsuitable, or a runtime is not installed.
