@@ -68,7 +68,7 @@ benchmark: .venv/installed
 
 soak: .venv/installed
 	rm -rf soak-output
-	$(BIN)/python -m soak --output_dir soak-output
+	set -e; for generator in options rows checkpoints faults; do $(BIN)/python -m soak $$generator; done
 
 lint: .venv/installed
 	$(BIN)/ruff check .
