@@ -38,7 +38,7 @@ PAGES = [
     for file in sorted(ROOT.glob(pattern))
 ]
 TRAINING = {"glue": "glue", "squad": "squad", "pretrain": "pretrain", "pretraining": "pretrain"}  # also of the scripts
-RUN = {"convert", "shrink", "compare", "export", "inspect", "plan"}
+RUN = {"convert", "shrink", "compare", "export", "inspect"}
 # Replacements in commands and Python blocks that reduce the number of steps and sequences and skip timing.
 SHORTER = {
     "fixedbert inspect": "fixedbert inspect --max_eval_samples 16 --importance_samples 1",
