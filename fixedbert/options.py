@@ -245,7 +245,7 @@ BOUNDARIES = {
 class CorpusOptions:
     """Corpora (several values of an option apply to the Hub datasets and then to the files, in order)"""
 
-    dataset_name: list[str] | None = option(None, "Hub datasets, or `sample` for the text shipped with the package.")
+    dataset_name: list[str] | None = option(None, "Hub datasets.")
     dataset_config_name: list[str] = option(["none"], "Configuration of the Hub dataset, or none.")
     train_file: list[str] | None = option(
         None, "Files (.txt, .jsonl, .csv, .tsv, .parquet, optionally compressed), directories or glob patterns."
