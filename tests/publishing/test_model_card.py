@@ -71,7 +71,7 @@ def test_pretrained_model(corpus, tmp_path):
     data, text = metadata(tmp_path / "out" / "README.md"), (tmp_path / "out" / "README.md").read_text()
     assert data["pipeline_tag"] == "fill-mask" and "config_name: tiny\n" in text
     tokens = json.loads((tmp_path / "out" / "summary.json").read_text())["real tokens seen"]
-    assert f"{tokens:,} non-padding tokens" in text and "corpus\n" in text
+    assert f"{tokens:,} non-padding tokens" in text and f"train_file:\n- {Path(corpus).name}\n" in text
     assert "perplexity" in text.split("## Results on held-out data")[1]
 
 
