@@ -69,7 +69,6 @@ class ModelOptions(HubOptions):
     tokenizer_name: str | None = option(None, "Directory, Hub id or vocab.txt file. Default: the model's tokenizer.")
     attn_implementation: str | None = option(None, "Attention function. Default: eager on CPUs, sdpa on GPUs.")
     ignore_mismatched_sizes: bool = option(False, "Initialize the task head randomly if its shape does not match.")
-    resize_embeddings: bool = option(False, "Add an embedding, close to the average, for each token the model lacks.")
     trust_remote_code: bool = option(False, "Run custom code from the model's repository.")
 
     def hub_options(self) -> dict[str, Any]:
