@@ -443,4 +443,3 @@ class InspectOptions(HubOptions):
     max_eval_samples: int = option(1000, "Maximum number of sequences.", COUNT)
     importance_samples: int = option(8, "Number of sequences for measuring importance.", COUNT)
     batch_size: int = option(16, "Sequences per batch.", COUNT)
-    compare: str | None = option(None, "Directory or Hub id of a second encoder to compare with the first.")
