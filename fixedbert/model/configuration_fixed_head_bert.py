@@ -19,8 +19,8 @@ VERSION = "0.1.0"  # of fixedbert
 # Keys that transformers stores in config.json although they are not fields.
 TRANSFORMERS_KEYS = set(
     "_attn_implementation _commit_hash _from_auto _from_pipeline _name_or_path attn_implementation auto_map dtype "
-    "code_revision experts_implementation finetuning_task model_max_length model_type name_or_path num_labels "
-    "output_attentions per_layer_config quantization_config text_column_names "
+    "code_revision experts_implementation finetuning_task label_threshold model_max_length model_type name_or_path "
+    "num_labels output_attentions per_layer_config quantization_config text_column_names "
     "tokenizer_class torch_dtype trust_remote_code".split()
 )
 
