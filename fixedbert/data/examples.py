@@ -19,7 +19,7 @@ from ..support.errors import InputError
 from .masking import mask_tokens
 from .store import Documents
 
-PLAN_FORMAT = 2  # increment it when the same documents would result in a different plan
+PLAN_FORMAT = 3  # increment it when the same documents would result in a different plan
 
 
 def split_documents(documents: Documents, held_out: float) -> tuple[np.ndarray, np.ndarray]:
@@ -47,7 +47,8 @@ class Examples(torch.utils.data.Dataset):
 
     Each epoch has a plan, an array that specifies which tokens make up each example. The store caches the plans. The
     length of the dataset is the number of examples in epoch 0. Later epochs that have more examples drop the last
-    ones, and those that have fewer repeat the first ones.
+    ones, and those that have fewer repeat the first ones. The order of the documents changes from epoch to epoch, so
+    that these examples come from different documents.
 
     Args:
         document_ids: Ids of the documents to use, indices into `documents`.
@@ -97,8 +98,8 @@ class Examples(torch.utils.data.Dataset):
         """Returns everything that determines a plan, except the epoch."""
         return PLAN_FORMAT, self.kind, hashlib.sha256(self.document_ids.tobytes()).hexdigest(), self.seed
 
-    def make_plan(self, epoch: int) -> Iterator[np.ndarray]:
-        """Yields the plan for an epoch in blocks of shape (rows, plan_columns)."""
+    def make_plan(self, document_ids: np.ndarray, epoch: int) -> Iterator[np.ndarray]:
+        """Yields the plan for an epoch, with the documents in this order, in blocks of shape (rows, plan_columns)."""
         raise NotImplementedError
 
     def count_examples(self, plan: np.ndarray) -> int:
@@ -109,10 +110,14 @@ class Examples(torch.utils.data.Dataset):
         """Returns the memory-mapped plan for an epoch. Only the most recently requested plan stays open."""
         if epoch != self.open_epoch:
             name = f"{self.kind}-{stable_hash(*self.plan_settings())}"
-            blocks: Iterator[np.ndarray] = (
-                block.astype(self.plan_dtype, copy=False) for block in self.make_plan(epoch)
-            )
-            path = self.documents.plan(f"{name}-{epoch}", blocks)
+
+            def blocks() -> Iterator[np.ndarray]:
+                order = np.random.default_rng((self.seed, epoch)).permutation(self.document_ids)
+                return (block.astype(self.plan_dtype, copy=False) for block in self.make_plan(order, epoch))
+
+            # The main process has verified the plan for its data loader workers.
+            is_worker = torch.utils.data.get_worker_info() is not None
+            path = self.documents.plan(f"{name}-{epoch}", blocks, verify=not is_worker)
             if epoch > 2:  # keep the plan for epoch 0, which determines the length
                 self.documents.remove_plan(f"{name}-{epoch - 2}")
             self.open_plan = np.memmap(path, self.plan_dtype, "r").reshape(-1, self.plan_columns)
@@ -156,9 +161,8 @@ class PackedExamples(Examples):
         self.objective = objective
         self.separate_documents = separate_documents
 
-    def make_plan(self, epoch: int) -> Iterator[np.ndarray]:
-        """Yields one block: a row (id, start) per document, in random order, and a last row (-1, total length)."""
-        document_ids = np.random.default_rng((self.seed, epoch)).permutation(self.document_ids)
+    def make_plan(self, document_ids: np.ndarray, epoch: int) -> Iterator[np.ndarray]:
+        """Yields one block: a row (id, start) per document, and a last row (-1, total length)."""
         ends = np.cumsum(self.documents.metadata["tokens"][document_ids].astype(np.int64) + 2)
         yield np.stack([np.append(document_ids, -1), np.insert(ends, 0, 0)], axis=1)
 

@@ -191,10 +191,10 @@ class PairExamples(Examples):
     def plan_settings(self) -> tuple:
         return *super().plan_settings(), self.max_seq_length, self.short_seq_prob
 
-    def make_plan(self, epoch: int) -> Iterator[np.ndarray]:
-        check_documents(self.documents, self.document_ids)
-        starts = range(0, len(self.document_ids), PLAN_BLOCK)
-        arguments = (self.documents, self.document_ids, self.max_tokens, self.short_seq_prob, (self.seed, epoch))
+    def make_plan(self, document_ids: np.ndarray, epoch: int) -> Iterator[np.ndarray]:
+        check_documents(self.documents, document_ids)
+        starts = range(0, len(document_ids), PLAN_BLOCK)
+        arguments = (self.documents, document_ids, self.max_tokens, self.short_seq_prob, (self.seed, epoch))
         # Data loader workers are daemonic and cannot start processes.
         if self.num_proc == 1 or len(starts) < 16 or multiprocessing.current_process().daemon:
             yield from (plan_pairs(*arguments, start) for start in starts)

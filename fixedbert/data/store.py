@@ -115,17 +115,18 @@ class Documents:
         """Returns hashes (documents,) of the texts. They do not depend on the tokenizer."""
         return np.concatenate(self._text_hashes)[self.metadata["row"]]
 
-    def plan(self, name: str, blocks: Iterable[np.ndarray]) -> Path:
+    def plan(self, name: str, blocks: Callable[[], Iterable[np.ndarray]], verify: bool = True) -> Path:
         """
         Returns the path to a plan file.
 
-        If the file does not exist or is corrupted, one process writes the `blocks` to it while the others wait.
+        If the file does not exist or, with `verify`, is corrupted, one process writes the `blocks` to it while the
+        others wait.
         """
         path = self._plans / name
         with store_lock(path):
-            if not has_valid_checksum(path):
+            if not (has_valid_checksum(path) if verify else path.exists()):
                 with write_with_checksum(path) as unfinished, open(unfinished, "wb") as file:
-                    for block in blocks:
+                    for block in blocks():
                         file.write(np.ascontiguousarray(block).data)
         return path
 
