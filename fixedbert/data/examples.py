@@ -31,8 +31,9 @@ def split_documents(documents: Documents, held_out: float) -> tuple[np.ndarray, 
     """
     if len(documents) < 4:
         raise InputError(
-            f"the corpus has {len(documents)} non-empty documents, but training and held-out data need at least 2 "
-            "each; add files, set `validation_file` or set `document_boundary` (by default a .txt file is a document)."
+            f"training and held-out data need at least 2 documents each, but the corpus has {len(documents)} "
+            f"({'; '.join(documents.description['corpora'])}); add files, set `validation_file`, or set "
+            "`document_boundary`, for example to blank_line after you have put blank lines between documents."
         )
     permutation = np.random.default_rng(0).permutation(len(documents))
     count = min(max(round(held_out * len(documents)), 2), len(documents) - 2)

@@ -64,7 +64,7 @@ class DataFile:
         decompressor = fsspec.compression.compr.get(fsspec.utils.infer_compression(str(self.path)))
         with open(self.path, "rb") as raw:
             stream: io.BufferedIOBase | BinaryIO = raw
-            if self.path.suffix in COMPRESSIONS:
+            if self.path.suffix.lower() in COMPRESSIONS:
                 if decompressor is None:
                     raise InputError(f"{self.path}: install zstandard to read {self.path.suffix} files.")
                 stream = io.BufferedReader(decompressor(raw, mode="rb"))
@@ -79,26 +79,29 @@ class DataFile:
 
 
 def file_format(file: Path) -> str:
-    """Returns the file name suffix without the compression suffix, for example .txt for a.txt and a.txt.gz."""
-    return Path(file.stem).suffix if file.suffix in COMPRESSIONS else file.suffix
+    """Returns the lowercased suffix without the compression suffix, for example .txt for a.txt and A.TXT.gz."""
+    return (Path(file.stem) if file.suffix.lower() in COMPRESSIONS else file).suffix.lower()
 
 
 def decode_lines(stream: io.BufferedIOBase | BinaryIO, file: Path) -> Iterator[str]:
     """
     Decodes and yields all lines. Converts CRLF line endings to LF, and removes byte order marks, which can be at the
-    start of any line if files were concatenated. Raises InputError if the text is not UTF-8.
+    start of any line if files were concatenated. Raises InputError if the text is not UTF-8, or has so many NUL
+    characters that it must be UTF-16. Single ones remain, and BERT's tokenizer removes them.
     """
     number = 0
     try:
         for number, line in enumerate(stream, 1):
             text = line.decode("utf-8-sig")
-            if "\0" in text:
-                raise InputError(f"{file}, line {number}: contains a NUL character; convert the file to UTF-8.")
+            if (count := text.count("\0")) > 1 and 3 * count > len(text):
+                raise InputError(f"{file}, line {number}: UTF-16 or binary data; convert the file to UTF-8.")
             if number == 1 and "\r" in text.rstrip("\r\n"):
                 raise InputError(f"{file}: lines end with carriage returns; convert the line endings to line feeds.")
             yield text[:-2] + "\n" if text.endswith("\r\n") else text
     except UnicodeDecodeError as error:
-        raise InputError(f"{file}, line {number}: not UTF-8 ({error.reason}); convert the file to UTF-8.") from error
+        raise InputError(
+            f"{file}, line {number}: not UTF-8 ({error.reason}); convert the file, or remove all such bytes with iconv -c."
+        ) from error
 
 
 def read_text(file: DataFile) -> Iterator[FileRow]:

@@ -25,16 +25,17 @@ MAX_DEVIATION = 0.1  # maximum difference between the fraction of random pairs a
 
 def check_documents(documents: Documents, document_ids: np.ndarray):
     """Raises InputError if there are fewer than two documents, or if most documents contain only one sentence."""
-    remedy = "add files, set `document_boundary`, or train with `objective` mlm"
     if len(document_ids) < 2:
         raise InputError(
-            f"next-sentence prediction needs at least 2 documents, but the corpus has {len(document_ids)}; {remedy}."
+            f"next-sentence prediction needs at least 2 documents, but the corpus has {len(document_ids)}; add files, "
+            "set `document_boundary`, or train with `objective` mlm."
         )
     single = int((documents.metadata["sentences"][document_ids] == 1).sum())
     if 2 * single > len(document_ids):
         raise InputError(
             f"{single} of {len(document_ids)} documents contain only one sentence, but next-sentence prediction needs "
-            f"two or more; {remedy}. If each line is a sentence, set `document_boundary` to sentence_lines."
+            "two or more; train with `objective` mlm, or if lines are the sentences of longer documents, put blank "
+            "lines between the documents and set `document_boundary` to sentence_lines."
         )
 
 

@@ -24,6 +24,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from functools import partial
 from importlib.metadata import version
+from itertools import chain
 from pathlib import Path
 from typing import TypeVar
 
@@ -40,9 +41,9 @@ from ..support.files import new_directory, reading, write_atomically, writing
 from ..support.processes import call_task, process_pool
 from .corpora import Corpus, CorpusReader, Document, iterate_documents
 from .sentences import check_language, split_document
-from .tokenizers import check_unknown_tokens, tokenizer_state, train_tokenizer
+from .tokenizers import check_unknown_tokens, count_losses, tokenizer_state, train_tokenizer
 
-FORMAT = 6  # increment it when the same corpora would result in a different store
+FORMAT = 7  # increment it when the same corpora would result in a different store
 TOKENIZER_FORMAT = 3  # increment it when the same corpora would result in a different tokenizer
 SHARD_CHARACTERS = 4_000_000  # per shard; an interrupted process loses at most one shard
 SHARD_DOCUMENTS = 50_000
@@ -163,8 +164,7 @@ def prepare_store(
     Splits the documents in `corpora` into sentences and tokenizes them, or loads the result from the store.
 
     Only one process prepares a store while the others wait. After an interruption, the next call resumes preparation.
-    A document with the same text as an earlier document is dropped, and the number of such documents is printed. One
-    process per machine verifies the checksums.
+    A document with the same text as an earlier document is dropped. One process per machine verifies the checksums.
 
     Args:
         language: Language for sentence splitting, one of LANGUAGES.
@@ -194,9 +194,10 @@ def prepare_store(
     counts = documents.description["counts"]
     sources = ", ".join(corpus.source for corpus in corpora)
     check_unknown_tokens(sources, counts["unknown_tokens"], counts["tokens"])
-    if duplicates := counts["duplicate_documents"]:
-        total = counts["documents"] - counts["empty_documents"]
-        PartialState().print(f"{sources}: {duplicates:,} of {total:,} documents are duplicates and were left out")
+    for reader in readers:
+        if reader.ignored:
+            number = f"{len(reader.ignored):,} files in other formats were left out"
+            PartialState().print(f"{reader.corpus.source}: {number}, such as {reader.ignored[0]}")
     return documents
 
 
@@ -350,6 +351,7 @@ def write_shard(
         "sentences": sum(len(ends) for _, ends in tokens),
         "tokens": sum(len(ids) for ids, _ in tokens),
         "unknown_tokens": sum(int(np.count_nonzero(ids == tokenizer.unk_token_id)) for ids, _ in tokens),
+        **count_losses(chain.from_iterable(sentences), tokenizer),
     }
     # 64 bits: for 6.4 million texts (English Wikipedia), the probability of a collision is 1e-6.
     digests = (hashlib.blake2b("\n".join(text).encode(), digest_size=8).digest() for text in sentences)
