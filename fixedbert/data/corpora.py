@@ -64,7 +64,7 @@ class CorpusReader:
     Attributes:
         size: Number of bytes in all files, or number of rows in a dataset.
         position: Number of bytes or rows read in the current iteration.
-        ignored: Files in unsupported formats, which are not read.
+        ignored: Hidden files and directories, and files in unsupported formats, which are not read.
     """
 
     def __init__(self, corpus: Corpus):
@@ -130,8 +130,8 @@ def corpus_files(source: str) -> list[Path]:
 
 def find_files(source: str) -> tuple[list[Path], list[Path]]:
     """
-    Returns the sorted paths of the files in `source`, which is a file, a directory or a glob pattern for either, and the
-    files to ignore: those below a directory in an unsupported format.
+    Returns the sorted paths of the files in `source`, which is a file, a directory or a glob pattern for either, and
+    the paths to ignore below directories: hidden ones and files in unsupported formats.
 
     Directories are searched recursively. Links to directories are followed. Raises InputError if no files are found.
     """
@@ -139,11 +139,11 @@ def find_files(source: str) -> tuple[list[Path], list[Path]]:
     directories = [path for path in matches if path.is_dir()]
     files = [path for path in matches if not path.is_dir()]
     below = without_aliases(files_below(directories))
-    ignored = {path for path in below if file_format(path) not in READERS}
+    ignored = {path for path in below if path.name.startswith(".") or file_format(path) not in READERS}
     files = without_aliases({*files, *below} - ignored)
     if not files:
         raise InputError(f"{source}: no files found; supported formats are {', '.join(READERS)}.")
-    return sorted(files), sorted(path for path in ignored if not path.name.startswith("."))
+    return sorted(files), sorted(ignored)
 
 
 def without_aliases(paths: Iterable[Path]) -> list[Path]:
@@ -156,8 +156,10 @@ def without_aliases(paths: Iterable[Path]) -> list[Path]:
 
 def files_below(directories: list[Path]) -> Iterator[Path]:
     """
-    Yields the files below directories. Follows links to directories, after the directories
-    without links, and visits each directory once. Raises InputError if a directory cannot be read or a link is broken.
+    Yields the files and hidden directories below directories. Follows links to directories, after the directories
+    without links, and visits each directory once, except hidden ones.
+
+    Raises InputError if a directory cannot be read or a link is broken.
     """
     visited: set[str] = set()
     pending = [str(directory) for directory in directories]
@@ -168,7 +170,8 @@ def files_below(directories: list[Path]) -> Iterator[Path]:
                 children.clear()
                 continue
             visited.add(real)
-            children.sort()  # os.walk continues in this order, and does not follow links
+            names += (name for name in children if name.startswith("."))
+            children[:] = sorted({*children} - {*names})  # os.walk continues in this order, and does not follow links
             pending += [path for path in (os.path.join(parent, name) for name in children) if os.path.islink(path)]
             for file in (Path(parent, name) for name in names):
                 if file.is_symlink() and not file.exists() and not file.name.startswith("."):

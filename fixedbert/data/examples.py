@@ -8,7 +8,6 @@ number of workers and processes, and in a resumed run.
 import hashlib
 from collections.abc import Iterator
 from functools import cached_property
-from itertools import islice
 
 import numpy as np
 import torch
@@ -30,10 +29,11 @@ def split_documents(documents: Documents, held_out: float) -> tuple[np.ndarray, 
     there are fewer than 4 documents.
     """
     if len(documents) < 4:
+        different = f"{len(documents)} different ones with text ({'; '.join(documents.description['corpora'])})"
         raise InputError(
-            f"training and held-out data need at least 2 documents each, but the corpus has {len(documents)} "
-            f"({'; '.join(documents.description['corpora'])}); add files, set `validation_file`, or set "
-            "`document_boundary`, for example to blank_line after you have put blank lines between documents."
+            f"training and held-out data need at least 2 documents each, but the corpus has {different}; add files, "
+            "set `validation_file` or set `document_boundary`, for example to blank_line after you have put blank "
+            "lines between documents."
         )
     permutation = np.random.default_rng(0).permutation(len(documents))
     count = min(max(round(held_out * len(documents)), 2), len(documents) - 2)
@@ -218,10 +218,6 @@ class EpochSampler(torch.utils.data.Sampler):
         return -(-len(self.examples) // self.step_size) * self.step_size
 
     def __iter__(self) -> Iterator[int]:
-        return islice(self.cycle(), len(self))
-
-    def cycle(self) -> Iterator[int]:
-        size, epoch = len(self.examples), self.epoch
-        while True:
-            order = np.random.default_rng((self.examples.seed, epoch)).permutation(size)
-            yield from map(int, epoch * size + order)  # a list of Python integers would take 32 bytes each
+        order = np.random.default_rng((self.examples.seed, self.epoch)).permutation(len(self.examples))
+        # A list of Python integers would take 32 bytes each.
+        return map(int, self.epoch * len(order) + np.resize(order, len(self)))

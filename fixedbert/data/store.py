@@ -196,8 +196,8 @@ def prepare_store(
     check_unknown_tokens(sources, counts["unknown_tokens"], counts["tokens"])
     for reader in readers:
         if reader.ignored:
-            number = f"{len(reader.ignored):,} files in other formats were left out"
-            PartialState().print(f"{reader.corpus.source}: {number}, such as {reader.ignored[0]}")
+            count = f"{len(reader.ignored):,} hidden paths and files in other formats are left out"
+            PartialState().print(f"{reader.corpus.source}: {count}, such as {reader.ignored[-1]}")
     return documents
 
 

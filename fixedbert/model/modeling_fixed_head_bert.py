@@ -269,8 +269,8 @@ def mask_padding_labels(
     masked = labels if padding is None else labels.masked_fill(padding, -100)
     if num_items_in_batch is not None and not is_symbolic(labels) and not torch.equal(masked, labels):
         raise ValueError(
-            "labels at padding, and with left padding the causal label of the first token, must be -100: the loss ignores "
-            "them, but Trainer counts them, so that the average would be too small."
+            "labels at padding, and with left padding the causal label of the first token, must be -100: the loss "
+            "ignores them, but Trainer counts them, so that the average would be too small."
         )
     return masked
 

@@ -78,9 +78,8 @@ def make_examples(
     """
     corpora = corpora_of(data_args, model_args)
     documents = held_out_documents = prepare(corpora, tokenizer, data_args)
-    print_losses(documents.description["counts"], tokenizer)
-    if tokenizer_source(model_args) is None and model_args.strip_accents is None and data_args.language == "en":
-        check_language_of(documents.description["counts"])
+    is_default = tokenizer_source(model_args) is None and model_args.strip_accents is None
+    report_losses(documents.description["counts"], tokenizer, is_default and data_args.language == "en")
     if data_args.validation_file:
         held_out_documents = prepare(held_out_corpora(corpora[0], data_args), tokenizer, data_args)
         document_ids, held_out_ids = np.arange(len(documents)), np.arange(len(held_out_documents))
@@ -117,20 +116,21 @@ def prepare(corpora: list[Corpus], tokenizer: PreTrainedTokenizerBase, data_args
     return prepare_store(corpora, tokenizer, data_args.language, processes_of(data_args), data_args.store_dir)
 
 
-def print_losses(counts: dict[str, int], tokenizer: PreTrainedTokenizerBase):
-    """Prints what the tokenizer's normalizer removes from the text."""
+def report_losses(counts: dict[str, int], tokenizer: PreTrainedTokenizerBase, for_english: bool):
+    """
+    Prints what the tokenizer's normalizer removes from the text.
+
+    Raises:
+        InputError: If the vocabulary is `for_english` by default, but more accents are removed than in English text.
+    """
     normalizer = tokenizer.backend_tokenizer.normalizer
     case = "lowercases text" if normalizer and normalizer.normalize_str("A") == "a" else "keeps capital letters"
     PartialState().print(
-        f"the tokenizer {case}; of {counts['characters']:,} characters, {counts['changed_characters']:,} lose an accent "
-        f"or vowel sign or are split, and {counts['removed_characters']:,} others are removed"
+        f"the tokenizer {case}; of {counts['characters']:,} characters, {counts['changed_characters']:,} lose an "
+        f"accent or vowel sign or are split, and {counts['removed_characters']:,} others are removed"
     )
-
-
-def check_language_of(counts: dict[str, int]):
-    """Raises InputError if a new vocabulary for English removes more accents than occur in English text."""
     share = counts["changed_characters"] / counts["characters"]
-    if share > MAX_CHANGED:
+    if for_english and share > MAX_CHANGED:
         raise InputError(
             f"{share:.1%} of the characters in the corpus have accents or vowel signs, which a vocabulary for English "
             "loses; set `language`, or set `strip_accents` to false to keep them or to true to remove them."

@@ -52,10 +52,11 @@ def test_formats_directories_and_globs(tmp_path):
     pyarrow.parquet.write_table(pyarrow.table({"text": ["Three.", None], "url": ["x", "y"]}), tmp_path / "b.parquet")
     (tmp_path / "c[1].txt").write_text("Four.\n")
     (tmp_path / "d.tsv").write_text("text\tid\nFive.\t1\n")
-    for name in ("ignored.md", ".hidden", "deep/archive.zip"):
+    (tmp_path / ".cache").mkdir()
+    for name in ("ignored.md", ".hidden.txt", ".cache/b.txt", "deep/archive.zip"):
         (tmp_path / name).write_text("Not this.")
-    ignored = CorpusReader(Corpus(str(tmp_path))).ignored
-    assert ignored == [tmp_path / "deep" / "archive.zip", tmp_path / "ignored.md"]
+    ignored = [str(path.relative_to(tmp_path)) for path in CorpusReader(Corpus(str(tmp_path))).ignored]
+    assert ignored == [".cache", ".hidden.txt", "deep/archive.zip", "ignored.md"]
     assert sorted(documents(tmp_path)) == ["", "Five.", "Four.\n", "One.", "Three.", "Two."]
     assert documents(tmp_path / "**" / "*.jsonl") == documents(tmp_path / "d*p") == ["One.", "Two."]
     assert documents(tmp_path / "c[1].txt") == ["Four.\n"]  # an existing path is not a glob pattern

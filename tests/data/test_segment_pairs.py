@@ -163,11 +163,11 @@ def test_too_few_documents_or_sentences(tmp_path):
     for name, lengths in (("a", [[3], [4], [5], [6, 1]]), ("b", [[3, 4], []]), ("c", [[3, 4], [5, 1], [6]])):
         (tmp_path / name).mkdir()
         stores.append(make_store(tmp_path / name, *lengths))
-    with pytest.raises(InputError, match="3 of 4 documents contain only one sentence.*boundary` to sentence_lines"):
+    with pytest.raises(InputError, match="3 of 4 documents contain only one sentence.*boundary` sentence_lines"):
         check_documents(stores[0], np.arange(4))
     with pytest.raises(InputError, match="but the corpus has 1;"):
         check_documents(stores[1], np.arange(1))
-    with pytest.raises(InputError, match="the corpus has 3 .made up.; add files"):
+    with pytest.raises(InputError, match="the corpus has 3 different ones with text .made up.; add files"):
         split_documents(stores[2], 0.05)
 
 

@@ -16,8 +16,8 @@ from fixedbert.data.tokenizers import (
     check_features,
     check_same_vocabulary,
     check_unknown_tokens,
-    count_losses,
     check_vocab_size,
+    count_losses,
     load_tokenizer,
 )
 from fixedbert.support.errors import InputError

@@ -104,7 +104,7 @@ def test_gradient_accumulation_equals_one_large_batch(head, tmp_path):
 @pytest.mark.parametrize("padding", [None, "right", "left"])
 @pytest.mark.parametrize("head", ["ForMaskedLM", "LMHeadModel", "ForTokenClassification"])
 def test_trainer_counts_the_labels_of_the_loss(head, padding, tmp_path):
-    """Trainer's loss is the average over the labels that the model uses. Labels that only Trainer counts are refused."""
+    """Trainer's loss is the average over the labels that the model uses. Others, which Trainer counts, are refused."""
     inputs = inputs_of(head, labels=True, size=16)
     inputs["labels"] = inputs["input_ids"] % 2
     mask = torch.arange(L) < torch.arange(16)[:, None] % L + 1 if padding else torch.ones(16, L, dtype=torch.bool)

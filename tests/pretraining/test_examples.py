@@ -34,8 +34,8 @@ def test_numbers_are_printed(tmp_path, capsys):
     characters = sum(map(len, lines)) + 189 * sum(map(len, lines[:10])) + 3998
     size = "files: 1, documents: 3,999, of which 1,890 duplicates and 1,999 empty ones are left out, tokens: 550, "
     assert capsys.readouterr().out.splitlines() == [
-        f"the tokenizer lowercases text; of {characters + 1:,} characters, 0 lose an accent or vowel sign or are split, "
-        "and 0 others are removed",
+        f"the tokenizer lowercases text; of {characters + 1:,} characters, 0 lose an accent or vowel sign or are "
+        "split, and 0 others are removed",
         f"{size}examples: {count}",
     ]
     _, (examples, held_out_examples, corpus) = prepare(
