@@ -19,7 +19,7 @@ from ..tasks.rows import split_names
 from ..tasks.texts import check_text_columns, load_texts, text_features
 from ..training.arguments import with_recipe
 from ..training.output import Trained, record_metrics
-from ..training.plots import draw_glue
+from ..training.plots import draw_fine_tuning
 from .fine_tune import FineTuningTask
 from .prediction_files import prediction_columns, write_predictions, write_submission
 from .sweep import sweep
@@ -100,14 +100,12 @@ class TextClassification(FineTuningTask):
 
     def evaluate(self, trainer: FineTuningTrainer):
         metrics: dict[str, Any] = {}
-        panels = []
         for split, rows in self.evaluated.items():
             # The metrics for the mismatched validation set of MNLI are named eval_accuracy_mm, as in run_glue.py.
             prefix, suffix = ("eval_mm", "_mm") if split == "validation_mismatched" else ("eval", "")
             results = trainer.evaluate(rows, metric_key_prefix=prefix)
             results[f"{prefix}_samples"] = len(self.data.splits[split])
             metrics |= {f"{name.replace('eval_mm_', 'eval_')}{suffix}": value for name, value in results.items()}
-            panels.append((split, self.evaluation.label_ids, self.evaluation.predictions))
         record_metrics(trainer, "eval", metrics | {"eval_dtype": trainer.dtype_name})
         if not trainer.is_world_process_zero():
             return
@@ -118,8 +116,7 @@ class TextClassification(FineTuningTask):
             report = classification_report(labels, predictions, **options)
             print(report)
             write_atomically(directory / REPORT, report + "\n")
-        title = self.name or "validation file"
-        draw_glue(trainer.state.log_history, title, panels, names, directory / "glue.png")
+        draw_fine_tuning(trainer.state.log_history, self.name or "validation file", directory / "glue.png")
 
     def predict(self, trainer: FineTuningTrainer):
         for split, rows in self.data.of_kind("test").items():
