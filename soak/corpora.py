@@ -1,8 +1,8 @@
 """
 Corpora in every format, as files, directories or glob patterns, with a known list of documents.
 
-The truth is the list of documents that were written: the store must contain the different ones, in the order of the files, with the
-tokens of each sentence, and count the others. A damaged file must be refused by name.
+The truth is the list of documents that were written: the store must contain the different ones, in the order of the
+files, with the tokens of each sentence, and count the others. A damaged file must be refused by name.
 """
 
 import bz2
@@ -77,16 +77,14 @@ def text_of(documents: list[Sentences], boundary: str, rng: random.Random) -> st
     """Returns the content of a text file."""
     between = " " if boundary == "line" else "\n" if boundary == "sentence_lines" else rng.choice([" ", "\n"])
     after = "\n" if boundary == "line" else f"\n{rng.choice(['', ' ', chr(10)])}\n"
-    text = after.join(between.join(document) for document in documents) + rng.choice(["", "\n", "\n\n"][: 2])
+    text = after.join(between.join(document) for document in documents) + rng.choice(["", "\n", "\n\n"][:2])
     bom = "\ufeff" if rng.random() < 0.2 else ""
     return bom + (text.replace("\n", "\r\n") if rng.random() < 0.2 else text)
 
 
 def rows_of(documents: list[Sentences], boundary: str, rng: random.Random, number: int) -> list[dict]:
     if boundary == "column":
-        return [
-            {"text": text, "book": f"{number} {n}"} for n, document in enumerate(documents) for text in document
-        ]
+        return [{"text": text, "book": f"{number} {n}"} for n, document in enumerate(documents) for text in document]
     empty = ["", "  ", None]
     return [{"id": n, "text": " ".join(d) or rng.choice(empty)} for n, d in enumerate(documents)]
 

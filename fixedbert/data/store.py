@@ -354,7 +354,9 @@ def write_shard(
         **count_losses(chain.from_iterable(sentences), tokenizer),
     }
     # 64 bits: for 6.4 million texts (English Wikipedia), the probability of a collision is 1e-6.
-    texts = (" ".join(" ".join(text).split()) for text in sentences)  # the same in every format and with any line width
+    texts = (
+        " ".join(" ".join(text).split()) for text in sentences
+    )  # the same in every format and with any line width
     digests = (hashlib.blake2b(text.encode(), digest_size=8).digest() for text in texts)
     hashes = [int.from_bytes(digest, "little") for digest in digests]
     save_shard(Path(directory) / name, tokens, hashes, counts)
