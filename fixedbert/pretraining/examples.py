@@ -22,7 +22,7 @@ from ..data.tokenizers import load_tokenizer, tokenizer_state
 from ..loading.families import max_tokens
 from ..options import NewModelOptions, PretrainingDataOptions
 from ..support.checksums import stable_hash
-from ..support.errors import InputError
+from ..support.errors import InputError, error_context
 from ..training.models import tokenizer_source
 from .arguments import PretrainingArguments, corpora_of
 
@@ -90,7 +90,8 @@ def make_examples(
     held_out = create(held_out_documents, held_out_ids, tokenizer, seed=0)
     if data_args.validation_file:
         print_counts(documents, len(examples))
-        print_counts(held_out_documents, len(held_out))
+        with error_context("`validation_file`"):
+            print_counts(held_out_documents, len(held_out))
         if shared := int(np.isin(held_out_documents.text_hashes(), documents.text_hashes()).sum()):
             PartialState().print(f"{shared:,} of {len(held_out_ids):,} held-out documents are in the training text")
     else:
@@ -196,13 +197,13 @@ def check_words(documents: Documents, tokenizer: PreTrainedTokenizerBase, inside
     characters = [token.removeprefix("##")[:1] for token in tokenizer.convert_ids_to_tokens(range(len(tokenizer)))]
     is_unspaced = np.array([unicodedata.name(character, "").startswith(UNSPACED) for character in characters])
     if is_unspaced[tokens].mean() > 0.5:
-        raise InputError("needs words, which this text does not separate by spaces.", "whole_word_mask")
+        raise InputError("needs words, which this text does not separate by spaces; omit it.", "whole_word_mask")
     inside = inside_word[tokens]
     share = np.count_nonzero(inside[1:] & ~inside[:-1]) / np.count_nonzero(~inside)
     PartialState().print(f"{share:.1%} of the words have several tokens, which are masked together")
     if share < MIN_SPLIT_WORDS:
         raise InputError(
-            f"would have no effect, because {share:.1%} of the words have several tokens.", "whole_word_mask"
+            f"would have no effect, because {share:.1%} of the words have several tokens; omit it.", "whole_word_mask"
         )
 
 
