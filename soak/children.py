@@ -101,8 +101,9 @@ def report(work: Callable[[], object], directory: Path, log: Path, pipe, environ
     os.environ.update(environment)
     os.chdir(directory)
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-    os.dup2(output, 1)
-    os.dup2(output, 2)
+    for number in (1, 2):
+        os.dup2(output, number)
+    sys.stdout, sys.stderr = (open(number, "w", buffering=1, closefd=False) for number in (1, 2))  # not pytest's
     try:
         ending = "success", work()
     except SystemExit as exit:

@@ -33,5 +33,6 @@ class Disk:
             time.sleep(0.001)
         raise RuntimeError(f"failed: {' '.join(command)}")
 
-    def unmount(self):
-        subprocess.run(["umount", "-l", str(self.directory)], check=True)
+
+def unmount(directory: Path):
+    subprocess.run(["umount", "-l", str(directory)], check=True)

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from .children import Child, Ending
 from .damage import CUT, damage
-from .disks import Disk, can_mount
+from .disks import Disk, can_mount, unmount
 from .output_paths import create, occupied_paths, snapshot
 from .runs import COMMANDS, Reference, command_line, reference, results_of, start, write_inputs
 from .trials import Trial
@@ -116,9 +116,11 @@ class Case:
         results = results_of(self.directory, output_dir)
         if not self.faults and results != self.expected.results:
             self.faults.append(f"other results: {differences(self.expected.results, results)}")
+
+    def check_remains(self):
         left = {file.name for file in self.directory.iterdir()} - {file.name for file in self.inputs.iterdir()}
         left = {name for name in left if not re.fullmatch(r"out\.\d+\.partial", name)}  # after SIGKILL
-        if output_dir == "out" and not self.faults and left - {"out", "store", "home"}:
+        if not self.faults and left - {"out", "store", "home"}:
             self.faults.append(f"left behind: {sorted(left - {'out', 'store', 'home'})}")
 
 
@@ -396,6 +398,9 @@ def trial(number: int, rng: random.Random, directory: Path) -> Trial:
     name, fault = rng.choices(names, [1 if name == "exporting" else 5 for name in names])[0], rng.choice(FAULTS)
     case = Case(name, inputs, directory / "run", rng)
     case.expected  # run it undisturbed, once  # noqa: B018
+    if case.directory.is_mount():  # left by a killed generator
+        unmount(case.directory)
+    shutil.rmtree(case.directory, ignore_errors=True)
     try:
         shutil.copytree(inputs, case.directory)
         try:
@@ -403,12 +408,13 @@ def trial(number: int, rng: random.Random, directory: Path) -> Trial:
             if not case.faults and not case.is_done:
                 case.check_output()
                 case.repeat()
+                case.check_remains()
         finally:
             if case.disk is not None and case.faults:
                 shutil.copytree(case.directory, directory / "kept", symlinks=True)
     finally:
         if case.disk is not None:
-            case.disk.unmount()
+            unmount(case.disk.directory)
     steps = "\n".join(f"  {line}" for line in case.story)
     reproduction = f"fixedbert {' '.join(command_line(name))}   # in a copy of {inputs}\n{steps}"
     return Trial(reproduction, fault.__name__.replace("_", " "), "; ".join(case.faults))

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from fixedbert.conversion import convert
+from fixedbert.support.files import writing
 from soak import faults
 from soak.children import Ending, in_child
 
@@ -80,8 +81,9 @@ def test_incomplete_output_is_detected(inputs, monkeypatch):
 
     @contextmanager
     def in_place(output_dir):
-        Path(output_dir).mkdir(exist_ok=True)
-        yield Path(output_dir)
+        with writing(output_dir, "or stop"):
+            Path(output_dir).mkdir(exist_ok=True)
+            yield Path(output_dir)
 
     monkeypatch.setattr(convert, "new_directory", in_place)
     assert "incomplete output" in faults_of(inputs, monkeypatch, *[faults.limit_file_size] * 3)
