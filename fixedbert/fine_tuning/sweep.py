@@ -72,6 +72,7 @@ def sweep(task_class: type[FineTuningTask], **given: Any) -> Trained:
     runs = plan_runs(tasks_of(data_args, training_args.do_predict), training_args)
     is_single = len(runs) == 1 and training_args.seeds is None
     if already_complete(training_args.output_dir, given):
+        training_args.hub_model_id = training_args.hub_model_id or training_args.directory.name
         for each in [given] if is_single else [run_fields(run, given, training_args) for run in runs]:
             publish(make_arguments(each, *task_class.arguments)[-1])  # in case the upload failed
         return read_result(training_args.directory)
