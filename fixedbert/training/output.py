@@ -65,7 +65,7 @@ def already_complete(output_dir: str | Path | None, given: dict[str, Any]) -> bo
     """
     final = output_path(output_dir)
     file = final / COMMAND_FILE
-    if file.is_file():
+    if os.path.isfile(file):
         changed = changed_arguments(file, given)
         if changed := [name for name in changed if not name.startswith(("output_dir", "push_to_hub", "hub_"))]:
             raise InputError(
