@@ -20,7 +20,7 @@ COMPRESS = {".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress}
 
 @dataclass
 class Draft:
-    """A file that is not yet written. The parts of a text file are its header, its records, brackets and blank lines."""
+    """A file that is not yet written. The parts of a text file are its header, records, brackets and blank lines."""
 
     suffix: str
     records: list[dict]
@@ -83,7 +83,7 @@ def write_separated(file: Draft, columns: list[str], rng: random.Random):
         return value
 
     pad = " " if rng.random() < 0.1 else ""
-    file.parts = [delimiter.join(cell(name) + pad for name in columns) + ending]
+    file.parts = [delimiter.join(cell(name + pad) for name in columns) + ending]
     for record in file.records:
         if len(columns) > 1 and rng.random() < 0.05:
             file.parts.append(ending)
@@ -142,8 +142,8 @@ def table_of(records: list[dict], columns: list[str], rng: random.Random) -> pya
     return pyarrow.table(arrays, names=columns)
 
 
-# --- Faults of a text file. Each changes the draft and returns the number of the line, 0 for the whole file, or None ---
-# --- if the file cannot have the fault.                                                                             ---
+# Faults of a text file. Each changes the draft and returns the number of the line, 0 for the whole file, or None if
+# the file cannot have the fault.
 
 
 def insert_nul(file: Draft, rng: random.Random) -> int | None:
