@@ -183,9 +183,7 @@ class AnswerOptions:
     """Answers"""
 
     version_2_with_negative: bool = option(False, "Accept questions without an answer, as in SQuAD 2.0.")
-    null_score_diff_threshold: float | Literal["best"] = option(
-        0.0, "No answer if [CLS] exceeds the best answer by more than this. best: the threshold with the highest F1."
-    )
+    null_score_diff_threshold: float = option(0.0, "No answer if [CLS] exceeds the best answer by more than this.")
     n_best_size: int = option(20, "Number of starts and ends considered per window, and answers per question.", COUNT)
     max_answer_length: int = option(30, "Maximum answer length in tokens.", COUNT)
 
@@ -245,7 +243,7 @@ BOUNDARIES = {
 class CorpusOptions:
     """Corpora (several values of an option apply to the Hub datasets and then to the files, in order)"""
 
-    dataset_name: list[str] | None = option(None, "Hub datasets, or `sample` for the text shipped with the package.")
+    dataset_name: list[str] | None = option(None, "Hub datasets.")
     dataset_config_name: list[str] = option(["none"], "Configuration of the Hub dataset, or none.")
     train_file: list[str] | None = option(
         None, "Files (.txt, .jsonl, .csv, .tsv, .parquet, optionally compressed), directories or glob patterns."
@@ -304,7 +302,6 @@ class FineTuningTrainerOptions(TrainerOptions):
     bf16: bool | None = option(None, "Use bf16 mixed precision. Default: true if it is faster on this hardware.")
     early_stopping_patience: int | None = option(None, "Stop after this many evaluations without improvement.", COUNT)
     seeds: list[int] | None = option(None, "Train with each seed and summarize the results.", NOT_NEGATIVE)
-    grid: Literal["bert"] | None = option(None, "bert: batches 16, 32; learning rates 5e-5, 3e-5, 2e-5; 2-4 epochs.")
 
 
 @dataclass(kw_only=True)
@@ -376,7 +373,6 @@ class CompareOptions(RowOptions, TaskOptions, HubOptions):
     models: list[str] = argument("Directories or Hub ids. Of several models, each runs in its fastest runtime.")
     validation_file: str | None = option(None, "Texts, words or questions, instead of a GLUE task.")
     label_column_name: str | None = option(None, "Label column, or several: a,b. Default: label, if it exists.")
-    id_column_name: str | None = option(None, "Columns to copy to changed.csv in `output_dir`, separated by commas.")
     max_eval_samples: int = option(1000, "Maximum number of rows, drawn at random.", COUNT)
     max_seq_length: int | None = option(None, "Tokens per row. Default: as in fine-tuning, at most 512.", "[3, inf)")
     batch_size: int = option(32, "Rows per batch, also for measuring speed.", COUNT)
@@ -386,7 +382,7 @@ class CompareOptions(RowOptions, TaskOptions, HubOptions):
     def __post_init__(self):
         if (self.task_name is None) == (self.validation_file is None):
             raise ValueError("specify either `task_name` or `validation_file`.")
-        for name in ("text_column_names", "label_column_name", "id_column_name"):
+        for name in ("text_column_names", "label_column_name"):
             if self.task_name is not None and getattr(self, name) is not None:
                 raise ValueError(f"`{name}` cannot be combined with `task_name`, which determines the columns.")
 
@@ -441,17 +437,3 @@ class InspectOptions(HubOptions):
     importance_samples: int = option(8, "Number of sequences for measuring importance.", COUNT)
     batch_size: int = option(16, "Sequences per batch.", COUNT)
     compare: str | None = option(None, "Directory or Hub id of a second encoder to compare with the first.")
-
-
-@dataclass(kw_only=True)
-class PlanOptions:
-    """Budget"""
-
-    max_seq_length: int = option(128, "Tokens per training row.", "[8, 512]")
-    params: str | float | None = option(None, "Maximum number of parameters of the pretraining model, such as 110M.")
-    flops: str | float | None = option(None, "Maximum training FLOPs per token, such as 700M.")
-    attention_head_size: int | None = option(None, "List only shapes with this head size.", COUNT)
-
-    def __post_init__(self):
-        if self.params is None and self.flops is None:
-            raise ValueError("there is no budget; set `params` or `flops`.")
