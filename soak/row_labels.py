@@ -136,7 +136,8 @@ class DrawnLabels:
             return [spelled(value) for value in values[0]]
         name = spelled(values[0])
         names = [spelled(value) for value in self.first]
-        same = (first for first in names if first.lower() == name.lower().removesuffix(".0"))
+        plain = " ".join(name.lower().removesuffix(".0").split())
+        same = (first for first in names if " ".join(first.lower().split()) == plain)
         return name if name in names else next(same, name)
 
     def may_be_refused(self, truth: list[dict]) -> bool:
