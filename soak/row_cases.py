@@ -11,7 +11,7 @@ from .runs import WORDS
 
 SPECIAL = [
     *"é naïve Größe 日本 🙂 e\u0301 \u0627\u0644 \u2028 \x85 \x0b \x1c \u200b \u00a0 x\ufeffy ' , ; |".split(" "),
-    *'\\ \\n # =1+2 5" NA null -1 <br> &amp; \t \n \r\n \r 1,5 "'.split(" "), "", "  ", '"quoted"', "\n\n", '""',
+    *'\\ \\n # =1+2 5" NA null -1 <br> &amp; \t \n \r\n \r 1,5 "'.split(" "), "", "  ", "\0", '"quoted"', "\n\n", '""',
 ]  # fmt: skip
 WHOLE = ("NA", "null", "None", "nan", "0", "1.5", "true", "-", ".", "N/A")
 SURROGATE = "x\ud83d"

@@ -147,6 +147,8 @@ def table_of(records: list[dict], columns: list[str], rng: random.Random) -> pya
 
 
 def insert_nul(file: Draft, rng: random.Random) -> int | None:
+    if file.suffix not in (".json", ".jsonl"):
+        return None
     record = rng.randrange(len(file.records))
     part = file.parts[file.places[record]]
     at = rng.randrange(len(part.split("\n")[0]) or 1)

@@ -139,6 +139,7 @@ class TextFiles:
             bad: list = [None, "", " "] if isinstance(value, str) else [None]
         else:
             bad = ["", " ", "  " if suffix == ".tsv" else "\u00a0\t"]
+            bad += ["\0"] if name in self.labels.columns and name not in self.texts else []
         if suffix in (".jsonl", ".json"):
             bad += [None, {"a": 1}, SURROGATE, *((7, ["a"], True) if name in self.texts else ())]
             bad += [math.nan] if isinstance(value, float) else []

@@ -135,7 +135,8 @@ class Labels:
             raise ValueError("the label is neither a string nor a number")
         if problem := text_problem(str(value), "the label"):
             raise ValueError(problem)
-        name = normalized(value)
+        if "\0" in (name := normalized(value)):
+            raise ValueError(f"the label {name!r} contains a NUL character")
         if name in self.names:
             return self.names[name]
         if similar := match_names([name], [*self.names]):  # such as "False" for the class "false"
