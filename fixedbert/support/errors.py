@@ -24,7 +24,9 @@ class InputError(ValueError):
     """
 
     def __init__(self, message: str, field: str | None = None):
-        super().__init__(f"`{field}` {message}" if field is not None else message)
+        message = f"`{field}` {message}" if field is not None else message
+        # One printable line, even if the message contains names or values from a file.
+        super().__init__("".join(x if x.isprintable() else repr(x)[1:-1] for x in message))
 
 
 class Divergence(InputError):
