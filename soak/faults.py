@@ -344,7 +344,7 @@ def restore(file: Path, content: bytes):
 
 def follow_advice(case: Case, message: str):
     """Removes the file or directory that a message says to remove."""
-    advice = re.search(r"remove (?:it|(\S+?))(?: next to it)?(?: to|,| and|\.$|$)", message)
+    advice = re.search(r"move (?:it|(\S+?))(?: next to it)?(?: to|,| and|\.$|$)", message)
     if advice is None:
         case.faults.append(f"the message does not say what to remove: {message}")
         return
