@@ -348,10 +348,11 @@ def follow_advice(case: Case, message: str):
     if advice is None:
         case.faults.append(f"the message does not say what to remove: {message}")
         return
-    name = advice[1] or message.removeprefix("error: ").partition(":")[0]
+    named = message.removeprefix("error: ").partition(":")[0]
+    name = advice[1] or named
     path = case.directory / name
     if not path.exists() and not path.is_symlink():
-        path = (case.directory / message.removeprefix("error: ").partition(":")[0]).parent / name
+        path = (case.directory / named).parent / name
     if not (path.exists() or path.is_symlink()):
         case.faults.append(f"the message says to remove {name}, which does not exist: {message}")
         return

@@ -72,7 +72,7 @@ def already_complete(output_dir: str | Path | None, given: dict[str, Any]) -> bo
                 f"{final}: contains a complete run with different arguments ({', '.join(changed)}; see "
                 f"{COMMAND_FILE}); choose a different `output_dir`."
             )
-        if adds_seeds(read_json_object(file), command_of(given)):
+        if adds_seeds(read_own(file), command_of(given)):
             return False
         PartialState().print(
             f"{final}: already complete; to run the command again, for example after the data changed, remove {final}"
@@ -84,9 +84,14 @@ def already_complete(output_dir: str | Path | None, given: dict[str, Any]) -> bo
 
 def changed_arguments(file: Path, given: dict[str, Any]) -> list[str]:
     """Returns the names of the arguments that differ between command.json and `given`."""
-    earlier, now = read_json_object(file), command_of(given)
+    earlier, now = read_own(file), command_of(given)
     changed = [name for name in earlier | now if earlier.get(name) != now.get(name)]
     return [name for name in changed if not (name == "seeds" and adds_seeds(earlier, now))]
+
+
+def read_own(file: Path) -> dict[str, Any]:
+    """Reads command.json or data.json."""
+    return read_json_object(file, f"remove {file.parent} to start again")
 
 
 def adds_seeds(earlier: dict[str, Any], now: dict[str, Any]) -> bool:
@@ -172,7 +177,7 @@ def reopen_sweep(final: Path, partial: Path, given: dict[str, Any]):
     """Moves the complete sweep in `final` back to `partial` if `given` adds seeds to it."""
     file = final / COMMAND_FILE
     if PartialState().is_main_process and file.is_file() and not partial.exists():
-        if adds_seeds(read_json_object(file), command_of(given)):
+        if adds_seeds(read_own(file), command_of(given)):
             final.rename(partial)
     PartialState().wait_for_everyone()
 
@@ -192,7 +197,7 @@ def check_same_command(partial: Path, given: dict[str, Any]):
     """
     here = PartialState().num_processes
     for file in partial.glob(f"**/{DATA_FILE}"):  # one per run of a sweep
-        if (processes := read_json_object(file).get("processes", here)) != here:
+        if (processes := read_own(file).get("processes", here)) != here:
             raise InputError(
                 f"{partial}: the number of processes has changed from {processes} to {here}; use as many as before, "
                 f"or remove {partial}."
@@ -219,7 +224,7 @@ def check_same_data(output_dir: Path, fingerprint: str):
         content = {"fingerprint": fingerprint, "processes": state.num_processes}
         write_atomically(file, json.dumps(content) + "\n")
     state.wait_for_everyone()
-    if read_json_object(file).get("fingerprint") != fingerprint:
+    if read_own(file).get("fingerprint") != fingerprint:
         raise InputError(
             f"{output_dir}: the data has changed since the unfinished run started; restore the original "
             f"version, or remove {output_dir}."
