@@ -217,18 +217,20 @@ def check_same_data(output_dir: Path, fingerprint: str):
     Writes the data fingerprint and the number of processes to data.json when a run starts.
 
     Raises:
-        InputError: If the fingerprint of a resumed run differs.
+        InputError: If the fingerprint differs from that of a resumed run, or of other runs of the same sweep.
     """
     state, file = PartialState(), output_dir / DATA_FILE
     if state.is_main_process and not file.exists():
         content = {"fingerprint": fingerprint, "processes": state.num_processes}
         write_atomically(file, json.dumps(content) + "\n")
     state.wait_for_everyone()
-    if read_own(file).get("fingerprint") != fingerprint:
-        raise InputError(
-            f"{output_dir}: the data has changed since the unfinished run started; restore the original "
-            f"version, or remove {output_dir}."
-        )
+    in_sweep = any((parent / COMMAND_FILE).exists() for parent in [*output_dir.parents][:2])
+    for each in [file, *(output_dir.parent.glob(f"seed-*/{DATA_FILE}") if in_sweep else ())]:
+        if read_own(each).get("fingerprint") != fingerprint:
+            raise InputError(
+                f"{each.parent}: the data has changed since this run started; restore the original version, or remove "
+                f"{each.parent}."
+            )
 
 
 @contextmanager

@@ -181,6 +181,8 @@ def test_loading_a_checkpoint(tmp_path, monkeypatch):
         with pytest.raises(InputError, match=rf"checkpoint-1: cannot be read \({name} is missing\); remove it"):
             trainer.train(str(checkpoint))
         (tmp_path / "away").rename(checkpoint / name)
+    with pytest.raises(InputError, match=r"checkpoint-2: cannot be read \(no such directory\)\.$"):
+        trainer.train(str(tmp_path / "checkpoint-2"))
     (checkpoint / "optimizer.pt").write_bytes(b"damaged")
     with pytest.raises(InputError, match="checkpoint-1: cannot be read .*; remove it and run the same command"):
         trainer.train(str(checkpoint))
