@@ -4,6 +4,7 @@ import errno
 import json
 import multiprocessing
 import os
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -223,10 +224,12 @@ BEST = (*SAVE, "--eval_strategy", "steps", "--eval_steps", "1", "--load_best_mod
         ("evaluation", SAVE, ("--max_steps", "4"), r"different arguments \(max_steps;"),
         ("second run", ("--seeds", "1", "2"), ("--max_eval_samples", "5"), r"different arguments \(max_eval_samples;"),
         ("second run", ("--seeds", "1", "2"), ("--max_steps", "4"), r"different arguments \(max_steps;"),
+        ("second run", ("--seeds", "1", "2"), (), "seed-[12].*: the data has changed"),
     ],
 )
 def test_changed_length_or_evaluation(model, download, tmp_path, monkeypatch, capsys, moment, flags, change, problem):
     """Length and evaluation may change when a run resumes, unless they would change, or not change, what is done."""
+    download = str(shutil.copytree(download, tmp_path / "download"))
     name = "save_model" if moment == "checkpoint" else "evaluation_loop"
     original, calls = getattr(FineTuningTrainer, name), []
 
@@ -245,6 +248,11 @@ def test_changed_length_or_evaluation(model, download, tmp_path, monkeypatch, ca
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(FineTuningTrainer, name, interrupted)
         glue(model, download, tmp_path / "out", *TRAIN, *flags)
+    if not change:
+        file = tmp_path / "download/RTE/train.tsv"
+        file.write_text("".join(file.read_text().splitlines(keepends=True)[:-1]))
+        for unfinished in tmp_path.glob("out.partial/rte/*.partial"):
+            shutil.rmtree(unfinished)
     if problem and "requested" not in problem:
         with pytest.raises(InputError, match=problem):
             glue(model, download, tmp_path / "out", *TRAIN, *flags, *change)
