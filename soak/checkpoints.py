@@ -8,12 +8,13 @@ import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import tokenizers
 import torch
 import transformers
 from torch import Tensor
 from transformers import AutoTokenizer
 
-from fixedbert.loading.families import FAMILIES
+from fixedbert.loading.families import ROBERTAS
 from fixedbert.model.configuration_fixed_head_bert import HEADS
 
 from . import made_checkpoints as made
@@ -38,6 +39,7 @@ class Truth:
         ids: Tokens of the first texts.
         batch: The tokenized rows.
         outputs: The model's outputs for the batch.
+        labels: The predicted classes of each word, or the predicted answers.
         library: The outputs of sentence-transformers, if it made the checkpoint.
     """
 
@@ -45,6 +47,7 @@ class Truth:
     ids: list[list[int]]
     batch: dict[str, Tensor]
     outputs: list[Tensor]
+    labels: list
     library: Tensor | None = None
 
 
@@ -97,14 +100,37 @@ def truth_of(checkpoint: Checkpoint, model: transformers.PreTrainedModel, direct
         texts.append([rng.choice([one, one.capitalize() + ".", *(f"{one[:9]}{token}{one[9:]}" for token in added)]), other])
     if not (checkpoint.pairs or checkpoint.head == "ForQuestionAnswering"):
         texts = [[text] for text, _ in texts]
-    batch = tokenizer(*map(list, zip(*texts)), padding=True, return_tensors="pt")
+    is_split = checkpoint.head == "ForTokenClassification"
+    columns = [[text.split() for (text,) in texts]] if is_split else map(list, zip(*texts, strict=True))
+    batch = tokenizer(*columns, is_split_into_words=is_split, padding=True, return_tensors="pt")
+    encodings = batch.encodings
     if checkpoint.head == "ForMultipleChoice":
         batch = {name: torch.stack([x, x.flip(0)], dim=1) for name, x in batch.items()}
-    truth = Truth(texts, tokenizer([row[0] for row in texts])["input_ids"], dict(batch), [])
+    truth = Truth(texts, tokenizer([row[0] for row in texts])["input_ids"], dict(batch), [], [])
     truth.outputs = outputs_of(model, truth.batch)
+    mask = truth.batch["attention_mask"].bool()
+    if is_split:
+        classes = torch.zeros_like(truth.batch["input_ids"])
+        classes[mask] = truth.outputs[0].argmax(-1)
+        names = checkpoint.fields["id2label"]
+        truth.labels = [
+            [names[int(row[e.word_ids.index(n)])] for n in range(len(text.split()))]
+            for row, e, (text,) in zip(classes, encodings, texts, strict=True)
+        ]
+    elif checkpoint.head == "ForQuestionAnswering":
+        starts, ends = (torch.zeros(mask.shape).masked_scatter(mask, x) for x in truth.outputs)
+        truth.labels = [answer_of(*row) for row in zip(starts, ends, encodings, [context for _, context in texts], strict=True)]
     if checkpoint.library:
         truth.library = library_outputs(checkpoint, directory, texts)
     return truth
+
+
+def answer_of(starts: Tensor, ends: Tensor, encoding: tokenizers.Encoding, context: str) -> str:
+    """Returns the most probable answer with at most 30 tokens."""
+    places = [index for index, sequence in enumerate(encoding.sequence_ids) if sequence == 1]
+    spans = [(begin, end) for begin in places for end in places if begin <= end < begin + 30]
+    begin, end = max(spans, key=lambda span: float(starts[span[0]] + ends[span[1]]))
+    return context[encoding.offsets[begin][0] : encoding.offsets[end][1]].strip()
 
 
 @torch.inference_mode()
@@ -144,12 +170,15 @@ def is_convertible(checkpoint: Checkpoint) -> bool:
     """Whether BERT can represent the model."""
     if checkpoint.family in UNSUPPORTED:
         return False
+    is_language_model = checkpoint.head in ("ForMaskedLM", "LMHeadModel")
+    has_equal_activation = checkpoint.fields["hidden_act"] == "gelu" or not (
+        is_language_model and checkpoint.family in (*ROBERTAS, "electra")
+    )
     if checkpoint.family == "electra":
         fields = checkpoint.fields
         has_equal_head = checkpoint.head not in ("ForPreTraining", "ForMultipleChoice")
-        is_gelu = fields["hidden_act"] == "gelu" or checkpoint.head not in ("ForMaskedLM", "LMHeadModel")
-        return fields["embedding_size"] == 32 and has_equal_head and is_gelu
-    return True
+        return fields["embedding_size"] == 32 and has_equal_head and has_equal_activation
+    return has_equal_activation
 
 
 def is_pooled(checkpoint: Checkpoint) -> bool:
@@ -191,22 +220,25 @@ def convert_line(checkpoint: Checkpoint, truth: Truth, work: Path, rng: random.R
 
 
 def glue_line(checkpoint: Checkpoint, truth: Truth, work: Path, rng: random.Random) -> str:
-    rows = [dict(zip(("sentence1", "sentence2"), row)) | {"label": label} for row, label in zip(truth.texts, labels_of(checkpoint, truth))]
-    write_jsonl(work / "rows.jsonl", rows)
+    columns = ("sentence1", "sentence2") if len(truth.texts[0]) > 1 else ("sentence",)
+    pairs = zip(truth.texts, labels_of(checkpoint, truth), strict=True)
+    write_jsonl(work / "rows.jsonl", [dict(zip(columns, row, strict=True)) | {"label": label} for row, label in pairs])
     return f"glue --model_name_or_path model --validation_file rows.jsonl --test_file rows.jsonl --do_eval --do_predict --output_dir out {QUIET}"
 
 
 def squad_line(checkpoint: Checkpoint, truth: Truth, work: Path, rng: random.Random) -> str:
-    write_questions(work / "questions.json", answered(truth, work))
-    return f"squad --model_name_or_path model --validation_file questions.json --do_eval --output_dir out {QUIET}"
+    write_questions(work / "questions.json", answered(truth))
+    options = "--validation_file questions.json --do_eval --doc_stride 20 --n_best_size 88"
+    return f"squad --model_name_or_path model {options} --output_dir out {QUIET}"
 
 
 def compare_line(checkpoint: Checkpoint, truth: Truth, work: Path, rng: random.Random) -> str:
     if checkpoint.head == "ForQuestionAnswering":
-        write_questions(work / "questions.json", answered(truth, work))
+        write_questions(work / "questions.json", answered(truth))
         return "compare model --validation_file questions.json --runtime torch --output_dir out"
     if checkpoint.head == "ForTokenClassification":
-        write_jsonl(work / "rows.jsonl", labeled_words(checkpoint, truth, work))
+        rows = zip(truth.texts, truth.labels, strict=True)
+        write_jsonl(work / "rows.jsonl", [{"tokens": text.split(), "labels": labels} for (text,), labels in rows])
     else:
         glue_line(checkpoint, truth, work, rng)
         if checkpoint.kind in ("embeddings", "encoder"):
@@ -228,7 +260,7 @@ LINES = {"convert": convert_line, "glue": glue_line, "squad": squad_line, "compa
 
 
 def labels_of(checkpoint: Checkpoint, truth: Truth) -> list:
-    """Returns the labels that the model predicts, as the truth says."""
+    """Returns the classes or scores of texts that the model predicts, as the truth says."""
     if checkpoint.head != "ForSequenceClassification":
         return ["L0", "L1"] * 4 + ["L0"]
     names, logits = checkpoint.fields["id2label"], truth.outputs[0]
@@ -239,12 +271,10 @@ def labels_of(checkpoint: Checkpoint, truth: Truth) -> list:
     return [names[int(row.argmax())] for row in logits]
 
 
-def labeled_words(checkpoint: Checkpoint, truth: Truth, work: Path) -> list[dict]:
-    return []
-
-
-def answered(truth: Truth, work: Path) -> list[dict]:
-    return [question(str(number), *row, row[1].split()[0]) for number, row in enumerate(truth.texts) if len(row) == 2]
+def answered(truth: Truth) -> list[dict]:
+    """Returns the questions, with the answers that the model predicts, as the truth says."""
+    rows = enumerate(zip(truth.texts, truth.labels, strict=True))
+    return [question(str(number), *row, answer) for number, (row, answer) in rows]
 
 
 # --- The check of what a command wrote ---
@@ -269,7 +299,8 @@ def fault_of(checkpoint: Checkpoint, truth: Truth, work: Path, line: str) -> str
         return comparison_fault(checkpoint, truth, work, limit)
     if name == "glue":
         return glue_fault(checkpoint, truth, out, limit)
-    return ""
+    results = json.loads((out / "all_results.json").read_text())
+    return "" if results["eval_exact_match"] == 100 or checkpoint.dtype != "float32" else f"answers differ: {results}"
 
 
 def directory_fault(checkpoint: Checkpoint, truth: Truth, out: Path, limit: float) -> str:
@@ -320,7 +351,8 @@ def comparison_fault(checkpoint: Checkpoint, truth: Truth, work: Path, limit: fl
         return "" if error <= limit else f"embeddings differ by {error:.2g}"
     if checkpoint.head == "ForSequenceClassification":
         return score_fault(checkpoint, truth, scores, limit)
-    return ""
+    value = scores.get("accuracy", scores.get("exact_match"))
+    return "" if value in (1, 100) else f"other predictions than the truth: {scores}"
 
 
 def embeddings(directory: Path, truth: Truth) -> Tensor:
@@ -397,6 +429,8 @@ def judge(checkpoint: Checkpoint, truth: Truth, work: Path, line: str, ending: E
     """Returns what is wrong with a command, or ""."""
     name = line.split()[0]
     right = expected(checkpoint, name)
+    if "qk_norm" in checkpoint.fields and "--attention_head_size" in line:
+        right = "refused"
     if ending.is_fault:
         return f"{ending.outcome}: {ending.details}"
     if ending.outcome == "refused":

@@ -14,6 +14,7 @@ from transformers import AutoTokenizer, BertTokenizer, PreTrainedTokenizerBase
 from ..support.checksums import stable_hash
 from ..support.errors import InputError
 from ..support.files import reading
+from ..support.layouts import transformer_directory
 
 if TYPE_CHECKING:
     import datasets
@@ -61,7 +62,8 @@ def load_tokenizer(
         remedy = "set `tokenizer_name` to a directory or a vocab.txt file"
         with reading(name_or_path, remedy, "could not load a tokenizer"):
             options = {"trust_remote_code": False} | options
-            tokenizer = AutoTokenizer.from_pretrained(name_or_path, **options)
+            directory = transformer_directory(name_or_path, **options)
+            tokenizer = AutoTokenizer.from_pretrained(directory, **options)
         if not options["trust_remote_code"]:  # a copy must not name code that was not loaded
             tokenizer.init_kwargs.pop("auto_map", None)
         # If there are no tokenizer files, transformers 5 returns a tokenizer that contains only special tokens.

@@ -14,6 +14,7 @@ from ..model import modeling_fixed_head_bert
 from ..model.configuration_fixed_head_bert import AUTO_MAP, FixedHeadBertConfig
 from ..support.errors import error_context
 from ..support.files import reading
+from ..support.layouts import transformer_directory
 from .families import FAMILIES, check_config, fixed_head_config, task_head
 from .heads import Heads, int_or_list, set_heads
 from .weights import load_weights, stored_tensors, unexpected_weights
@@ -38,7 +39,8 @@ def read_config(source: str | Path, **options) -> PreTrainedConfig:
     Raises:
         InputError: If transformers 5 does not support the model's relative positions or head size.
     """
-    config = AutoConfig.from_pretrained(source, **{"trust_remote_code": False} | options)
+    directory = transformer_directory(source, **options)
+    config = AutoConfig.from_pretrained(directory, **{"trust_remote_code": False} | options)
     with error_context(source):
         check_config(config)
     config._attn_implementation = None

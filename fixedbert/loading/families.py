@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from transformers import BertConfig, PreTrainedConfig, PreTrainedModel
 
-from ..model.configuration_fixed_head_bert import HEADS, FixedHeadBertConfig
+from ..model.configuration_fixed_head_bert import HEAD_SIZE_NAMES, HEADS, FixedHeadBertConfig
 from ..support.errors import InputError
 
 Model = TypeVar("Model", bound=PreTrainedModel)
@@ -38,6 +38,11 @@ DISTILBERT_FIELDS = {  # names of configuration fields in BERT and DistilBERT
     "hidden_dropout_prob": "dropout",
     "attention_probs_dropout_prob": "attention_dropout",
 }
+# Fields that a converted model does not keep: they describe the original's class, code, weights and attention.
+DROPPED_FIELDS = {
+    *HEAD_SIZE_NAMES, "architectures", "auto_map", "dtype", "model_type", "num_key_value_heads", "position_embedding_type", "pruned_heads",
+    "quantization_config", "torch_dtype", "_name_or_path",
+}  # fmt: skip
 # Patterns for parameter names in RoBERTa, DistilBERT and ELECTRA, and their replacements in BERT. The first layer of
 # these models' classification heads corresponds to BERT's pooler.
 BERT_NAMES = (
@@ -77,10 +82,13 @@ def task_head(architecture: str, model_type: str) -> str:
 
 
 def shared_fields(config: PreTrainedConfig) -> dict:
-    """Returns the fields that `config` shares with BertConfig, except dtype, class names and versions."""
-    shared = {*BertConfig.__dataclass_fields__} - {"architectures", "model_type", "transformers_version", "dtype"}
-    shared |= {"text_column_names"}  # added by fine-tuning
-    return {name: value for name, value in config.to_dict().items() if name in shared}
+    """
+    Returns the fields that `config` shares with BertConfig, and those of other libraries, which transformers does not
+    know. The fields that describe the weights and the code on disk are left out.
+    """
+    known, own = {*BertConfig.__dataclass_fields__}, {*type(config).__dataclass_fields__}
+    dropped = (known ^ own) | ({*FixedHeadBertConfig.__dataclass_fields__} - known) | DROPPED_FIELDS
+    return {name: value for name, value in config.to_dict().items() if name not in dropped}
 
 
 def fixed_head_config(config: PreTrainedConfig, architecture: str | None = None) -> FixedHeadBertConfig:
@@ -112,6 +120,12 @@ def fixed_head_config(config: PreTrainedConfig, architecture: str | None = None)
     elif config.model_type == "electra":
         fields["pooler_hidden_act"] = "gelu"
         check_electra(config, head)
+    is_language_model = head in ("ForMaskedLM", "LMHeadModel")
+    if is_language_model and config.model_type in (*ROBERTAS, "electra") and config.hidden_act != "gelu":
+        raise InputError(
+            f"hidden_act must be gelu, not {config.hidden_act}: the prediction head of {config.model_type} models always "
+            "uses gelu, whereas BERT's uses hidden_act."
+        )
     return FixedHeadBertConfig(**fields, attention_head_size=config.hidden_size // config.num_attention_heads)
 
 
@@ -122,10 +136,6 @@ def check_electra(config: PreTrainedConfig, head: str | None):
     if head in ("ForPreTraining", "ForMultipleChoice"):
         raise InputError(
             f"BERT has no equivalent of Electra{head}; set `architecture` to ElectraModel to convert only the encoder."
-        )
-    if head in ("ForMaskedLM", "LMHeadModel") and config.hidden_act != "gelu":
-        raise InputError(
-            "hidden_act must be gelu: ELECTRA's prediction head always uses gelu, whereas BERT's uses hidden_act."
         )
 
 
