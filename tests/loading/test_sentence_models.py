@@ -79,7 +79,7 @@ def test_settings_of_other_models(tmp_path, directory, capsys):
     save(model_of("Model", **SHAPE), tmp_path)
     (tmp_path / "sentence_bert_config.json").write_text(json.dumps(SETTINGS))
     assert read_text_settings(tmp_path) == TextSettings()
-    (tmp_path / "modules.json").write_text("[]")
+    (tmp_path / "modules.json").write_text('[{"type": "models.Transformer", "path": ""}]')
     assert read_text_settings(tmp_path) == TextSettings(13, True, "")
     file = tmp_path / "config_sentence_transformers.json"
     file.write_text(json.dumps({"prompts": {"query": "", "passage": "where "}, "default_prompt_name": None}))
