@@ -410,8 +410,8 @@ def trial(number: int, rng: random.Random, work: Path) -> Trial:
     truth = truth_of(checkpoint, model, directory, rng)
     if checkpoint.damage:
         made.damage(checkpoint, directory, rng)
-    others = ["shrink", "compare", "squad" if checkpoint.head == "ForQuestionAnswering" else "glue"]
-    names = ["convert", "export" if rng.random() < 0.08 else rng.choice(others)]
+    others = {"compare": 4, "squad" if checkpoint.head == "ForQuestionAnswering" else "glue": 2, "shrink": 1, "export": 0.2}
+    names = ["convert", *rng.choices([*others], [*others.values()])][: 1 + (rng.random() < 0.8)]
     lines, outcomes = [], []
     for name in names:
         line = LINES[name](checkpoint, truth, work, rng)

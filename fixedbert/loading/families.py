@@ -38,6 +38,10 @@ DISTILBERT_FIELDS = {  # names of configuration fields in BERT and DistilBERT
     "hidden_dropout_prob": "dropout",
     "attention_probs_dropout_prob": "attention_dropout",
 }
+SIZES = (
+    "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size",
+    "max_position_embeddings", "type_vocab_size",
+)  # fmt: skip
 # Fields that a converted model does not keep: they describe the original's class, code, weights and attention.
 DROPPED_FIELDS = {
     *HEAD_SIZE_NAMES, "architectures", "auto_map", "dtype", "model_type", "num_key_value_heads", "position_embedding_type", "pruned_heads",
@@ -140,13 +144,21 @@ def check_electra(config: PreTrainedConfig, head: str | None):
 
 
 def check_config(config: PreTrainedConfig):
-    """Raises InputError if transformers 5 would ignore relative positions or BERT's heads do not divide its width."""
+    """
+    Raises InputError if transformers 5 would ignore relative positions, a size is not a positive number, or BERT's
+    heads do not divide its width.
+    """
     kind = getattr(config, "position_embedding_type", None) or "absolute"
     supported = "position_embedding_type" in getattr(type(config), "__dataclass_fields__", ())
     if kind != "absolute" and not supported:
         raise InputError(f"position_embedding_type {kind!r} is no longer supported by transformers 5.")
-    has_fixed_size = config.model_type in FAMILIES and config.model_type != "fixed_head_bert"
-    if has_fixed_size and config.hidden_size % config.num_attention_heads:
+    if config.model_type not in FAMILIES or config.model_type == "fixed_head_bert":  # which checks its own sizes
+        return
+    for name in SIZES:
+        size = getattr(config, name, 1)
+        if not isinstance(size, int) or size < 1:
+            raise InputError(f"config.json has {name} {size!r}, but it must be a whole number of at least 1.")
+    if config.hidden_size % config.num_attention_heads:
         raise InputError(
             f"config.json has hidden_size {config.hidden_size}, but {config.model_type} models require a multiple of "
             f"num_attention_heads ({config.num_attention_heads}); only a fixed_head_bert model with an "

@@ -27,6 +27,8 @@ def error_reason(error: BaseException) -> str:
     """Returns the first line of an error's message, or the error's type. Replaces backticks, which mark arguments."""
     if isinstance(error, StrictDataclassError):
         error = error.__cause__ or error
+    if isinstance(error, EOFError):
+        return "the file ends too early"
     lines = str(getattr(error, "strerror", None) or error).strip().splitlines()
     return lines[0].rstrip(".").replace("`", "'")[:300] if lines else type(error).__name__
 
