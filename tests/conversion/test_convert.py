@@ -108,8 +108,8 @@ def only_an_adapter(checkpoint: Path):
 @pytest.mark.parametrize(
     "damage, message",
     [
-        (truncate, "cannot load a BERT model"),
-        (pickle_with_code, "cannot load a BERT model"),
+        (truncate, "model.safetensors: cannot be read as a file of weights"),
+        (pickle_with_code, "pytorch_model.bin: cannot be read as a file of weights"),
         (only_tensorflow, "cannot load a BERT model"),
         (only_an_adapter, "cannot load a BERT model"),
         (partial(configure, model_type="gpt2"), "model_type 'gpt2' is not supported"),

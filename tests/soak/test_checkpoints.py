@@ -30,7 +30,7 @@ def test_sample(tmp_path):
     """Commands open checkpoints of other libraries with equal outputs, or refuse them in one sentence."""
     cases = [number for number in range(30) if not drawn(number).library][:7]  # importing the library takes seconds
     for _, result in trials(checkpoints.trial, cases, 0, tmp_path):
-        assert not result.fault, result
+        assert not result.fault, f"{result.fault}\n{result.reproduction}"
 
 
 def test_faults_are_found(tmp_path, monkeypatch):
