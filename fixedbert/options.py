@@ -69,7 +69,6 @@ class ModelOptions(HubOptions):
     tokenizer_name: str | None = option(None, "Directory, Hub id or vocab.txt file. Default: the model's tokenizer.")
     attn_implementation: str | None = option(None, "Attention function. Default: eager on CPUs, sdpa on GPUs.")
     ignore_mismatched_sizes: bool = option(False, "Initialize the task head randomly if its shape does not match.")
-    resize_embeddings: bool = option(False, "Add an embedding, close to the average, for each token the model lacks.")
     trust_remote_code: bool = option(False, "Run custom code from the model's repository.")
 
     def hub_options(self) -> dict[str, Any]:
@@ -158,9 +157,14 @@ class GlueDataOptions(FineTuningDataOptions):
     id_column_name: str | None = option(None, "Test data columns to copy to predictions.csv, separated by commas.")
     do_regression: bool | None = option(None, "Whether the labels are scores. Default: floats are scores.")
     validation_split_percentage: int | None = option(None, "Percentage of the training data to hold out.", "(0, 100)")
+    group_column_name: str | None = option(
+        None, "With `validation_split_percentage`: rows with equal values in this column stay together."
+    )
     validation_split_name: str = option("validation", "Name of the validation split of a dataset on the Hub.")
     class_weights: str | None = option(None, "Class weights in the loss: balanced, or one per label, such as 1,5.")
-    threshold: float = option(0.5, "For several labels: predict those with at least this probability.", "(0, 1)")
+    threshold: float | None = option(
+        None, "For several labels: lowest probability of predicted labels. Default: the model's, or 0.5.", "(0, 1)"
+    )
     stride: int | None = option(
         None, "Overlap, in tokens, of the windows of a long text. Not for pairs.", NOT_NEGATIVE
     )
@@ -176,6 +180,8 @@ class GlueDataOptions(FineTuningDataOptions):
         for name in ("validation_file", "task_name"):
             if self.validation_split_percentage is not None and getattr(self, name):
                 raise ValueError(f"`validation_split_percentage` cannot be combined with `{name}`.")
+        if self.group_column_name is not None and self.validation_split_percentage is None:
+            raise ValueError("`group_column_name` requires `validation_split_percentage`.")
 
 
 @dataclass(kw_only=True)
@@ -183,9 +189,7 @@ class AnswerOptions:
     """Answers"""
 
     version_2_with_negative: bool = option(False, "Accept questions without an answer, as in SQuAD 2.0.")
-    null_score_diff_threshold: float | Literal["best"] = option(
-        0.0, "No answer if [CLS] exceeds the best answer by more than this. best: the threshold with the highest F1."
-    )
+    null_score_diff_threshold: float = option(0.0, "No answer if [CLS] exceeds the best answer by more than this.")
     n_best_size: int = option(20, "Number of starts and ends considered per window, and answers per question.", COUNT)
     max_answer_length: int = option(30, "Maximum answer length in tokens.", COUNT)
 
@@ -304,7 +308,6 @@ class FineTuningTrainerOptions(TrainerOptions):
     bf16: bool | None = option(None, "Use bf16 mixed precision. Default: true if it is faster on this hardware.")
     early_stopping_patience: int | None = option(None, "Stop after this many evaluations without improvement.", COUNT)
     seeds: list[int] | None = option(None, "Train with each seed and summarize the results.", NOT_NEGATIVE)
-    grid: Literal["bert"] | None = option(None, "bert: batches 16, 32; learning rates 5e-5, 3e-5, 2e-5; 2-4 epochs.")
 
 
 @dataclass(kw_only=True)
@@ -376,7 +379,6 @@ class CompareOptions(RowOptions, TaskOptions, HubOptions):
     models: list[str] = argument("Directories or Hub ids. Of several models, each runs in its fastest runtime.")
     validation_file: str | None = option(None, "Texts, words or questions, instead of a GLUE task.")
     label_column_name: str | None = option(None, "Label column, or several: a,b. Default: label, if it exists.")
-    id_column_name: str | None = option(None, "Columns to copy to changed.csv in `output_dir`, separated by commas.")
     max_eval_samples: int = option(1000, "Maximum number of rows, drawn at random.", COUNT)
     max_seq_length: int | None = option(None, "Tokens per row. Default: as in fine-tuning, at most 512.", "[3, inf)")
     batch_size: int = option(32, "Rows per batch, also for measuring speed.", COUNT)
@@ -386,7 +388,7 @@ class CompareOptions(RowOptions, TaskOptions, HubOptions):
     def __post_init__(self):
         if (self.task_name is None) == (self.validation_file is None):
             raise ValueError("specify either `task_name` or `validation_file`.")
-        for name in ("text_column_names", "label_column_name", "id_column_name"):
+        for name in ("text_column_names", "label_column_name"):
             if self.task_name is not None and getattr(self, name) is not None:
                 raise ValueError(f"`{name}` cannot be combined with `task_name`, which determines the columns.")
 
@@ -440,4 +442,3 @@ class InspectOptions(HubOptions):
     max_eval_samples: int = option(1000, "Maximum number of sequences.", COUNT)
     importance_samples: int = option(8, "Number of sequences for measuring importance.", COUNT)
     batch_size: int = option(16, "Sequences per batch.", COUNT)
-    compare: str | None = option(None, "Directory or Hub id of a second encoder to compare with the first.")

@@ -76,11 +76,11 @@ def report(work: Callable[[], object], directory: Path, log: Path, pipe):
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(output, 1)
     os.dup2(output, 2)
+    sys.stdout = sys.stderr = open(output, "w")  # the parent's may write to a file of pytest
     try:
         ending = "success", work()
     except SystemExit as exit:
         sys.stdout.flush()
-        sys.stderr.flush()
         ending = ending_of(exit.code, log.read_text(errors="replace"))
     except BaseException:
         ending = "traceback", " ".join(traceback.format_exc().split())[-700:]

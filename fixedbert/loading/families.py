@@ -86,6 +86,7 @@ def task_head(architecture: str, model_type: str) -> str:
 
 
 def shared_fields(config: PreTrainedConfig) -> dict:
+<<<<<<< HEAD
     """
     Returns the fields that `config` shares with BertConfig, and those of other libraries, which transformers does not
     know. The fields that describe the weights and the code on disk are left out.
@@ -93,6 +94,12 @@ def shared_fields(config: PreTrainedConfig) -> dict:
     known, own = {*BertConfig.__dataclass_fields__}, {*type(config).__dataclass_fields__}
     dropped = (known ^ own) | ({*FixedHeadBertConfig.__dataclass_fields__} - known) | DROPPED_FIELDS
     return {name: value for name, value in config.to_dict().items() if name not in dropped}
+=======
+    """Returns the fields that `config` shares with BertConfig, except dtype, class names and versions."""
+    shared = {*BertConfig.__dataclass_fields__} - {"architectures", "model_type", "transformers_version", "dtype"}
+    shared |= {"text_column_names", "label_threshold"}  # added by fine-tuning
+    return {name: value for name, value in config.to_dict().items() if name in shared}
+>>>>>>> 11a51978dbdd644eef6808b7818bcd86c6ffef4b
 
 
 def fixed_head_config(config: PreTrainedConfig, architecture: str | None = None) -> FixedHeadBertConfig:
