@@ -1,11 +1,11 @@
-"""Opens checkpoints of many kinds with several commands, whose outputs must equal those of the library that made them."""
+"""Opens checkpoints of many kinds. The outputs of commands must equal those of the library that made the model."""
 
 import csv
 import importlib
 import json
 import random
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import tokenizers
@@ -19,11 +19,14 @@ from fixedbert.model.configuration_fixed_head_bert import HEADS
 
 from . import made_checkpoints as made
 from .children import Ending, command, in_child
-from .made_checkpoints import LENGTH, UNKNOWN_FIELDS, UNSUPPORTED, WORDS, Checkpoint
+from .made_checkpoints import UNKNOWN_FIELDS, UNSUPPORTED, WORDS, Checkpoint
 from .trials import Trial
 
 QUIET = "--use_cpu --bf16 false --report_to none --disable_tqdm true --max_seq_length 88"
-RAW = re.compile(r"object has no|NoneType|\w+Error\b|Traceback|index out of range|list indices|not subscriptable|Exception")
+RAW = re.compile(
+    r"object has no|NoneType|\w+Error\b|Traceback|index out of range|list indices|not subscriptable|Exception"
+)
+COMPARED = ("Model", "ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering")
 SUPPORTED_MODES = (("mean",), ("cls",), ("max",))
 TEXTS: list[str] = []
 INPUTS = Path()
@@ -55,7 +58,13 @@ def prepare(inputs: Path):
     """Writes the rows on which models are calibrated, and imports the commands once for all forked processes."""
     global INPUTS
     INPUTS = inputs
-    for module in ("fine_tuning.glue", "fine_tuning.squad", "fine_tuning.trainer", "conversion.convert", "comparison.compare"):
+    for module in (
+        "fine_tuning.glue",
+        "fine_tuning.squad",
+        "fine_tuning.trainer",
+        "conversion.convert",
+        "comparison.compare",
+    ):
         importlib.import_module(f"fixedbert.{module}")
     for module in ("exporting.export", "shrinking.shrink"):
         importlib.import_module(f"fixedbert.{module}")
@@ -69,7 +78,10 @@ def prepare(inputs: Path):
     pairs = [f"{one},{other}" for one, other in zip(TEXTS[:120], TEXTS[120:], strict=True)]
     (inputs / "pairs.csv").write_text("\n".join(["sentence1,sentence2", *pairs]) + "\n")
     write_jsonl(inputs / "words.jsonl", [{"tokens": text.split()} for text in TEXTS])
-    questions = [question(str(number), pair[0], pair[1], "the") for number, pair in enumerate(zip(TEXTS[:100], TEXTS[100:200]))]
+    questions = [
+        question(str(number), pair[0], pair[1], "the")
+        for number, pair in enumerate(zip(TEXTS[:100], TEXTS[100:200], strict=True))
+    ]
     write_questions(inputs / "questions.json", questions)
 
 
@@ -90,14 +102,18 @@ def write_questions(file: Path, paragraphs: list[dict]):
 # --- The truth ---
 
 
-def truth_of(checkpoint: Checkpoint, model: transformers.PreTrainedModel, directory: Path, rng: random.Random) -> Truth:
+def truth_of(
+    checkpoint: Checkpoint, model: transformers.PreTrainedModel, directory: Path, rng: random.Random
+) -> Truth:
     body = directory / "0_Transformer" if checkpoint.layout == "nested" else directory
     tokenizer = AutoTokenizer.from_pretrained(body)
     added = [f" [E{number}] " for number in range(checkpoint.added)]
     texts = []
     for _ in range(9):
         one, other = rng.sample(TEXTS, 2)
-        texts.append([rng.choice([one, one.capitalize() + ".", *(f"{one[:9]}{token}{one[9:]}" for token in added)]), other])
+        texts.append(
+            [rng.choice([one, one.capitalize() + ".", *(f"{one[:9]}{token}{one[9:]}" for token in added)]), other]
+        )
     if not (checkpoint.pairs or checkpoint.head == "ForQuestionAnswering"):
         texts = [[text] for text, _ in texts]
     is_split = checkpoint.head == "ForTokenClassification"
@@ -119,7 +135,9 @@ def truth_of(checkpoint: Checkpoint, model: transformers.PreTrainedModel, direct
         ]
     elif checkpoint.head == "ForQuestionAnswering":
         starts, ends = (torch.zeros(mask.shape).masked_scatter(mask, x) for x in truth.outputs)
-        truth.labels = [answer_of(*row) for row in zip(starts, ends, encodings, [context for _, context in texts], strict=True)]
+        truth.labels = [
+            answer_of(*row) for row in zip(starts, ends, encodings, [context for _, context in texts], strict=True)
+        ]
     if checkpoint.library:
         truth.library = library_outputs(checkpoint, directory, texts)
     return truth
@@ -189,14 +207,14 @@ def is_pooled(checkpoint: Checkpoint) -> bool:
 def expected(checkpoint: Checkpoint, name: str) -> str:
     """Returns "success", "refused" or "either", the outcome that a command must have."""
     can = is_convertible(checkpoint)
-    is_embedding = checkpoint.kind == "embeddings"
+    is_unpooled = checkpoint.kind == "embeddings" and not is_pooled(checkpoint)
     has_shape = not {"head_embedding", "qk_norm"} & {*checkpoint.fields}
     works = {
         "convert": can,
-        "shrink": can and has_shape and checkpoint.head != "ForMultipleChoice" and (not is_embedding or is_pooled(checkpoint)),
+        "shrink": can and has_shape and checkpoint.head != "ForMultipleChoice" and not is_unpooled,
         "compare": can and (is_pooled(checkpoint) or checkpoint.kind not in ("embeddings", "encoder"))
-        and checkpoint.head in ("Model", "ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering"),
-        "export": can and (not is_embedding or is_pooled(checkpoint)),
+        and checkpoint.head in COMPARED,
+        "export": can and not is_unpooled,
         "glue": checkpoint.head == "ForSequenceClassification",
         "squad": checkpoint.head == "ForQuestionAnswering",
     }[name]  # fmt: skip
@@ -215,7 +233,15 @@ def expected(checkpoint: Checkpoint, name: str) -> str:
 
 
 def convert_line(checkpoint: Checkpoint, truth: Truth, work: Path, rng: random.Random) -> str:
-    sizes = ["", "", "--attention_head_size 32", "--intermediate_size 43", "--unpad_inputs", "--dtype bfloat16", "--dtype float32"]
+    sizes = [
+        "",
+        "",
+        "--attention_head_size 32",
+        "--intermediate_size 43",
+        "--unpad_inputs",
+        "--dtype bfloat16",
+        "--dtype float32",
+    ]
     return f"convert model --output_dir out {rng.choice(sizes)}"
 
 
@@ -223,7 +249,8 @@ def glue_line(checkpoint: Checkpoint, truth: Truth, work: Path, rng: random.Rand
     columns = ("sentence1", "sentence2") if len(truth.texts[0]) > 1 else ("sentence",)
     pairs = zip(truth.texts, labels_of(checkpoint, truth), strict=True)
     write_jsonl(work / "rows.jsonl", [dict(zip(columns, row, strict=True)) | {"label": label} for row, label in pairs])
-    return f"glue --model_name_or_path model --validation_file rows.jsonl --test_file rows.jsonl --do_eval --do_predict --output_dir out {QUIET}"
+    files = "--validation_file rows.jsonl --test_file rows.jsonl --do_eval --do_predict"
+    return f"glue --model_name_or_path model {files} --output_dir out {QUIET}"
 
 
 def squad_line(checkpoint: Checkpoint, truth: Truth, work: Path, rng: random.Random) -> str:
@@ -249,14 +276,22 @@ def compare_line(checkpoint: Checkpoint, truth: Truth, work: Path, rng: random.R
 def shrink_line(checkpoint: Checkpoint, truth: Truth, work: Path, rng: random.Random) -> str:
     file = {"ForTokenClassification": "words.jsonl", "ForQuestionAnswering": "questions.json"}.get(checkpoint.head)
     file = file or ("pairs.csv" if checkpoint.pairs else "texts.txt")
-    return f"shrink model --output_dir out --train_file {INPUTS / file} --intermediate_size {checkpoint.fields['intermediate_size']} --max_seq_length 88"
+    target = f"--intermediate_size {checkpoint.fields['intermediate_size']}"  # unchanged
+    return f"shrink model --output_dir out --train_file {INPUTS / file} {target} --max_seq_length 88"
 
 
 def export_line(checkpoint: Checkpoint, truth: Truth, work: Path, rng: random.Random) -> str:
     return "export model --output_dir out"
 
 
-LINES = {"convert": convert_line, "glue": glue_line, "squad": squad_line, "compare": compare_line, "shrink": shrink_line, "export": export_line}
+LINES = {
+    "convert": convert_line,
+    "glue": glue_line,
+    "squad": squad_line,
+    "compare": compare_line,
+    "shrink": shrink_line,
+    "export": export_line,
+}
 
 
 def labels_of(checkpoint: Checkpoint, truth: Truth) -> list:
@@ -282,7 +317,9 @@ def answered(truth: Truth) -> list[dict]:
 
 def tolerance(checkpoint: Checkpoint, line: str) -> float:
     half = "bfloat16" if "--dtype bfloat16" in line else checkpoint.dtype
-    if line.startswith(("export", "compare")) or (line.startswith("convert") and "size" not in line and half == checkpoint.dtype):
+    if line.startswith(("export", "compare")) or (
+        line.startswith("convert") and "size" not in line and half == checkpoint.dtype
+    ):
         return 2e-4  # weights are the same, and are computed in float32 here
     return {"float32": 1e-3, "float16": 1e-2, "bfloat16": 8e-2}[half]
 
@@ -310,7 +347,10 @@ def directory_fault(checkpoint: Checkpoint, truth: Truth, out: Path, limit: floa
     for name in checkpoint.unknown:
         if config.get(name) != UNKNOWN_FIELDS[name]:
             return f"config.json has {name} {config.get(name)}"
-    if "id2label" in checkpoint.fields and {int(i): x for i, x in config["id2label"].items()} != checkpoint.fields["id2label"]:
+    if (
+        "id2label" in checkpoint.fields
+        and {int(i): x for i, x in config["id2label"].items()} != checkpoint.fields["id2label"]
+    ):
         return f"config.json has id2label {config['id2label']}"
     auto_class = getattr(transformers, HEADS[checkpoint.head][0])
     model = auto_class.from_pretrained(out, dtype=torch.float32).eval()
@@ -410,7 +450,12 @@ def trial(number: int, rng: random.Random, work: Path) -> Trial:
     truth = truth_of(checkpoint, model, directory, rng)
     if checkpoint.damage:
         made.damage(checkpoint, directory, rng)
-    others = {"compare": 4, "squad" if checkpoint.head == "ForQuestionAnswering" else "glue": 2, "shrink": 1, "export": 0.2}
+    others = {
+        "compare": 4,
+        "squad" if checkpoint.head == "ForQuestionAnswering" else "glue": 2,
+        "shrink": 1,
+        "export": 0.2,
+    }
     names = ["convert", *rng.choices([*others], [*others.values()])][: 1 + (rng.random() < 0.8)]
     lines, outcomes = [], []
     for name in names:

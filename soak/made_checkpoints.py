@@ -1,4 +1,4 @@
-"""Small checkpoints of many kinds, made with transformers in the layouts of sentence-transformers, and damage to them."""
+"""Makes small checkpoints of many kinds, in the layouts of transformers and sentence-transformers, and damages them."""
 
 import json
 import random
@@ -39,8 +39,10 @@ MODULES = {  # names of modules in sentence-transformers before version 6, and s
     "Normalize": "sentence_transformers.base.modules.normalize.Normalize",
     "Dense": "sentence_transformers.base.modules.dense.Dense",
 }
-OLD_POOLING = {"cls": "cls_token", "max": "max_tokens", "mean": "mean_tokens", "mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
-               "weightedmean": "weightedmean_tokens", "lasttoken": "lasttoken"}  # fmt: skip
+OLD_POOLING = {
+    "cls": "cls_token", "max": "max_tokens", "mean": "mean_tokens", "mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "weightedmean": "weightedmean_tokens", "lasttoken": "lasttoken",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -107,19 +109,34 @@ KINDS = {  # the task heads of these tasks
 
 def draw(rng: random.Random) -> Checkpoint:
     """Draws a checkpoint at random, so that about a third of them are damaged."""
-    families = [*FAMILIES, "bert", "bert", "bert", "roberta", "distilbert", "fixed_head_bert", rng.choice([*UNSUPPORTED])]
+    families = [
+        *FAMILIES,
+        "bert",
+        "bert",
+        "bert",
+        "roberta",
+        "distilbert",
+        "fixed_head_bert",
+        rng.choice([*UNSUPPORTED]),
+    ]
     family = rng.choice(families)
     kinds = [kind for kind, head in KINDS.items() if model_class(family, head) is not None]
     weights = [3 if kind in ("classes", "embeddings", "reranker", "words", "questions") else 1 for kind in kinds]
     (kind,) = rng.choices(kinds, weights)
     tokenizer = rng.choice(["WordPiece"] * (5 if family not in ROBERTAS else 1) + ["BPE", "Unigram"])
     has_vocabulary = tokenizer == "WordPiece" and family in ("bert", "distilbert", "electra")
-    layout = {"embeddings": rng.choice(["old", "new", "nested"]), "reranker": rng.choice(["plain", "new"])}.get(kind, "plain")
+    layout = {"embeddings": rng.choice(["old", "new", "nested"]), "reranker": rng.choice(["plain", "new"])}.get(
+        kind, "plain"
+    )
     others = rng.choice([["weightedmean"], ["lasttoken"], ["mean_sqrt_len_tokens"], ["mean", "max"], ["cls", "mean"]])
     modes = rng.choice([["mean"], ["cls"], ["max"], ["mean"], others]) if kind == "embeddings" else []
     modules = rng.choice([(), (), ("Normalize",), ("Normalize",), ("Dense",)]) if kind == "embeddings" else ()
     unknown = rng.sample([*UNKNOWN_FIELDS][0 if kind == "reranker" else 2 :], rng.randint(0, 2))
-    names = ["own"] * 4 + ["with base prefix" if KINDS[kind] == "Model" else "without base prefix", "LayerNorm.gamma", "buffers"]
+    names = ["own"] * 4 + [
+        "with base prefix" if KINDS[kind] == "Model" else "without base prefix",
+        "LayerNorm.gamma",
+        "buffers",
+    ]
     made = dict(
         family=family, head=KINDS[kind], kind=kind, fields=draw_fields(rng, family, kind), tokenizer=tokenizer,
         files="vocab.txt" if has_vocabulary and rng.random() < 0.4 else "tokenizer.json",
@@ -156,7 +173,14 @@ def draw_fields(rng: random.Random, family: str, kind: str) -> dict:
         fields["sinusoidal_pos_embds"] = rng.random() < 0.3
     if kind in ("MLM", "ForPreTraining", "LMHeadModel"):
         fields |= {"tie_word_embeddings": rng.random() < 0.6, "is_decoder": kind == "LMHeadModel"}
-    labels = {"classes": rng.choice([2, 3]), "classes of pairs": 3, "labels": 4, "words": 5, "reranker": 1, "regression": 1}
+    labels = {
+        "classes": rng.choice([2, 3]),
+        "classes of pairs": 3,
+        "labels": 4,
+        "words": 5,
+        "reranker": 1,
+        "regression": 1,
+    }
     if kind in labels:
         names = [f"L{number}" for number in range(labels[kind])]
         rng.shuffle(names)
@@ -181,14 +205,20 @@ def make_tokenizer(kind: str, family: str, texts: list[str], added: int) -> PreT
     backend, options = {
         "BPE": (models.BPE(unk_token=roles["unk"]), {"initial_alphabet": pre_tokenizers.ByteLevel.alphabet()}),
         "Unigram": (models.Unigram(), {"unk_token": roles["unk"], "initial_alphabet": LETTERS}),
-        "WordPiece": (models.WordPiece({x: i for i, x in enumerate([*special, *PIECES])}, unk_token=roles["unk"]), None),
+        "WordPiece": (
+            models.WordPiece({x: i for i, x in enumerate([*special, *PIECES])}, unk_token=roles["unk"]),
+            None,
+        ),
     }[kind]
     tokenizer = tokenizers.Tokenizer(backend)
     if kind == "WordPiece" and not is_roberta:
         result = BertTokenizer(vocab={x: i for i, x in enumerate([*special, *PIECES])})
     else:
         if kind == "WordPiece":
-            tokenizer.normalizer, tokenizer.pre_tokenizer = normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer()
+            tokenizer.normalizer, tokenizer.pre_tokenizer = (
+                normalizers.BertNormalizer(),
+                pre_tokenizers.BertPreTokenizer(),
+            )
             tokenizer.decoder = decoders.WordPiece()
         elif kind == "BPE":
             tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.ByteLevel(), decoders.ByteLevel()
@@ -260,7 +290,14 @@ def write(checkpoint: Checkpoint, model: PreTrainedModel, tokenizer: PreTrainedT
 
 
 def token_entry(token: str) -> dict:
-    return {"content": token, "lstrip": False, "normalized": True, "rstrip": False, "single_word": False, "special": False}
+    return {
+        "content": token,
+        "lstrip": False,
+        "normalized": True,
+        "rstrip": False,
+        "single_word": False,
+        "special": False,
+    }
 
 
 def renamed(tensors: dict[str, Tensor], checkpoint: Checkpoint, model: PreTrainedModel) -> dict[str, Tensor]:
@@ -324,16 +361,30 @@ def write_modules(checkpoint: Checkpoint, directory: Path):
     (body / "sentence_bert_config.json").write_text(json.dumps(settings))
     if checkpoint.modes:
         (mode, *others) = checkpoint.modes
-        pooling: dict = {"embedding_dimension": 32, "pooling_mode": [mode, *others] if others else mode, "include_prompt": True}
+        pooling: dict = {
+            "embedding_dimension": 32,
+            "pooling_mode": [mode, *others] if others else mode,
+            "include_prompt": True,
+        }
         if not is_new:
             pooling = {"word_embedding_dimension": 32}
             pooling |= {f"pooling_mode_{old}": name in checkpoint.modes for name, old in OLD_POOLING.items()}
         (directory / "1_Pooling/config.json").write_text(json.dumps(pooling))
     if "Dense" in checkpoint.modules:
         (directory / "2_Dense/config.json").write_text(
-            json.dumps({"in_features": 32, "out_features": 13, "bias": True, "activation_function": "torch.nn.modules.activation.Tanh"})
+            json.dumps(
+                {
+                    "in_features": 32,
+                    "out_features": 13,
+                    "bias": True,
+                    "activation_function": "torch.nn.modules.activation.Tanh",
+                }
+            )
         )
-        save_file({"linear.weight": torch.ones(13, 32), "linear.bias": torch.ones(13)}, directory / "2_Dense/model.safetensors")
+        save_file(
+            {"linear.weight": torch.ones(13, 32), "linear.bias": torch.ones(13)},
+            directory / "2_Dense/model.safetensors",
+        )
 
 
 # --- Damage. Each function changes a directory, after the truth is known. ---
@@ -364,8 +415,8 @@ def layer_name(tensors: dict[str, Tensor], rng: random.Random) -> str:
 
 
 def with_nan(tensors, rng):
-    name = rng.choice([name for name, tensor in tensors.items() if tensor.is_floating_point() and name.endswith("weight")
-                       and "pooler" not in name])  # fmt: skip
+    names = [name for name in tensors if name.endswith("weight") and "pooler" not in name]
+    name = rng.choice(names)
     tensors[name] = tensors[name].clone()
     tensors[name].flatten()[rng.randrange(tensors[name].numel())] = rng.choice([float("nan"), float("inf")])
     return tensors
@@ -377,7 +428,9 @@ def without(tensors, rng):
 
 
 def with_extra_layer(tensors, rng):
-    return tensors | {name.replace("layer.1.", "layer.2."): x.clone() for name, x in tensors.items() if "layer.1." in name}
+    return tensors | {
+        name.replace("layer.1.", "layer.2."): x.clone() for name, x in tensors.items() if "layer.1." in name
+    }
 
 
 def wrong_shape(tensors, rng):
@@ -414,7 +467,9 @@ def missing_shard(directory: Path, rng: random.Random, checkpoint: Checkpoint):
 
 def damaged_index(directory: Path, rng: random.Random, checkpoint: Checkpoint):
     (file,) = directory.glob("*.index.json")
-    file.write_text(rng.choice(["", "[]", "{}", '{"weight_map": []}', '{"weight_map": {"x": 3}}', file.read_text()[:-9]]))
+    file.write_text(
+        rng.choice(["", "[]", "{}", '{"weight_map": []}', '{"weight_map": {"x": 3}}', file.read_text()[:-9]])
+    )
 
 
 def lfs_pointer(directory: Path, rng: random.Random, checkpoint: Checkpoint):
@@ -429,7 +484,9 @@ def no_weights(directory: Path, rng: random.Random, checkpoint: Checkpoint):
 
 def config_text(directory: Path, rng: random.Random, checkpoint: Checkpoint):
     file = directory / "config.json"
-    file.write_text(rng.choice(["", "[]", "null", "{}", file.read_text()[:-20], '{"model_type": 3}', '{"model_type": "brt"}']))
+    file.write_text(
+        rng.choice(["", "[]", "null", "{}", file.read_text()[:-20], '{"model_type": 3}', '{"model_type": "brt"}'])
+    )
 
 
 def config_field(values: dict[str, list]) -> Damage:
@@ -464,7 +521,13 @@ def larger_tokenizer(directory: Path, rng: random.Random, checkpoint: Checkpoint
 
 
 def no_tokenizer(directory: Path, rng: random.Random, checkpoint: Checkpoint):
-    for name in ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.txt", "added_tokens.json"):
+    for name in (
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "special_tokens_map.json",
+        "vocab.txt",
+        "added_tokens.json",
+    ):
         (directory / name).unlink(missing_ok=True)
 
 
@@ -473,12 +536,20 @@ def modules_text(directory: Path, rng: random.Random, checkpoint: Checkpoint):
     modules = json.loads(file.read_text())
     kind = {**modules[0], "type": "sentence_transformers.models.CLIPModel"}
     absent = {**modules[-1], "path": "7_Pooling", "type": "sentence_transformers.models.Pooling"}
-    file.write_text(rng.choice(["", "{}", "[]", "[3]", file.read_text()[:-9], json.dumps([kind]), json.dumps([modules[0], absent])]))
+    file.write_text(
+        rng.choice(
+            ["", "{}", "[]", "[3]", file.read_text()[:-9], json.dumps([kind]), json.dumps([modules[0], absent])]
+        )
+    )
 
 
 def pooling_text(directory: Path, rng: random.Random, checkpoint: Checkpoint):
     file = directory / "1_Pooling/config.json"
-    file.write_text(rng.choice(["", "[]", '{"pooling_mode": 3}', '{"pooling_mode": {}}', '{"pooling_mode": "sum"}', file.read_text()[:-5]]))
+    file.write_text(
+        rng.choice(
+            ["", "[]", '{"pooling_mode": 3}', '{"pooling_mode": {}}', '{"pooling_mode": "sum"}', file.read_text()[:-5]]
+        )
+    )
 
 
 def parent_lost(directory: Path, rng: random.Random, checkpoint: Checkpoint):
@@ -531,7 +602,10 @@ DAMAGE: dict[str, tuple[Damage, Callable[[dict], bool]]] = {
     "duplicate token": (vocabulary(lambda x: [*x[:-1], x[9]]), has_vocab),
     "empty vocab.txt": (vocabulary(lambda x: ""), has_vocab),
     "no [UNK]": (vocabulary(lambda x: [token for token in x if token != "[UNK]"]), has_vocab),
-    "trailing blanks": (vocabulary(lambda x: [f"{token} " if i > 4 else token for i, token in enumerate(x)]), has_vocab),
+    "trailing blanks": (
+        vocabulary(lambda x: [f"{token} " if i > 4 else token for i, token in enumerate(x)]),
+        has_vocab,
+    ),
     "counts": (vocabulary(lambda x: [f"{token}\t{i}" for i, token in enumerate(x)]), has_vocab),
     "blank line": (vocabulary(lambda x: [*x[:9], "", *x[9:]]), has_vocab),
     "CRLF": (vocabulary(lambda x: "\r\n".join(x) + "\r\n"), has_vocab),

@@ -11,7 +11,14 @@ from transformers import AutoConfig
 from ..data.tokenizers import TOKENIZER_FILES, check_vocab_size, load_tokenizer
 from ..support.errors import InputError
 from ..support.files import reading
-from ..support.layouts import MODULES, SENTENCE_FILES, read_modules, sentence_files, transformer_directory, write_modules
+from ..support.layouts import (
+    MODULES,
+    SENTENCE_FILES,
+    read_modules,
+    sentence_files,
+    transformer_directory,
+    write_modules,
+)
 from .families import max_tokens
 
 logger = logging.getLogger(__name__)

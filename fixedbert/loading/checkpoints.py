@@ -40,18 +40,14 @@ def read_config(source: str | Path, **options) -> PreTrainedConfig:
         InputError: If the directory contains exported graphs instead of weights, because their configuration does not
             describe the layers, or if transformers 5 does not support the model's relative positions or head size.
     """
-<<<<<<< HEAD
     directory = transformer_directory(source, **options)
-    config = AutoConfig.from_pretrained(directory, **{"trust_remote_code": False} | options)
-=======
-    graphs = [file for pattern in ("onnx/*.onnx", "openvino/*.xml") for file in Path(source).glob(pattern)]
-    if graphs and not any((Path(source) / file).is_file() for file in FILES):
+    graphs = [file for pattern in ("onnx/*.onnx", "openvino/*.xml") for file in Path(directory).glob(pattern)]
+    if graphs and not any((Path(directory) / file).is_file() for file in FILES):
         raise InputError(
             f"{source}: contains graphs instead of weights; use the model from which they were exported, or upload "
             "them with hf upload."
         )
-    config = AutoConfig.from_pretrained(source, **{"trust_remote_code": False} | options)
->>>>>>> 11a51978dbdd644eef6808b7818bcd86c6ffef4b
+    config = AutoConfig.from_pretrained(directory, **{"trust_remote_code": False} | options)
     with error_context(source):
         check_config(config)
     config._attn_implementation = None

@@ -44,7 +44,8 @@ SIZES = (
 )  # fmt: skip
 # Fields that a converted model does not keep: they describe the original's class, code, weights and attention.
 DROPPED_FIELDS = {
-    *HEAD_SIZE_NAMES, "architectures", "auto_map", "dtype", "model_type", "num_key_value_heads", "position_embedding_type", "pruned_heads",
+    *HEAD_SIZE_NAMES, "architectures", "auto_map", "dtype", "model_type", "num_key_value_heads",
+    "position_embedding_type", "pruned_heads",
     "quantization_config", "torch_dtype", "_name_or_path",
 }  # fmt: skip
 # Patterns for parameter names in RoBERTa, DistilBERT and ELECTRA, and their replacements in BERT. The first layer of
@@ -86,7 +87,6 @@ def task_head(architecture: str, model_type: str) -> str:
 
 
 def shared_fields(config: PreTrainedConfig) -> dict:
-<<<<<<< HEAD
     """
     Returns the fields that `config` shares with BertConfig, and those of other libraries, which transformers does not
     know. The fields that describe the weights and the code on disk are left out.
@@ -94,12 +94,6 @@ def shared_fields(config: PreTrainedConfig) -> dict:
     known, own = {*BertConfig.__dataclass_fields__}, {*type(config).__dataclass_fields__}
     dropped = (known ^ own) | ({*FixedHeadBertConfig.__dataclass_fields__} - known) | DROPPED_FIELDS
     return {name: value for name, value in config.to_dict().items() if name not in dropped}
-=======
-    """Returns the fields that `config` shares with BertConfig, except dtype, class names and versions."""
-    shared = {*BertConfig.__dataclass_fields__} - {"architectures", "model_type", "transformers_version", "dtype"}
-    shared |= {"text_column_names", "label_threshold"}  # added by fine-tuning
-    return {name: value for name, value in config.to_dict().items() if name in shared}
->>>>>>> 11a51978dbdd644eef6808b7818bcd86c6ffef4b
 
 
 def fixed_head_config(config: PreTrainedConfig, architecture: str | None = None) -> FixedHeadBertConfig:
@@ -134,8 +128,8 @@ def fixed_head_config(config: PreTrainedConfig, architecture: str | None = None)
     is_language_model = head in ("ForMaskedLM", "LMHeadModel")
     if is_language_model and config.model_type in (*ROBERTAS, "electra") and config.hidden_act != "gelu":
         raise InputError(
-            f"hidden_act must be gelu, not {config.hidden_act}: the prediction head of {config.model_type} models always "
-            "uses gelu, whereas BERT's uses hidden_act."
+            f"hidden_act must be gelu, not {config.hidden_act}: the prediction head of {config.model_type} models "
+            "always uses gelu, whereas BERT's uses hidden_act."
         )
     return FixedHeadBertConfig(**fields, attention_head_size=config.hidden_size // config.num_attention_heads)
 

@@ -61,9 +61,9 @@ def read_pooling(directory: Path) -> SentencePooling | None:
     config = read_json_object(file)
     modes = pooling_modes(config)
     if len(modes) != 1 or modes[0] not in MODES or not config.get("include_prompt", True):
+        found = " and ".join(map(str, modes)) if config.get("include_prompt", True) else "include_prompt false"
         raise InputError(
-            f"{file}: pooling must have one mode ({', '.join(MODES)}) and include prompt tokens, but the mode is "
-            f"{' and '.join(map(str, modes))}{'' if config.get('include_prompt', True) else ', without prompt tokens'}."
+            f"{file}: pooling must have one mode ({', '.join(MODES)}) and include prompt tokens, not {found}."
         )
     return SentencePooling(modes[0], normalize="Normalize" in kinds)
 
@@ -74,7 +74,9 @@ def pooling_modes(config: dict) -> list:
         mode = config["pooling_mode"]
         return mode if isinstance(mode, list) else [mode]
     old = [name for name, value in config.items() if name.startswith("pooling_mode_") and value]
-    return [name.removeprefix("pooling_mode_").removesuffix("_token").removesuffix("_tokens") for name in old] or ["mean"]
+    return [name.removeprefix("pooling_mode_").removesuffix("_token").removesuffix("_tokens") for name in old] or [
+        "mean"
+    ]
 
 
 @dataclass(frozen=True)
