@@ -24,7 +24,7 @@ from .trials import Trial
 
 QUIET = "--use_cpu --bf16 false --report_to none --disable_tqdm true --max_seq_length 88"
 RAW = re.compile(
-    r"object has no|NoneType|\w+Error\b|Traceback|index out of range|list indices|not subscriptable|Exception"
+    r"object has no|'NoneType'|\w+Error\b|Traceback|index out of range|list indices|not subscriptable|Exception"
 )
 COMPARED = ("Model", "ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering")
 SUPPORTED_MODES = (("mean",), ("cls",), ("max",))
@@ -309,7 +309,7 @@ def labels_of(checkpoint: Checkpoint, truth: Truth) -> list:
 def answered(truth: Truth) -> list[dict]:
     """Returns the questions, with the answers that the model predicts, as the truth says."""
     rows = enumerate(zip(truth.texts, truth.labels, strict=True))
-    return [question(str(number), *row, answer) for number, (row, answer) in rows]
+    return [question(str(number), *row, answer) for number, (row, answer) in rows if answer]
 
 
 # --- The check of what a command wrote ---

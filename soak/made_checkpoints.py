@@ -1,4 +1,4 @@
-"""Makes small checkpoints of many kinds, in the layouts of transformers and sentence-transformers, and damages them."""
+"""Small checkpoints of many kinds, in the layouts of transformers and sentence-transformers, and damage to them."""
 
 import json
 import random

@@ -1,6 +1,7 @@
 """Loads BERT-like models from all supported checkpoint formats, without running code from the checkpoint."""
 
 import re
+from contextlib import nullcontext
 from inspect import signature
 from pathlib import Path
 
@@ -47,7 +48,10 @@ def read_config(source: str | Path, **options) -> PreTrainedConfig:
             f"{source}: contains graphs instead of weights; use the model from which they were exported, or upload "
             "them with hf upload."
         )
-    config = AutoConfig.from_pretrained(directory, **{"trust_remote_code": False} | options)
+    file = Path(directory) / "config.json"
+    remedy, problem = "use the file that was saved with the weights", "invalid configuration"
+    with reading(file, remedy, problem) if file.is_file() else nullcontext():
+        config = AutoConfig.from_pretrained(directory, **{"trust_remote_code": False} | options)
     with error_context(source):
         check_config(config)
     config._attn_implementation = None
