@@ -35,8 +35,9 @@ def convert(options: ConvertOptions) -> PreTrainedModel:
     source, hub_options = options.model, options.hub_options()
     with new_directory(options.output_dir) as directory:
         old = load_bert(source, options.architecture, **hub_options)
-        dtype = getattr(torch, options.dtype) if options.dtype else old.dtype
-        old.to(torch.promote_types(old.dtype, torch.float32))  # rounding would hide differences
+        dtype: Any = getattr(torch, options.dtype) if options.dtype else old.dtype
+        precise: Any = torch.promote_types(old.dtype, torch.float32)
+        old.to(precise)  # rounding would hide differences
         with error_context(source):
             new = resize(old, options)
             difference = f"largest difference between outputs {check_equivalence(old, new):.1g}"

@@ -57,7 +57,8 @@ def copy_auxiliary_files(source: str | Path, auxiliary: Path, output: Path) -> t
 
 def copy_tokenizer(source: Path, output: Path):
     """Saves the tokenizer in `source` to `output`. Raises InputError if its vocabulary is too large for the model."""
-    if not any((transformer_directory(source) / name).exists() for name in TOKENIZER_FILES):
+    directory = Path(transformer_directory(source))
+    if not any((directory / name).exists() for name in TOKENIZER_FILES):
         logger.warning("%s contains no tokenizer, so none was copied.", source)
         return
     tokenizer = load_tokenizer(str(source), trust_remote_code=False)
