@@ -6,12 +6,14 @@ must succeed with complete results, or refuse with one sentence and leave nothin
 """
 
 import gc
+import hashlib
+import importlib
 import json
 import math
 import random
 import resource
 import shlex
-import warnings
+import shutil
 from collections.abc import Iterator
 from dataclasses import fields
 from enum import Enum
@@ -21,22 +23,23 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import torch
 import transformers
+from matplotlib.figure import Figure
 from transformers import AutoTokenizer, TrainingArguments
 
 import fixedbert
 from fixedbert.commands import COMMANDS, Command
+from fixedbert.exporting.onnx_graphs import Graph, trace
 from fixedbert.option_values import TRAINER_RANGES, kinds_of
 
 from .children import Ending, command, in_child
 from .options_inputs import AUTO_CLASSES, INPUTS, TEXTS, base, write_inputs
 from .trials import Trial
 
-SETTINGS_ALONE = 8  # cases with one option, for each option
 WRONG = {int: ("x", "1.5", "", "true"), float: ("x", "nan", "inf", ""), bool: ("maybe", "2"), list: ("x",)}
 LARGE = ("33", "1000", "4294967296", "100000000000000000000")
+PARTS = ("comparison.compare", "exporting.export", "inspection.inspect", "shrinking.shrink")
 MEMORY = 6 * 2**30  # bytes that a case can allocate
-# Without effect on the results, and slow, or harmful if large: compilation, and processes.
-NOT_DRAWN = {"torch_compile": ("true",), "do_train": ("false",)}
+SLOW = {"torch_compile": ("true",), "do_train": ("false",)}  # values that are seldom drawn
 FEW = ("dataloader_num_workers", "preprocessing_num_workers", "num_hidden_layers", "num_train_epochs", "max_steps")
 
 
@@ -53,23 +56,25 @@ def interval_of(given: Command, name: str) -> str:
 
 
 @cache
-def plan() -> list[tuple[str, tuple[str, ...]]]:
+def plan() -> list[tuple[str, dict[str, str | None]]]:
     """
-    Returns each case as a command and the options to set, in random order.
+    Returns each case as a command and its settings, in random order. None stands for a value still to be drawn.
 
-    If the n options are numbered, each pair i, j belongs to exactly one triple i, j, k whose sum is a multiple of n.
-    These triples are n times fewer than all triples, and contain each pair.
+    Each value occurs alone, and each pair of options together. If the n options of a command are numbered, each pair
+    i, j belongs to exactly one triple i, j, k whose sum is a multiple of n. There are n times fewer of these triples
+    than of all triples.
     """
-    cases: list[tuple[str, tuple[str, ...]]] = []
+    cases: list[tuple[str, dict[str, str | None]]] = []
     for name, given in COMMANDS.items():
-        options = [*options_of(given)]
-        count = len(options)
-        cases += [(name, (option,)) for option in options for _ in range(SETTINGS_ALONE)]
+        options = options_of(given)
+        for option, hint in options.items():
+            cases += [(name, {option: value}) for value in dict(values_of(given, option, hint))]
+        names, count = [*options], len(options)
         triples = {tuple(sorted({i, j, -(i + j) % count})) for i in range(count) for j in range(i)}
-        cases += [(name, tuple(options[index] for index in triple)) for triple in sorted(triples)]
-        if not given.trains:  # few options, of which each pair has several pairs of values
-            pairs = [(one, other) for one in options for other in options if one < other]
-            cases += [(name, pair) for pair in pairs for _ in range(4)]
+        for triple in sorted(triples):
+            cases += [(name, {names[index]: None for index in triple})] * (
+                1 if given.trains or name == "export" else 4
+            )
     random.Random(0).shuffle(cases)
     return cases
 
@@ -108,7 +113,16 @@ def numbers(kind: type, interval: str, is_small: bool) -> Iterator[tuple[str, bo
     low, high = (float(bound) for bound in (interval or "[-inf, inf)")[1:-1].split(","))
     step = 1 if kind is int else 0.25
     start = low if math.isfinite(low) else 0
-    for value in (start - step, start, start + step, start + 2 * step, start + 4 * step, high, high + step, high - step):
+    for value in (
+        start - step,
+        start,
+        start + step,
+        start + 2 * step,
+        start + 4 * step,
+        high,
+        high + step,
+        high - step,
+    ):
         inside = (low <= value if interval[:1] == "[" else low < value) and (
             value <= high if interval[-1:] == "]" else value < high
         )
@@ -119,17 +133,12 @@ def numbers(kind: type, interval: str, is_small: bool) -> Iterator[tuple[str, bo
         yield from ((value, value == "33") for value in LARGE)
 
 
-def draw(rng: random.Random, name: str, names: tuple[str, ...]) -> dict[str, str]:
-    """Draws a value for each option. Values of several options are seldom invalid, so that each can have an effect."""
-    given, settings = COMMANDS[name], {}
-    hints = options_of(given)
-    for option in names:
-        drawn = {value: valid for value, valid in values_of(given, option, hints[option])}
-        valid = [value for value, is_valid in drawn.items() if is_valid and value not in NOT_DRAWN.get(option, ())]
-        others = [value for value, is_valid in drawn.items() if not is_valid]
-        is_alone = len(names) == 1
-        settings[option] = rng.choice(others if others and (not valid or rng.random() < (0.5 if is_alone else 0.05)) else valid)
-    return settings
+def draw(rng: random.Random, name: str, option: str) -> str:
+    """Draws a value of an option, usually one that may be valid, so that the other options of the case have an effect."""
+    given = COMMANDS[name]
+    values = dict(values_of(given, option, options_of(given)[option]))
+    valid = [value for value, is_valid in values.items() if is_valid and value not in SLOW.get(option, ())]
+    return rng.choice(valid if valid and rng.random() < 0.95 else [*values])
 
 
 def command_line(name: str, arguments: dict[str, str]) -> list[str]:
@@ -137,11 +146,13 @@ def command_line(name: str, arguments: dict[str, str]) -> list[str]:
     given = COMMANDS[name]
     members = {member.name: member for cls in given.options for member in fields(cls)}
     hints, line = options_of(given), [name]
-    for option, value in arguments.items():
+    positional = [option for option, member in members.items() if member.metadata["positional"]]
+    for option in dict.fromkeys((*positional, *arguments)):
+        value = arguments[option]
         several = any(get_origin(kind) is list for kind in kinds_of(hints[option]))
         words = value.split() or [""] if several else [value]
-        if option in members and members[option].metadata["positional"]:
-            line[1:1] = words
+        if option in positional:
+            line += words
         elif given.trains or bool not in kinds_of(hints[option]):
             line += [f"--{option}", *words]
         elif value != "false":
@@ -151,22 +162,39 @@ def command_line(name: str, arguments: dict[str, str]) -> list[str]:
 
 def prepare(inputs: Path):
     INPUTS.directory = inputs
+    for module in (
+        "onnxruntime",
+        "onnxscript",
+        "torch.onnx._internal.exporter._core",
+        *map("fixedbert.{}".format, PARTS),
+    ):
+        importlib.import_module(module)
+    fixedbert.exporting.export.trace = trace_once
+    Figure.savefig = lambda figure, file, **options: Path(file).touch()  # drawing takes longer than a case
     write_inputs(inputs)
-    warnings.filterwarnings("ignore")
-    for module in ("comparison.compare", "exporting.export", "inspection.inspect", "shrinking.shrink"):
-        __import__(f"fixedbert.{module}")
     gc.collect()
     gc.freeze()
 
 
+def trace_once(graph: Graph, batch: dict[str, torch.Tensor], file: Path):
+    """Like `trace`, but copies the graph if a case has traced the same model, because this takes several seconds."""
+    weights = b"".join(weight.numpy().tobytes() for weight in graph.model.state_dict().values())
+    traced = INPUTS.directory / f"{graph.head}-{hashlib.sha256(weights).hexdigest()}.onnx"
+    if not traced.exists():
+        trace(graph, batch, traced)
+    shutil.copyfile(traced, file)
+
+
 def trial(number: int, rng: random.Random, directory: Path) -> Trial:
-    name, options = plan()[number % len(plan())]
-    settings = draw(rng, name, options)
+    name, planned = plan()[number % len(plan())]
+    settings = {option: draw(rng, name, option) if value is None else value for option, value in planned.items()}
     arguments = base(name, rng) | settings
     line = command_line(name, arguments)
     work = directory / "work"
     ending = in_child(partial(run, name, line, work), work)
-    reproduction = f"{' '.join(f'{option}={value!r}' for option, value in settings.items())}\nfixedbert {shlex.join(line)}"
+    reproduction = (
+        f"{' '.join(f'{option}={value!r}' for option, value in settings.items())}\nfixedbert {shlex.join(line)}"
+    )
     return Trial(reproduction, f"{name} {ending.outcome}", fault_of(ending, work))
 
 
@@ -205,7 +233,11 @@ def problems(name: str, line: list[str], directory: Path) -> Iterator[str]:
         yield from model_problems(output)
     elif name not in ("pretrain", "glue", "squad") and not any(output.iterdir()):
         yield "success, but the output directory is empty"
-    if name == "export" and not any(file.stat().st_size for file in output.glob("**/*.onnx")) and "openvino" not in line:
+    if (
+        name == "export"
+        and not any(file.stat().st_size for file in output.glob("**/*.onnx"))
+        and "openvino" not in line
+    ):
         yield "success, but no graph"
     for file in output.rglob("*.json"):
         content = json.loads(file.read_text(), parse_constant=lambda text: text)
@@ -219,11 +251,17 @@ def problems(name: str, line: list[str], directory: Path) -> Iterator[str]:
 
 def model_problems(output: Path) -> Iterator[str]:
     """Yields what is missing in a model directory, or why it cannot be loaded."""
-    directories = [output] if (output / "config.json").exists() else [*{file.parent for file in output.glob("**/config.json")}]
+    directories = (
+        [output] if (output / "config.json").exists() else [*{file.parent for file in output.glob("**/config.json")}]
+    )
     if not directories:
         yield "success, but no model"
     for directory in directories:
-        missing = [name for name in ("model.safetensors", "README.md", "tokenizer_config.json") if not (directory / name).exists()]
+        missing = [
+            name
+            for name in ("model.safetensors", "README.md", "tokenizer_config.json")
+            if not (directory / name).exists()
+        ]
         if missing:
             yield f"success, but {missing} is missing"
             continue

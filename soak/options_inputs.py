@@ -138,7 +138,7 @@ def write_inputs(directory: Path):
     directory.mkdir(parents=True, exist_ok=True)
     rng = random.Random(0)
     write_models(directory)
-    texts = [" ".join(rng.choices(WORDS, k=rng.randint(1, 9))) for _ in range(60)]
+    texts = [" ".join(rng.choices(WORDS, k=rng.randint(1, 17))) for _ in range(60)]
     rows = [(texts[n], texts[-n - 1], ("bad", "good")[n % 2], n % 3 / 2, n % 2, (n + 1) % 2) for n in range(20)]
     write_csv(directory / "rows.csv", ("text", "other", "label"), [row[:3] for row in rows])
     write_csv(directory / "scores.csv", ("text", "label"), [(row[0], row[3] + 0.25) for row in rows])
