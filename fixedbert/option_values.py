@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields
 from difflib import get_close_matches
+from enum import Enum
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -21,11 +22,13 @@ SWITCHES = {"true": True, "yes": True, "1": True, "false": False, "no": False, "
 TRAINER_RANGES = {
     **dict.fromkeys(("adam_beta1", "adam_beta2", "label_smoothing_factor"), "[0, 1)"),
     **dict.fromkeys(("adam_epsilon", "num_train_epochs", "save_steps", "eval_steps"), POSITIVE),
-    **dict.fromkeys(("seed", "data_seed", "dataloader_num_workers", "warmup_steps"), NOT_NEGATIVE),
+    **dict.fromkeys(("seed", "data_seed", "dataloader_num_workers", "warmup_steps", "eval_delay"), NOT_NEGATIVE),
     **dict.fromkeys(("learning_rate", "weight_decay", "max_grad_norm"), NOT_NEGATIVE),
     **dict.fromkeys(("per_device_train_batch_size", "per_device_eval_batch_size"), COUNT),
     **dict.fromkeys(("gradient_accumulation_steps", "eval_accumulation_steps", "save_total_limit"), COUNT),
+    **dict.fromkeys(("dataloader_prefetch_factor", "torch_empty_cache_steps", "ddp_bucket_cap_mb", "ddp_timeout"), COUNT),
 }
+LARGEST = 2**32 - 1  # the largest seed of numpy
 
 
 @contextmanager
@@ -78,7 +81,10 @@ def convert_all(given: Mapping[str, Any], types: tuple[type, ...]) -> dict[str, 
             raise ValueError(f"`{name}`: no such option; similar names: {similar}.")
         converted = None if value is None else convert(name, value, hints[name])
         if converted is not None:
-            check_range(name, converted, members[name].metadata.get("interval") or TRAINER_RANGES.get(name, ""))
+            metadata = members[name].metadata
+            check_range(name, converted, metadata.get("interval") or TRAINER_RANGES.get(name, ""))
+            if converted not in (choices := [*metadata.get("choices", [converted])]):
+                raise ValueError(f"`{name}` is {converted!r}, but must be {or_list(choices)}.")
             values[name] = converted
     return values
 
@@ -115,10 +121,17 @@ def convert_to(value: Any, kind: Any) -> Any:
     if origin in (int, float):
         return number(value, origin)
     if origin is str:
-        return os.fspath(value)
+        text = os.fspath(value)
+        if not text.strip():
+            raise ValueError(value)  # for example, an unset variable of a shell script
+        return text
     if origin is NoneType:
         return EMPTY[value.lower()]
-    return value  # a type of Trainer's, which checks it itself
+    if issubclass(origin, Enum):
+        return origin(value).value
+    if not isinstance(value, origin):
+        raise TypeError(value)
+    return value
 
 
 def number(value: Any, kind: type) -> int | float:
@@ -144,10 +157,13 @@ def mapping(text: str) -> dict:
 
 def check_range(name: str, value: Any, interval: str):
     """Raises ValueError if a number, or a number in a list, is outside an interval such as "(0, 1]"."""
+    items = value if isinstance(value, list) else [value]
+    if too_large := [item for item in items if isinstance(item, int) and item > LARGEST]:
+        raise ValueError(f"`{name}` is {too_large[0]}, but must be at most {LARGEST}.")
     if not interval:
         return
     low, high = (float(bound) for bound in interval[1:-1].split(","))
-    for item in value if isinstance(value, list) else [value]:
+    for item in items:
         above = item >= low if interval[0] == "[" else item > low
         below = item <= high if interval[-1] == "]" else item < high
         if not (above and below):
@@ -176,4 +192,9 @@ def describe(hint: Any) -> str:
             words.append(f"one or more {several.get(item) or 'of ' + describe(item)}")
         elif kind is not NoneType:
             words.append(names.get(get_origin(kind) or kind, getattr(kind, "__name__", str(kind))))
+    return or_list(words)
+
+
+def or_list(words: list[str]) -> str:
+    """Returns "a, b or c"."""
     return ", ".join(words[:-1]) + (" or " if words[:-1] else "") + words[-1]

@@ -77,7 +77,7 @@ def exit_on_input_error(main: Callable[[], object]):
         main()
     except (InputError, HTTPError) as error:
         message = re.sub(r"`(\w+)`", r"--\1", str(error)) if isinstance(error, InputError) else str(error)
-        print(f"error: {message}", file=sys.stderr)
+        print(f"error: {' '.join(message.split())}", file=sys.stderr)
         sys.exit(2)
     except Stopped:
         print("\nstopped by SIGTERM", file=sys.stderr)

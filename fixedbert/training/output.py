@@ -17,13 +17,13 @@ from typing import Any
 
 from accelerate import PartialState
 from accelerate.utils import broadcast_object_list
-from huggingface_hub.errors import HTTPError
 from transformers import Trainer
 
 from ..support.errors import InputError
 from ..support.files import (
     check_output_free,
     directory_lock,
+    error_reason,
     finite,
     move_into_place,
     output_path,
@@ -274,5 +274,6 @@ def publish(trainer: Trainer):
     if trainer.args.push_to_hub:
         try:
             trainer.push_to_hub()
-        except (HTTPError, RuntimeError) as error:
-            raise InputError(f"{trainer.args.output_dir} is complete, but the upload failed: {error}") from error
+        except Exception as error:  # many types of errors, depending on why the Hub cannot be reached
+            reason = error_reason(error)
+            raise InputError(f"{trainer.args.output_dir} is complete, but the upload failed: {reason}") from error

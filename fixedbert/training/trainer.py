@@ -25,12 +25,12 @@ logger = logging.get_logger(__name__)
 
 @contextmanager
 def trainer_errors() -> Iterator[None]:
-    """Context manager that turns Trainer's errors about arguments and missing packages into an InputError."""
+    """Context manager that turns errors about Trainer's arguments, missing packages and the Hub into an InputError."""
     try:
         yield
     except InputError:
         raise
-    except (ImportError, RuntimeError, TypeError, ValueError) as error:
+    except Exception as error:  # Trainer, accelerate and torch raise many types of errors
         raise InputError(f"Trainer cannot start: {error_reason(error)}") from error
 
 
