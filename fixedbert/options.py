@@ -245,7 +245,7 @@ BOUNDARIES = {
 class CorpusOptions:
     """Corpora (several values of an option apply to the Hub datasets and then to the files, in order)"""
 
-    dataset_name: list[str] | None = option(None, "Hub datasets, or `sample` for the text shipped with the package.")
+    dataset_name: list[str] | None = option(None, "Hub datasets.")
     dataset_config_name: list[str] = option(["none"], "Configuration of the Hub dataset, or none.")
     train_file: list[str] | None = option(
         None, "Files (.txt, .jsonl, .csv, .tsv, .parquet, optionally compressed), directories or glob patterns."
@@ -441,17 +441,3 @@ class InspectOptions(HubOptions):
     importance_samples: int = option(8, "Number of sequences for measuring importance.", COUNT)
     batch_size: int = option(16, "Sequences per batch.", COUNT)
     compare: str | None = option(None, "Directory or Hub id of a second encoder to compare with the first.")
-
-
-@dataclass(kw_only=True)
-class PlanOptions:
-    """Budget"""
-
-    max_seq_length: int = option(128, "Tokens per training row.", "[8, 512]")
-    params: str | float | None = option(None, "Maximum number of parameters of the pretraining model, such as 110M.")
-    flops: str | float | None = option(None, "Maximum training FLOPs per token, such as 700M.")
-    attention_head_size: int | None = option(None, "List only shapes with this head size.", COUNT)
-
-    def __post_init__(self):
-        if self.params is None and self.flops is None:
-            raise ValueError("there is no budget; set `params` or `flops`.")

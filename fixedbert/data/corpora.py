@@ -1,4 +1,4 @@
-"""Readers that yield the documents in text corpora: files, Hub datasets and the built-in sample."""
+"""Readers that yield the documents in text corpora: files and Hub datasets."""
 
 import glob
 import os
@@ -13,7 +13,6 @@ from ..options import BOUNDARIES
 from ..support.errors import InputError
 from ..support.files import reading
 from .file_formats import READERS, REDOWNLOAD, DataFile, check_columns, file_format, load_from_hub, text_problem
-from .sample import sample_dataset
 
 MAX_DOCUMENT_SIZE = 2**28  # characters; a larger document indicates that the wrong boundary was chosen
 
@@ -30,7 +29,7 @@ class Corpus:
     boundaries, `prepare_store` splits the text into sentences.
     """
 
-    source: str  # a path or glob pattern; with `on_hub`, a dataset id, or "sample" for the built-in text
+    source: str  # a path or glob pattern; with `on_hub`, a dataset id
     on_hub: bool = False
     config_name: str | None = None  # configuration of the Hub dataset
     text_column: str = "text"  # ignored for .txt files
@@ -71,10 +70,7 @@ class CorpusReader:
         self.position = 0
         self.files: list[DataFile] = []
         if corpus.on_hub:
-            if corpus.source == "sample":
-                self.dataset = sample_dataset(corpus.text_column)
-            else:
-                self.dataset = load_from_hub(corpus.source, corpus.config_name, split="train", **corpus.hub_options)
+            self.dataset = load_from_hub(corpus.source, corpus.config_name, split="train", **corpus.hub_options)
             check_columns(column_options(corpus.columns), self.dataset.column_names, corpus.source)
             self.size = len(self.dataset)
         else:

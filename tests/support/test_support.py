@@ -7,7 +7,6 @@ import pytest
 from huggingface_hub.errors import HTTPError
 
 from fixedbert.inspection.inspect import inspect
-from fixedbert.planning import plan
 from fixedbert.support.checksums import checksum_path, has_valid_checksum, stable_hash, write_with_checksum
 from fixedbert.support.errors import InputError, exit_on_input_error, require_package
 from fixedbert.support.files import new_directory, reading
@@ -17,11 +16,11 @@ pytestmark = pytest.mark.usefixtures("same_signals")
 
 def test_parameters_become_flags_on_the_command_line(capsys):
     """Errors show parameter names in Python, but flags on the command line. Other text in backticks is unchanged."""
-    with pytest.raises(InputError, match="`max_seq_length` is 4, but must be"):
-        plan(max_seq_length=4, params="110M")
+    with pytest.raises(InputError, match="`max_seq_length` is 2, but must be"):
+        inspect("model", "out", "texts.txt", max_seq_length=2)
 
     def refuse_option():
-        plan(max_seq_length=4, params="110M")
+        inspect("model", "out", "texts.txt", max_seq_length=2)
 
     def refuse():
         raise InputError("a: give `num_attention_heads` 12, or `pip install a`.")
@@ -33,7 +32,7 @@ def test_parameters_become_flags_on_the_command_line(capsys):
         with pytest.raises(SystemExit, match="2"):
             exit_on_input_error(main)
     assert capsys.readouterr().err.splitlines() == [
-        "error: --max_seq_length is 4, but must be at least 8 and at most 512.",
+        "error: --max_seq_length is 2, but must be at least 3.",
         "error: a: give --num_attention_heads 12, or `pip install a`.",
         "error: the `token` is invalid",
     ]
