@@ -16,9 +16,15 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from .options import COUNT, NOT_NEGATIVE, POSITIVE
 
-EMPTY = {"none": None, "null": None}
-SWITCHES = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
-# Ranges of Trainer's own arguments, which TrainingArguments does not check.
+WORDS: dict[type, dict[str, bool | None]] = {
+    bool: {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False},
+    NoneType: {"none": None, "null": None},
+}
+# Choices and ranges of Trainer's own arguments, which TrainingArguments does not check.
+TRAINER_CHOICES = {
+    "torch_compile_mode": ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"),
+    "debug": ("underflow_overflow",),  # the other choice needs a TPU
+}
 TRAINER_RANGES = {
     **dict.fromkeys(("adam_beta1", "adam_beta2", "label_smoothing_factor"), "[0, 1)"),
     **dict.fromkeys(("adam_epsilon", "num_train_epochs", "save_steps", "eval_steps"), POSITIVE),
@@ -26,7 +32,8 @@ TRAINER_RANGES = {
     **dict.fromkeys(("learning_rate", "weight_decay", "max_grad_norm"), NOT_NEGATIVE),
     **dict.fromkeys(("per_device_train_batch_size", "per_device_eval_batch_size"), COUNT),
     **dict.fromkeys(("gradient_accumulation_steps", "eval_accumulation_steps", "save_total_limit"), COUNT),
-    **dict.fromkeys(("dataloader_prefetch_factor", "torch_empty_cache_steps", "ddp_bucket_cap_mb", "ddp_timeout"), COUNT),
+    **dict.fromkeys(("dataloader_prefetch_factor", "torch_empty_cache_steps"), COUNT),
+    **dict.fromkeys(("ddp_bucket_cap_mb", "ddp_timeout"), COUNT),
 }
 LARGEST = 2**32 - 1  # the largest seed of numpy
 
@@ -83,8 +90,9 @@ def convert_all(given: Mapping[str, Any], types: tuple[type, ...]) -> dict[str, 
         if converted is not None:
             metadata = members[name].metadata
             check_range(name, converted, metadata.get("interval") or TRAINER_RANGES.get(name, ""))
-            if converted not in (choices := [*metadata.get("choices", [converted])]):
-                raise ValueError(f"`{name}` is {converted!r}, but must be {or_list(choices)}.")
+            choices = metadata.get("choices") or TRAINER_CHOICES.get(name)
+            if choices and converted not in choices:
+                raise ValueError(f"`{name}` is {converted!r}, but must be {or_list([*choices])}.")
             values[name] = converted
     return values
 
@@ -116,22 +124,25 @@ def convert_to(value: Any, kind: Any) -> Any:
         return [convert("", item, arguments[0]) for item in items]
     if origin is dict:
         return mapping(value) if isinstance(value, str) else dict(value)
-    if origin is bool:
-        return value if isinstance(value, bool) else SWITCHES[value.lower()]
+    if origin in WORDS:
+        return value if isinstance(value, origin) else WORDS[origin][value.lower()]
     if origin in (int, float):
         return number(value, origin)
     if origin is str:
-        text = os.fspath(value)
-        if not text.strip():
-            raise ValueError(value)  # for example, an unset variable of a shell script
-        return text
-    if origin is NoneType:
-        return EMPTY[value.lower()]
+        return text(value)
     if issubclass(origin, Enum):
         return origin(value).value
     if not isinstance(value, origin):
         raise TypeError(value)
     return value
+
+
+def text(value: Any) -> str:
+    """Converts a text or path to text. Raises ValueError if it is empty, like an unset variable of a shell."""
+    result = os.fspath(value)
+    if not result.strip():
+        raise ValueError(value)
+    return result
 
 
 def number(value: Any, kind: type) -> int | float:

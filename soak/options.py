@@ -27,6 +27,7 @@ from matplotlib.figure import Figure
 from transformers import AutoTokenizer, TrainingArguments
 
 import fixedbert
+import fixedbert_cli
 from fixedbert.commands import COMMANDS, Command
 from fixedbert.exporting.onnx_graphs import Graph, trace
 from fixedbert.option_values import TRAINER_RANGES, kinds_of
@@ -39,7 +40,7 @@ WRONG = {int: ("x", "1.5", "", "true"), float: ("x", "nan", "inf", ""), bool: ("
 LARGE = ("33", "1000", "4294967296", "100000000000000000000")
 PARTS = ("comparison.compare", "exporting.export", "inspection.inspect", "shrinking.shrink")
 MEMORY = 6 * 2**30  # bytes that a case can allocate
-SLOW = {"torch_compile": ("true",), "do_train": ("false",)}  # values that are seldom drawn
+SLOW = {"torch_compile": ("true",), "torch_compile_mode": ("default",)}  # compilation takes minutes
 FEW = ("dataloader_num_workers", "preprocessing_num_workers", "num_hidden_layers", "num_train_epochs", "max_steps")
 
 
@@ -68,7 +69,8 @@ def plan() -> list[tuple[str, dict[str, str | None]]]:
     for name, given in COMMANDS.items():
         options = options_of(given)
         for option, hint in options.items():
-            cases += [(name, {option: value}) for value in dict(values_of(given, option, hint))]
+            values = dict(values_of(given, option, hint)).keys() - SLOW.get(option, ())
+            cases += [(name, {option: value}) for value in sorted(values)]
         names, count = [*options], len(options)
         triples = {tuple(sorted({i, j, -(i + j) % count})) for i in range(count) for j in range(i)}
         for triple in sorted(triples):
@@ -81,8 +83,7 @@ def plan() -> list[tuple[str, dict[str, str | None]]]:
 
 def values_of(given: Command, name: str, hint: Any) -> Iterator[tuple[str, bool]]:
     """Yields values of an option, and whether each may be valid."""
-    kinds = kinds_of(hint)
-    for kind in kinds:
+    for kind in kinds_of(hint):
         origin, arguments = get_origin(kind) or kind, get_args(kind)
         if origin is Literal:
             yield from ((str(choice).lower(), True) for choice in arguments)
@@ -134,10 +135,12 @@ def numbers(kind: type, interval: str, is_small: bool) -> Iterator[tuple[str, bo
 
 
 def draw(rng: random.Random, name: str, option: str) -> str:
-    """Draws a value of an option, usually one that may be valid, so that the other options of the case have an effect."""
+    """Draws a value of an option, usually a valid one, so that the other options of the case have an effect."""
     given = COMMANDS[name]
     values = dict(values_of(given, option, options_of(given)[option]))
-    valid = [value for value, is_valid in values.items() if is_valid and value not in SLOW.get(option, ())]
+    for slow in SLOW.get(option, ()):
+        values.pop(slow, None)
+    valid = [value for value, is_valid in values.items() if is_valid]
     return rng.choice(valid if valid and rng.random() < 0.95 else [*values])
 
 
@@ -170,6 +173,7 @@ def prepare(inputs: Path):
     ):
         importlib.import_module(module)
     fixedbert.exporting.export.trace = trace_once
+    fixedbert_cli.commands.trainer_names = cache(fixedbert_cli.commands.trainer_names)
     Figure.savefig = lambda figure, file, **options: Path(file).touch()  # drawing takes longer than a case
     write_inputs(inputs)
     gc.collect()
@@ -221,14 +225,15 @@ def fault_of(ending: Ending, directory: Path) -> str:
 def problems(name: str, line: list[str], directory: Path) -> Iterator[str]:
     """Yields what is wrong with the files that a successful command wrote."""
     files = {str(path.relative_to(directory)) for path in directory.rglob("*")}
-    left = sorted(file for file in files if file.endswith((".partial", ".lock", ".tmp")) or not file.startswith("out"))
+    places = tuple({"out", *line[1:]} - {""})  # options can name other places, relative to the working directory
+    left = sorted(file for file in files if file.endswith((".partial", ".tmp")) or not file.startswith(places))
     if left:
         yield f"success, but left {left[:5]}"
     output = Path(line[line.index("--output_dir") + 1]) if "--output_dir" in line else None
     if output is None or name in ("push", "plan"):
         return
     output = directory / output
-    is_trained = "--do_train" in line and line[line.index("--do_train") + 1] == "true"
+    is_trained = "--do_train" in line and line[line.index("--do_train") + 1] in ("true", "yes", "1")
     if name in ("convert", "shrink") or is_trained:
         yield from model_problems(output)
     elif name not in ("pretrain", "glue", "squad") and not any(output.iterdir()):

@@ -55,7 +55,7 @@ TEXT_VALUES = {
     "class_weights": ("balanced", "1,5", "1,-1", "0,0", "1", "nan,1"),
     "null_score_diff_threshold": ("best", "-3"),
     "language": ("en", "de", "ja", "xx"),
-    "dataset_name": ("sample", "user/missing"),
+    "dataset_name": ("user/missing",),
     "runtime": ("torch", "torch-unpadded", "torch-bf16", "onnxruntime"),
     "output_dir": ("out", "@rows.csv", "@rows.csv/out", "@model", "out/deep/er", "@missing/out"),
     "repo_id": ("user/name", "name", "a/b/c", "user name"),
@@ -68,7 +68,6 @@ TEXT_VALUES = {
     "lr_scheduler_kwargs": ('{"num_cycles": 2}', '{"a": 1}', "a=1"),
     "resume_from_checkpoint": ("true", "false", "@model", "@missing"),
     "torch_compile_backend": ("eager",),
-    "torch_compile_mode": ("default",),
     "gradient_checkpointing_kwargs": ("use_reentrant=true", "a=1"),
     "include_num_input_tokens_seen": ("yes", "no", "all", "non_padding"),
     "log_level": ("debug", "info", "warning", "error", "critical", "passive"),
@@ -128,7 +127,6 @@ def base(name: str, rng: random.Random) -> dict[str, str]:
         "push": {"folder": INPUTS["classifier"], "repo_id": "user/name", "dry_run": "true"},
         "inspect": {"model": INPUTS["model"], "output_dir": "out", "validation_file": INPUTS["corpus"]}
         | {"max_seq_length": "16", "max_eval_samples": "6", "importance_samples": "2"},
-        "plan": {"params": "20M"},
     }
     return lines[name]
 

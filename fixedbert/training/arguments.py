@@ -16,7 +16,7 @@ from accelerate import DistributedType
 from transformers import TrainingArguments
 from transformers.utils import is_torch_xla_available
 
-from ..option_values import convert_all, input_errors, make, or_list
+from ..option_values import convert_all, input_errors, make
 from ..options import TrainerOptions
 from ..support.errors import InputError
 from ..support.files import error_reason, read_yaml
@@ -74,9 +74,6 @@ class CommonArguments(TrainerOptions, TrainingArguments):
         use_fsdp_on_cpu(self)
         check_launcher(self)
         disable_emulated_bf16(self)
-        modes = (None, "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
-        if self.torch_compile_mode not in modes:
-            raise InputError(f"is {self.torch_compile_mode!r}, but must be {or_list(modes[1:])}.", "torch_compile_mode")
         for name, (supported, reason) in self.refused.items():
             if attrgetter(name)(self) != supported:
                 raise InputError(f"is not supported: {reason}.", name)
