@@ -183,9 +183,7 @@ class AnswerOptions:
     """Answers"""
 
     version_2_with_negative: bool = option(False, "Accept questions without an answer, as in SQuAD 2.0.")
-    null_score_diff_threshold: float | Literal["best"] = option(
-        0.0, "No answer if [CLS] exceeds the best answer by more than this. best: the threshold with the highest F1."
-    )
+    null_score_diff_threshold: float = option(0.0, "No answer if [CLS] exceeds the best answer by more than this.")
     n_best_size: int = option(20, "Number of starts and ends considered per window, and answers per question.", COUNT)
     max_answer_length: int = option(30, "Maximum answer length in tokens.", COUNT)
 
@@ -304,7 +302,6 @@ class FineTuningTrainerOptions(TrainerOptions):
     bf16: bool | None = option(None, "Use bf16 mixed precision. Default: true if it is faster on this hardware.")
     early_stopping_patience: int | None = option(None, "Stop after this many evaluations without improvement.", COUNT)
     seeds: list[int] | None = option(None, "Train with each seed and summarize the results.", NOT_NEGATIVE)
-    grid: Literal["bert"] | None = option(None, "bert: batches 16, 32; learning rates 5e-5, 3e-5, 2e-5; 2-4 epochs.")
 
 
 @dataclass(kw_only=True)
@@ -376,7 +373,6 @@ class CompareOptions(RowOptions, TaskOptions, HubOptions):
     models: list[str] = argument("Directories or Hub ids. Of several models, each runs in its fastest runtime.")
     validation_file: str | None = option(None, "Texts, words or questions, instead of a GLUE task.")
     label_column_name: str | None = option(None, "Label column, or several: a,b. Default: label, if it exists.")
-    id_column_name: str | None = option(None, "Columns to copy to changed.csv in `output_dir`, separated by commas.")
     max_eval_samples: int = option(1000, "Maximum number of rows, drawn at random.", COUNT)
     max_seq_length: int | None = option(None, "Tokens per row. Default: as in fine-tuning, at most 512.", "[3, inf)")
     batch_size: int = option(32, "Rows per batch, also for measuring speed.", COUNT)
@@ -386,7 +382,7 @@ class CompareOptions(RowOptions, TaskOptions, HubOptions):
     def __post_init__(self):
         if (self.task_name is None) == (self.validation_file is None):
             raise ValueError("specify either `task_name` or `validation_file`.")
-        for name in ("text_column_names", "label_column_name", "id_column_name"):
+        for name in ("text_column_names", "label_column_name"):
             if self.task_name is not None and getattr(self, name) is not None:
                 raise ValueError(f"`{name}` cannot be combined with `task_name`, which determines the columns.")
 

@@ -270,7 +270,7 @@ def test_example_in_contributing_works(model, tmp_path, monkeypatch):
     command = ["--model_name_or_path", model, "--task_name", "boolq", "--do_train", "--do_eval", "--max_steps", "1"]
     run_glue([*command, *QUICK, "--seeds", "1", "--output_dir", str(tmp_path / "out")])
     assert asked == [("aps/super_glue", "plain")]
-    assert json.loads((tmp_path / "out/results.json").read_text())["best"]["boolq"].keys() == {"accuracy"}
+    assert json.loads((tmp_path / "out/results.json").read_text())["tasks"]["boolq"].keys() == {"accuracy"}
     card = (tmp_path / "out/boolq/seed-1/README.md").read_text()
     assert "aps/super_glue" in card and "nyu-mll/glue" not in card
 

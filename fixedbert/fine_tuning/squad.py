@@ -8,7 +8,6 @@ from transformers import AutoModelForQuestionAnswering, PreTrainedConfig, PreTra
 
 from ..data.tokenizers import check_features
 from ..options import ModelOptions, SquadDataOptions
-from ..support.errors import InputError
 from ..support.files import to_json, write_atomically
 from ..tasks.answers import SquadEvaluation
 from ..tasks.examples import longest_first, map_options, max_samples, sample_rows, warn_of_overlap
@@ -48,8 +47,6 @@ class QuestionAnswering(FineTuningTask):
 
     def __init__(self, name: str | None, config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase, arguments: Any):
         model_args, data_args, training_args = arguments
-        if data_args.null_score_diff_threshold == "best" and not training_args.do_eval:
-            raise InputError("cannot be best without validation data; set `do_eval`.", "null_score_diff_threshold")
         self.features, self.evaluations = {}, {}
         examples: dict[str, datasets.Dataset] = {}
         size = data_args.max_seq_length, data_args.doc_stride

@@ -7,7 +7,7 @@ import numpy as np
 from transformers import EvalPrediction
 
 from ..options import AnswerOptions
-from .squad_metrics import SquadMetric, squad_v2_scores
+from .squad_metrics import SquadMetric
 
 
 class Candidate(NamedTuple):
@@ -42,9 +42,7 @@ class SquadEvaluation:
         self.offsets, self.ends = offsets.values.to_numpy(), offsets.offsets.to_numpy()
         self.lengths = table["length"].to_numpy()
         self.arguments, self.version_2_with_negative = arguments, arguments.version_2_with_negative
-        chosen = arguments.null_score_diff_threshold
-        self.fixed_threshold = chosen if isinstance(chosen, float) else None  # None to choose it in each evaluation
-        self.threshold = 0.0  # in the last evaluation
+        self.threshold = arguments.null_score_diff_threshold
         self.predictions: dict[str, str] = {}
         self.n_best: dict[str, list[dict]] = {}  # the best spans with their probabilities and logits
         self.null_odds: dict[str, float] = {}  # the score of [CLS] minus the score of the best span
@@ -94,9 +92,6 @@ class SquadEvaluation:
                 if no_answer not in candidates:
                     candidates.append(no_answer)
             self.n_best[name] = with_probabilities(candidates)
-        self.threshold = self.fixed_threshold or 0.0
-        if self.fixed_threshold is None:
-            self.threshold = squad_v2_scores(texts, self.answers, self.null_odds)["best_f1_thresh"]
         empty = {name for name, odds in self.null_odds.items() if odds > self.threshold}
         self.predictions = {name: "" if name in empty else text for name, text in texts.items()}
         return texts

@@ -354,13 +354,12 @@ class TextRows(Rows):
         separate: bool = False,
         evaluation: GlueEvaluation | None = None,
         text_columns: tuple[str, ...] = (),
-        options: CompareOptions | None = None,
     ):
         if separate:
             names = text_names(rows.column_names)
             texts = [{"row": row["row"], "sentence1": row[name]} for row in rows for name in names]
             rows = datasets.Dataset.from_list(texts)
-        super().__init__(rows, options)
+        super().__init__(rows)
         self.evaluation, self.text_columns = evaluation, text_columns
 
     @classmethod
@@ -390,7 +389,7 @@ class TextRows(Rows):
             labels = data.labels or Labels.of(config)
             labels.align(config)
             evaluation = GlueEvaluation(task, labels)
-        return cls(rows, head != TEXTS, evaluation, data.text_columns, options)
+        return cls(rows, head != TEXTS, evaluation, data.text_columns)
 
     def features(self, tokenizer, settings, length):
         features = text_features(self.data, tokenizer, length, prompt=settings.prompt)
@@ -419,4 +418,4 @@ class TextRows(Rows):
         labels = self.data["label"][:] if has_labels else [""] * len(self.data)
         labels = [", ".join(label) if isinstance(label, list) else label for label in labels]
         texts = [self.data[name][:] for name in text_names(self.data.column_names)]
-        return [*self.keys(), *zip(self.text_columns, texts, strict=True), ("label", labels)]
+        return [("row", self.data["row"][:]), *zip(self.text_columns, texts, strict=True), ("label", labels)]

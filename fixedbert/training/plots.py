@@ -116,16 +116,17 @@ def draw_squad(
 
 
 @skip_without_matplotlib
-def draw_sweep(summaries: list, file: str | Path):
-    """Plots the main metric of each run in a sweep as a dot, and the medians over seeds as lines."""
-    with new_figure(max(5, len(summaries) + 2), 4.6, file) as figure:
+def draw_sweep(tasks: dict[str, dict[str, list[float]]], file: str | Path):
+    """Plots the first metric of each task as a dot for each seed, and the medians over seeds as lines."""
+    with new_figure(max(5, len(tasks) + 2), 4.6, file) as figure:
         axes = figure.subplots()
-        for x, summary in enumerate(summaries):
-            axes.plot([x] * len(summary.values), summary.values, "o", color="C0", alpha=0.6)
-            axes.hlines(np.median(summary.values), x - 0.3, x + 0.3, color="black")
-        names = ["\n".join([s.task, s.metric, *map("{:g}".format, s.settings.values())]) for s in summaries]
-        axes.set_xticks(range(len(summaries)), names, rotation=90 if len(summaries) > 12 else 0, fontsize="small")
-        axes.set(title="dots: seeds; lines: medians", xlabel="task and settings", ylabel="main metric")
+        for x, metrics in enumerate(tasks.values()):
+            values = next(iter(metrics.values()))
+            axes.plot([x] * len(values), values, "o", color="C0", alpha=0.6)
+            axes.hlines(np.median(values), x - 0.3, x + 0.3, color="black")
+        names = [f"{task}\n{next(iter(metrics))}" for task, metrics in tasks.items()]
+        axes.set_xticks(range(len(tasks)), names, fontsize="small")
+        axes.set(title="dots: seeds; lines: medians", xlabel="task", ylabel="main metric")
         axes.grid(axis="y")
 
 

@@ -208,18 +208,13 @@ def test_several_labels_per_text(tmp_path):
     """The scores, agreement and changed rows of a multi-label model are based on sets of labels."""
     sources, *logits = save_pair(tmp_path, **LABELS, problem_type="multi_label_classification")
     labels = [["odd", "good"], [], ["bad"], ["odd", "bad", "good"]]
-    lines = [
-        {"n": f"x{row}", "text": text, "label": names}
-        for row, (text, names) in enumerate(zip(TEXTS, labels, strict=True))
-    ]
-    lines.insert(2, {"n": "bad row", "text": "", "label": []})
+    lines = [{"text": text, "label": names} for text, names in zip(TEXTS, labels, strict=True)]
+    lines.insert(2, {"text": "", "label": []})
     (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, lines)))
     flags = np.array([[name in names for name in NAMES] for names in labels])
-    with pytest.raises(InputError, match="rows.jsonl has no column 'm' .`id_column_name`.*n, text, label"):
-        compare(sources, tmp_path / "rows.jsonl", skip_bad_rows=True, id_column_name="n,m")
     with pytest.raises(InputError, match="rows.jsonl, line 3: 'text' is empty.*skip_bad_rows"):
         compare(sources, tmp_path / "rows.jsonl")
-    options = {"id_column_name": "n", "skip_bad_rows": True, "output_dir": tmp_path / "out"}
+    options = {"skip_bad_rows": True, "output_dir": tmp_path / "out"}
     result = compare(sources, tmp_path / "rows.jsonl", **options)
     sets = []
     for values, model in zip(logits, result.models, strict=True):
@@ -236,7 +231,7 @@ def test_several_labels_per_text(tmp_path):
     for row, position in enumerate((0, 1, 3, 4)):  # the third row of the file is skipped
         if not same[row]:
             line = next(changed)
-            assert (line["row"], line["n"], line["text"]) == (str(position), f"x{row}", TEXTS[row])
+            assert (line["row"], line["text"]) == (str(position), TEXTS[row])
             assert (line["label"], line["one"]) == (", ".join(labels[row]), sets[0][row])
             assert float(line["one probability"]) == pytest.approx(probability[row], abs=1e-4)
     assert not [*changed]

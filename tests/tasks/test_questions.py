@@ -177,22 +177,20 @@ def test_post_processing_against_plain_loops(tmp_path, tokenizer, version_2_with
             assert evaluation.predictions[name] == best
 
 
-def test_best_null_threshold(tmp_path, tokenizer):
-    """With "best", each evaluation chooses the threshold with the best F1."""
+def test_null_threshold(tmp_path, tokenizer):
+    """Null odds above the threshold mean "no answer". The scores name the threshold with the best F1."""
     rows = questions_for_post_processing(tmp_path, True)
     windows = squad_windows(rows, tokenizer, 19, 4, for_training=False)
     start, end = np.zeros((2, len(windows), 19))
     start[:, 0] = np.where(np.array(windows["question"]) == 1, 6.0, 5.0)  # [CLS] has the highest score
-    evaluation = SquadEvaluation(rows, windows, answer_options(True, "best", 20, 1))
+    evaluation = SquadEvaluation(rows, windows, answer_options(True, 3.0, 20, 1))
     for number, window in enumerate(windows):
         if window["question"] != 1 and window["start_positions"]:
             start[number, window["start_positions"]] = end[number, window["end_positions"]] = 1.0
     scores = evaluation(EvalPrediction((start, end), None))
     assert evaluation.predictions == {"q0": "two", "q1": "", "q2": "two"}
     assert scores["exact"] == scores["f1"] == scores["best_f1"] == 100.0
-    assert scores["null_score_diff_threshold"] == evaluation.threshold == 3.0
-    scores = evaluation(EvalPrediction((start + 1, end), None))
-    assert scores["exact"] == 100.0
+    assert scores["null_score_diff_threshold"] == scores["best_f1_thresh"] == 3.0
     fixed = SquadEvaluation(rows, windows, answer_options(True, 0.0, 20, 1))(EvalPrediction((start, end), None))
     assert (fixed["exact"], fixed["HasAns_exact"], fixed["NoAns_exact"]) == (pytest.approx(100 / 3), 0.0, 100.0)
 
