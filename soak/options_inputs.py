@@ -58,6 +58,7 @@ TEXT_VALUES = {
     "dataset_name": ("user/missing",),
     "runtime": ("torch", "torch-unpadded", "torch-bf16", "onnxruntime"),
     "output_dir": ("out", "@rows.csv", "@rows.csv/out", "@model", "out/deep/er", "@missing/out"),
+    **dict.fromkeys(("store_dir", "cache_dir"), ("cache", "@rows.csv", "@rows.csv/x")),
     "repo_id": ("user/name", "name", "a/b/c", "user name"),
     "license": ("apache-2.0", "nonsense"),
     **dict.fromkeys(("params", "flops"), ("110M", "1e6", "20k", "1", "1e30", "-5")),

@@ -186,7 +186,9 @@ def output_path(output_dir: str | Path | None) -> Path:
 
 
 def check_output_free(final: Path):
-    """Raises InputError if the output path is a file or a non-empty directory."""
+    """Raises InputError if the output path is a file, below a file, or a non-empty directory."""
+    if files := [parent for parent in final.parents if parent.is_file()]:
+        raise InputError(f"{final}: {files[0]} is not a directory; choose a different output directory.")
     if final.exists() and (not final.is_dir() or any(final.iterdir())):
         raise InputError(f"{final}: the output directory is not empty; choose a different one, or remove it.")
 
