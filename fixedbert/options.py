@@ -69,7 +69,6 @@ class ModelOptions(HubOptions):
     tokenizer_name: str | None = option(None, "Directory, Hub id or vocab.txt file. Default: the model's tokenizer.")
     attn_implementation: str | None = option(None, "Attention function. Default: eager on CPUs, sdpa on GPUs.")
     ignore_mismatched_sizes: bool = option(False, "Initialize the task head randomly if its shape does not match.")
-    resize_embeddings: bool = option(False, "Add an embedding, close to the average, for each token the model lacks.")
     trust_remote_code: bool = option(False, "Run custom code from the model's repository.")
 
     def hub_options(self) -> dict[str, Any]:
@@ -158,9 +157,14 @@ class GlueDataOptions(FineTuningDataOptions):
     id_column_name: str | None = option(None, "Test data columns to copy to predictions.csv, separated by commas.")
     do_regression: bool | None = option(None, "Whether the labels are scores. Default: floats are scores.")
     validation_split_percentage: int | None = option(None, "Percentage of the training data to hold out.", "(0, 100)")
+    group_column_name: str | None = option(
+        None, "With `validation_split_percentage`: rows with equal values in this column stay together."
+    )
     validation_split_name: str = option("validation", "Name of the validation split of a dataset on the Hub.")
     class_weights: str | None = option(None, "Class weights in the loss: balanced, or one per label, such as 1,5.")
-    threshold: float = option(0.5, "For several labels: predict those with at least this probability.", "(0, 1)")
+    threshold: float | None = option(
+        None, "For several labels: lowest probability of predicted labels. Default: the model's, or 0.5.", "(0, 1)"
+    )
     stride: int | None = option(
         None, "Overlap, in tokens, of the windows of a long text. Not for pairs.", NOT_NEGATIVE
     )
@@ -176,6 +180,8 @@ class GlueDataOptions(FineTuningDataOptions):
         for name in ("validation_file", "task_name"):
             if self.validation_split_percentage is not None and getattr(self, name):
                 raise ValueError(f"`validation_split_percentage` cannot be combined with `{name}`.")
+        if self.group_column_name is not None and self.validation_split_percentage is None:
+            raise ValueError("`group_column_name` requires `validation_split_percentage`.")
 
 
 @dataclass(kw_only=True)
@@ -436,4 +442,3 @@ class InspectOptions(HubOptions):
     max_eval_samples: int = option(1000, "Maximum number of sequences.", COUNT)
     importance_samples: int = option(8, "Number of sequences for measuring importance.", COUNT)
     batch_size: int = option(16, "Sequences per batch.", COUNT)
-    compare: str | None = option(None, "Directory or Hub id of a second encoder to compare with the first.")

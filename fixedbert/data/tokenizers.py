@@ -126,7 +126,7 @@ def check_vocab_size(tokenizer: PreTrainedTokenizerBase, vocab_size: int, model:
     if required > vocab_size:
         raise InputError(
             f"{model}: the tokenizer has {required} token ids, but the model has only {vocab_size} embeddings; use "
-            "the original tokenizer, or train the model with `resize_embeddings` to add embeddings for new tokens."
+            "the original tokenizer, or add embeddings with transformers' `resize_token_embeddings`."
         )
 
 

@@ -17,7 +17,7 @@ from ..tasks.squad_metrics import note_on_spaces, squad_scores, squad_v2_scores
 from ..tasks.windows import squad_windows
 from ..training.arguments import with_recipe
 from ..training.output import Trained, record_metrics
-from ..training.plots import draw_squad
+from ..training.plots import draw_fine_tuning
 from .fine_tune import FineTuningTask
 from .sweep import sweep
 from .trainer import FineTuningArguments, FineTuningTrainer
@@ -82,13 +82,10 @@ class QuestionAnswering(FineTuningTask):
         if trainer.is_world_process_zero():
             write_answers(trainer.args.directory, "eval", evaluation)
             note_on_spaces(evaluation.answers.values())
-            file = trainer.args.directory / "squad.png"
-            draw_squad(trainer.state.log_history, evaluation.null_odds, evaluation.answers, evaluation.threshold, file)
+            draw_fine_tuning(trainer.state.log_history, "SQuAD", trainer.args.directory / "squad.png", scale=1)
 
     def predict(self, trainer: FineTuningTrainer):
         evaluation, windows = self.evaluations["test"], self.features["test"]
-        if "validation" in self.evaluations:  # use the threshold chosen on the validation questions
-            evaluation.fixed_threshold = self.evaluations["validation"].threshold
         answers = evaluation.answers.values()
         answered = any(answers) if evaluation.version_2_with_negative else all(answers)
         trainer.compute_metrics = evaluation if answered else None

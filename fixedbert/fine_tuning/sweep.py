@@ -17,7 +17,7 @@ from ..tasks.glue import TASKS
 from ..tasks.glue_metrics import METRICS
 from ..training.arguments import make_arguments
 from ..training.output import Trained, already_complete, output_directory, read_result
-from ..training.plots import draw_sweep, is_metric
+from ..training.plots import is_metric
 from .fine_tune import FineTuningTask, check_metric, fine_tune
 from .trainer import FineTuningArguments
 
@@ -125,7 +125,7 @@ def task_metrics(results: list[dict]) -> TaskMetrics:
 
 
 def summarize(directory: Path, runs: list[PlannedRun]):
-    """Prints a table with the results of all runs and writes results.json and results.png to `directory`."""
+    """Prints a table with the results of all runs and writes results.json to `directory`."""
     files = {run: directory / run.directory / "all_results.json" for run in runs}
     results = {run: json.loads(file.read_text()) for run, file in files.items() if file.exists()}
     of_tasks: dict[str, list[dict]] = {}
@@ -150,7 +150,6 @@ def summarize(directory: Path, runs: list[PlannedRun]):
         **averages,
     }
     write_atomically(directory / "results.json", to_json(content, indent=1) + "\n")
-    draw_sweep(tasks, directory / "results.png")
 
 
 def print_row(task: str, metric: str, values: list[float]):

@@ -26,8 +26,9 @@ class SquadEvaluation:
     """
     Converts the logits for all windows into answers, as run_qa.py does, and computes the metrics.
 
-    Instances can be passed to Trainer as `compute_metrics`. The score of a span is the sum of its two logits. The
-    score of [CLS] is the minimum over all windows of a question. `rows` are questions from `question_rows`. `windows`
+    Instances can be passed to Trainer as `compute_metrics`. The score of a span is the sum of its two logits. Unlike
+    in run_qa.py, a span in several windows is a single answer with its highest score. The score of [CLS] is the
+    minimum over all windows of a question. `rows` are questions from `question_rows`. `windows`
     are their windows from `squad_windows`, in the order of the logits. The dictionaries `predictions`, `n_best` and
     `null_odds` map question ids to the results of the last evaluation.
     """
@@ -73,12 +74,11 @@ class SquadEvaluation:
             spans = np.concatenate(
                 [self.spans(window, start_logits[window], end_logits[window]) for window in windows]
             )
-            best = np.argsort(-(spans["start_logit"] + spans["end_logit"]), kind="stable")[
-                : self.arguments.n_best_size
-            ]
+            spans = spans[np.argsort(-(spans["start_logit"] + spans["end_logit"]), kind="stable")]
+            _, first = np.unique(np.stack([spans["start"], spans["end"]]), axis=1, return_index=True)
             candidates = [
                 Candidate(context[span["start"] : span["end"]], span["start_logit"], span["end_logit"])
-                for span in spans[best]
+                for span in spans[np.sort(first)[: self.arguments.n_best_size]]
             ]
             with_text = [candidate for candidate in candidates if candidate.text or not self.version_2_with_negative]
             answer = with_text[0] if with_text else Candidate("", 0.0, 0.0)

@@ -116,10 +116,10 @@ def questions_for_post_processing(tmp_path, version_2_with_negative):
 
 
 def answers_by_loops(rows, windows, start, end, n_best_size, max_answer_length, with_null):
-    """Returns n-best spans and null odds for each question, computed with loops as in run_qa.py."""
+    """Returns n-best spans and null odds for each question, with loops as in run_qa.py, but each span once."""
     found = {}
     for question, row in enumerate(rows):
-        spans, null = [], None
+        found_spans, null = {}, None
         for number, window in enumerate(windows):
             if window["question"] != question:
                 continue
@@ -136,11 +136,12 @@ def answers_by_loops(rows, windows, start, end, n_best_size, max_answer_length, 
                 for last in best[1]:
                     if min(offsets[first][0], offsets[last][0]) < 0 or not 0 <= last - first < max_answer_length:
                         continue
-                    text = row["context"][offsets[first][0] : offsets[last][1]]
-                    spans.append(
-                        (start[number, first] + end[number, last], text, start[number, first], end[number, last])
-                    )
-        spans = sorted(spans, key=lambda span: -span[0])[:n_best_size]
+                    place = offsets[first][0], offsets[last][1]
+                    score = start[number, first] + end[number, last]
+                    if place not in found_spans or score > found_spans[place][0]:
+                        text = row["context"][slice(*place)]
+                        found_spans[place] = (score, text, start[number, first], end[number, last])
+        spans = sorted(found_spans.values(), key=lambda span: -span[0])[:n_best_size]
         best_score = next(span[0] for span in spans if span[1])
         if with_null:  # "no answer" is always kept
             spans = sorted([*spans, null], key=lambda span: -span[0])[:n_best_size]
