@@ -8,9 +8,10 @@ import math
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import fields
+from dataclasses import MISSING, Field, fields
 from difflib import get_close_matches
 from enum import Enum
+from fnmatch import fnmatch
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -24,6 +25,7 @@ WORDS: dict[type, dict[str, bool | None]] = {
 TRAINER_CHOICES = {
     "torch_compile_mode": ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"),
     "debug": ("underflow_overflow",),  # the other choice needs a TPU
+    "include_num_input_tokens_seen": ("all", "non_padding", "no", True, False),
 }
 TRAINER_RANGES = {
     **dict.fromkeys(("adam_beta1", "adam_beta2", "label_smoothing_factor"), "[0, 1)"),
@@ -34,6 +36,23 @@ TRAINER_RANGES = {
     **dict.fromkeys(("gradient_accumulation_steps", "eval_accumulation_steps", "save_total_limit"), COUNT),
     **dict.fromkeys(("dataloader_prefetch_factor", "torch_empty_cache_steps"), COUNT),
     **dict.fromkeys(("ddp_bucket_cap_mb", "ddp_timeout"), COUNT),
+}
+# Other arguments without which Trainer ignores an argument.
+TRAINER_NEEDS = {
+    "eval_steps": "eval_strategy=steps",
+    "eval_delay": "eval_strategy=steps|epoch",
+    "save_steps": "save_strategy=steps",
+    "greater_is_better": "metric_for_best_model",
+    "fsdp_config": "fsdp",
+    "optim_args": "optim=[!al]*|adag*|*ademamix*|adamw_anyprecision|apollo*|*_[48]bit",
+    "optim_target_modules": "optim=galore*|apollo*",
+    **dict.fromkeys(
+        ("activation_checkpointing_kwargs", "gradient_checkpointing_kwargs"),
+        "activation_checkpointing|gradient_checkpointing",
+    ),
+    **dict.fromkeys(
+        ("hub_model_id", "hub_strategy", "hub_private_repo", "hub_always_push", "hub_revision"), "push_to_hub"
+    ),
 }
 LARGEST = 2**32 - 1  # the largest seed of numpy
 
@@ -66,7 +85,32 @@ def build(given: Mapping[str, Any], *types: type) -> tuple:
     """
     values = convert_all(given, types)
     own = [{member.name for member in fields(cls) if member.init} & values.keys() for cls in types]
-    return tuple(cls(**{name: values[name] for name in names}) for cls, names in zip(types, own, strict=True))
+    instances = tuple(cls(**{name: values[name] for name in names}) for cls, names in zip(types, own, strict=True))
+    check_needs(values, instances)
+    return instances
+
+
+def check_needs(given: Mapping[str, Any], instances: tuple):
+    """Raises ValueError if a value in `given` differs from the default, but has no effect without another option."""
+    members = {member.name: member for instance in instances for member in fields(instance)}
+    values = {name: value for instance in instances for name, value in vars(instance).items()}
+    for name, value in given.items():
+        others, _, patterns = (members[name].metadata.get("needs") or TRAINER_NEEDS.get(name, "")).partition("=")
+        found = [item for other in others.split("|") for item in as_list(values.get(other))]
+        has_effect = any(fnmatch(item, pattern) for item in found for pattern in (patterns or "*").split("|"))
+        if others and value != default_of(members[name]) and not has_effect:
+            required = " or ".join(f"`{other}`" for other in others.split("|"))
+            raise ValueError(f"`{name}` requires {required} {or_list(patterns.split('|'))}".rstrip() + ".")
+
+
+def default_of(member: Field) -> Any:
+    return member.default if member.default_factory is MISSING else member.default_factory()
+
+
+def as_list(value: Any) -> list[str]:
+    """Returns one or several values as texts, without None and False, the values of an option that is not set."""
+    items = value if isinstance(value, list) else [value]
+    return [str(getattr(item, "value", item)) for item in items if item is not None and item is not False]
 
 
 def convert_all(given: Mapping[str, Any], types: tuple[type, ...]) -> dict[str, Any]:
@@ -92,14 +136,18 @@ def convert_all(given: Mapping[str, Any], types: tuple[type, ...]) -> dict[str, 
             check_range(name, converted, metadata.get("interval") or TRAINER_RANGES.get(name, ""))
             choices = metadata.get("choices") or TRAINER_CHOICES.get(name)
             if choices and converted not in choices:
-                raise ValueError(f"`{name}` is {converted!r}, but must be {or_list([*choices])}.")
+                names = [choice for choice in choices if isinstance(choice, str)]
+                raise ValueError(f"`{name}` is {converted!r}, but must be {or_list(names)}.")
             values[name] = converted
     return values
 
 
 def convert(name: str, value: Any, hint: Any) -> Any:
     """Converts a value from a flag, a recipe or a keyword argument to the type of an option. Raises ValueError."""
-    for kind in kinds_of(hint):
+    kinds = kinds_of(hint)
+    if any(get_origin(kind) is dict or kind is dict for kind in kinds) and not os.path.exists(str(value)):
+        kinds = [kind for kind in kinds if kind is not str]  # a mapping, or the path of a file with one
+    for kind in kinds:
         try:
             return convert_to(value, kind)
         except (AttributeError, KeyError, TypeError, ValueError):

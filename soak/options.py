@@ -261,9 +261,7 @@ def problems(name: str, line: list[str], directory: Path) -> Iterator[str]:
 
 def model_problems(output: Path) -> Iterator[str]:
     """Yields what is missing in a model directory, or why it cannot be loaded."""
-    directories = (
-        [output] if (output / "config.json").exists() else [*{file.parent for file in output.glob("**/config.json")}]
-    )
+    directories = [file.parent for file in output.rglob("config.json") if "checkpoint-" not in str(file)]
     if not directories:
         yield "success, but no model"
     for directory in directories:
