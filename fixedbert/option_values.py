@@ -67,7 +67,7 @@ def input_errors() -> Iterator[None]:
     except InputError:
         raise
     except ValueError as error:
-        raise InputError(str(error)) from error
+        raise InputError(" ".join(str(error).split())) from error  # Trainer's messages can have several lines
 
 
 def make(given: Mapping[str, Any], *types: type) -> tuple:

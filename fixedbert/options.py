@@ -300,7 +300,6 @@ class PretrainingDataOptions(CorpusOptions):
         "mlm+nsp", "mlm+nsp: segment pairs, masked LM and next-sentence labels; mlm: packed rows; clm: causal LM."
     )
     max_seq_length: int = option(128, "Maximum number of tokens in an example, including special tokens.", "[8, inf)")
-<<<<<<< HEAD
     short_seq_prob: float = option(
         0.1, "Fraction of segment pairs shortened to a random length.", PROBABILITY, needs="objective=mlm+nsp"
     )
@@ -311,17 +310,6 @@ class PretrainingDataOptions(CorpusOptions):
     whole_word_mask: bool = option(False, "Mask all tokens of a word together.", needs=MASKED)
     max_eval_samples: int | None = option(None, "Maximum number of examples for evaluation.", COUNT)
 
-=======
-    short_seq_prob: float = option(0.1, "Fraction of segment pairs shortened to a random length.", PROBABILITY)
-    separate_documents: bool = option(False, "In packed rows, restrict attention to tokens of the same document.")
-    mlm_probability: float = option(0.15, "Fraction of tokens to predict.", FRACTION)
-    max_eval_samples: int | None = option(None, "Maximum number of examples for evaluation.", COUNT)
-
-    def __post_init__(self):
-        if self.separate_documents and self.objective == "mlm+nsp":
-            raise ValueError("`separate_documents` requires `objective` mlm or clm.")
-
->>>>>>> 09cc5265ffe67029d80b305b8a49ba3409f86a99
 
 @dataclass(kw_only=True)
 class TrainerOptions:

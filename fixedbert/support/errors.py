@@ -79,14 +79,11 @@ def exit_on_input_error(main: Callable[[], object]):
     try:
         main()
     except (InputError, HTTPError) as error:
-        message = re.sub(r"`(\w+)`", r"--\1", str(error)) if isinstance(error, InputError) else str(error)
-<<<<<<< HEAD
-        print(f"error: {' '.join(message.split())}", file=sys.stderr)
-=======
+        is_input = isinstance(error, InputError)
+        message = re.sub(r"`(\w+)`", r"--\1", str(error)) if is_input else " ".join(str(error).split())
         while tqdm._instances:  # an open progress bar has not ended its line
             tqdm._instances.pop().close()
         print(f"error: {message}", file=sys.stderr)
->>>>>>> 09cc5265ffe67029d80b305b8a49ba3409f86a99
         sys.exit(2)
     except Stopped:
         print("\nstopped by SIGTERM", file=sys.stderr)

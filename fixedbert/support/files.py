@@ -244,20 +244,12 @@ def output_path(output_dir: str | Path | None) -> Path:
 
 
 def check_output_free(final: Path):
-<<<<<<< HEAD
-    """Raises InputError if the output path is a file, below a file, or a non-empty directory."""
-    if files := [parent for parent in final.parents if parent.is_file()]:
-        raise InputError(f"{final}: {files[0]} is not a directory; choose a different output directory.")
-    if final.exists() and (not final.is_dir() or any(final.iterdir())):
-        raise InputError(f"{final}: the output directory is not empty; choose a different one, or remove it.")
-=======
     """Raises InputError if the output path exists, unless it is an empty directory that can be replaced."""
     with writing(final, "or choose a different output directory"):
         if os.path.lexists(final) and (not final.is_dir() or any(final.iterdir())):
             raise InputError(f"{final}: the output directory is not empty; choose a different one, or remove it.")
     if os.path.ismount(final) or Path.cwd().is_relative_to(final.resolve()):
         raise InputError(f"{final}: cannot be replaced, because it is in use; choose a new directory inside it.")
->>>>>>> 09cc5265ffe67029d80b305b8a49ba3409f86a99
 
 
 def move_into_place(final: Path, partial: Path):

@@ -18,11 +18,8 @@ from typing import Any
 
 from accelerate import PartialState
 from accelerate.utils import broadcast_object_list
-<<<<<<< HEAD
-=======
 from huggingface_hub import HfApi
 from huggingface_hub.errors import HFValidationError, HTTPError
->>>>>>> 09cc5265ffe67029d80b305b8a49ba3409f86a99
 from transformers import Trainer
 
 from ..support.errors import InputError
@@ -292,16 +289,6 @@ def record_metrics(trainer: Trainer, split: str, metrics: dict[str, float]):
     trainer.save_metrics(split, finite(metrics))
 
 
-<<<<<<< HEAD
-def publish(trainer: Trainer):
-    """Uploads the output directory to the Hub if `push_to_hub` is set."""
-    if trainer.args.push_to_hub:
-        try:
-            trainer.push_to_hub()
-        except Exception as error:  # many types of errors, depending on why the Hub cannot be reached
-            reason = error_reason(error)
-            raise InputError(f"{trainer.args.output_dir} is complete, but the upload failed: {reason}") from error
-=======
 def publish(args: CommonArguments):
     """Uploads the complete output directory to the Hub if `push_to_hub` is set."""
     if not (args.push_to_hub and PartialState().is_main_process):
@@ -318,4 +305,3 @@ def publish(args: CommonArguments):
             f"{args.output_dir} is complete, but the upload failed ({error_reason(error)}); run the same command to "
             "upload it."
         ) from error
->>>>>>> 09cc5265ffe67029d80b305b8a49ba3409f86a99

@@ -5,6 +5,7 @@ import random
 import pytest
 
 from fixedbert import option_values
+from fixedbert.training import trainer
 from soak import options
 from soak.trials import run
 
@@ -19,9 +20,16 @@ def test_sample(tmp_path):
     assert run(options.trial, range(12), 0, tmp_path) == []
 
 
-def test_faults_are_found(tmp_path, monkeypatch):
-    """Without the check of ranges, the generator reports a traceback for a batch size of 0."""
-    number = options.plan().index(("glue", {"per_device_train_batch_size": "0"}))
-    assert options.trial(number, random.Random(0), tmp_path / "checked").fault == ""
-    monkeypatch.setattr(option_values, "check_range", lambda *_: None)
-    assert options.trial(number, random.Random(0), tmp_path / "unchecked").fault.startswith("traceback: ")
+@pytest.mark.parametrize(
+    "case, module, guard, fault",
+    [
+        (("compare", {"batch_size": "0"}), option_values, "check_range", "traceback: "),
+        (("glue", {"weight_decay": "0.0"}), trainer, "create_model_card", "success, but ['README.md'] is missing"),
+    ],
+)
+def test_faults_are_found(case, module, guard, fault, tmp_path, monkeypatch):
+    """The generator reports tracebacks and incomplete results: without a check of ranges, and without a model card."""
+    number = options.plan().index(case)
+    assert options.trial(number, random.Random(0), tmp_path / "right").fault == ""
+    monkeypatch.setattr(module, guard, lambda *_: None)
+    assert options.trial(number, random.Random(0), tmp_path / "wrong").fault.startswith(fault)

@@ -205,7 +205,7 @@ IMPOSSIBLE = (
     (
         "rte pretrain shrink compare inspect",
         "--output_dir FILE/x",
-        "is not a directory; choose a different output directory",
+        "ot a directory",
     ),
 )
 
