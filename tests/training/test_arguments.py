@@ -202,11 +202,6 @@ IMPOSSIBLE = (
     ("rte pretrain", "--attn_implementation x", "is not supported"),
     ("rte", "--gradient_checkpointing --gradient_checkpointing_kwargs a=1", "Unexpected keyword arguments: a"),
     ("squad", "--doc_stride 32", "--doc_stride is 32, but must be less than --max_seq_length, 32"),
-    (
-        "rte pretrain shrink compare inspect",
-        "--output_dir FILE/x",
-        "ot a directory",
-    ),
 )
 
 
@@ -236,7 +231,7 @@ def test_impossible_options(
     argv = [command, *arguments[command]] if command in arguments else ["glue", *task]
     train = ["--do_train", "--do_eval"] if command in ("rte", "stsb", "squad", "pretrain") else []
     with pytest.raises(SystemExit) as end:
-        exit_on_input_error(lambda: main([*argv, *train, *flags.replace("FILE", questions).split()]))
+        exit_on_input_error(lambda: main([*argv, *train, *flags.split()]))
     last = capsys.readouterr().err.splitlines()[-1]
     assert end.value.code == 2 and last.startswith("error: ") and message in last
     assert not [*tmp_path.iterdir()]
