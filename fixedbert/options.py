@@ -69,7 +69,6 @@ class ModelOptions(HubOptions):
     tokenizer_name: str | None = option(None, "Directory, Hub id or vocab.txt file. Default: the model's tokenizer.")
     attn_implementation: str | None = option(None, "Attention function. Default: eager on CPUs, sdpa on GPUs.")
     ignore_mismatched_sizes: bool = option(False, "Initialize the task head randomly if its shape does not match.")
-    resize_embeddings: bool = option(False, "Add an embedding, close to the average, for each token the model lacks.")
     trust_remote_code: bool = option(False, "Run custom code from the model's repository.")
 
     def hub_options(self) -> dict[str, Any]:
@@ -279,14 +278,11 @@ class PretrainingDataOptions(CorpusOptions):
     short_seq_prob: float = option(0.1, "Fraction of segment pairs shortened to a random length.", PROBABILITY)
     separate_documents: bool = option(False, "In packed rows, restrict attention to tokens of the same document.")
     mlm_probability: float = option(0.15, "Fraction of tokens to predict.", FRACTION)
-    whole_word_mask: bool = option(False, "Mask all tokens of a word together.")
     max_eval_samples: int | None = option(None, "Maximum number of examples for evaluation.", COUNT)
 
     def __post_init__(self):
         if self.separate_documents and self.objective == "mlm+nsp":
             raise ValueError("`separate_documents` requires `objective` mlm or clm.")
-        if self.whole_word_mask and self.objective == "clm":
-            raise ValueError("`whole_word_mask` requires `objective` mlm+nsp or mlm.")
 
 
 @dataclass(kw_only=True)
