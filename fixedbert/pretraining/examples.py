@@ -1,6 +1,5 @@
 """Builds the tokenizer and the datasets that the arguments describe."""
 
-import os
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -21,6 +20,7 @@ from ..loading.families import max_tokens
 from ..options import NewModelOptions, PretrainingDataOptions
 from ..support.checksums import stable_hash
 from ..support.errors import InputError
+from ..support.machine import cores
 from ..training.models import tokenizer_source
 from .arguments import PretrainingArguments, corpora_of
 
@@ -175,4 +175,4 @@ def examples_for(data_args: PretrainingDataOptions) -> Callable[..., Examples]:
 
 def processes_of(data_args: PretrainingDataOptions) -> int:
     """Returns the number of processes that prepare the corpus."""
-    return data_args.preprocessing_num_workers or os.cpu_count() or 1
+    return data_args.preprocessing_num_workers or cores()
