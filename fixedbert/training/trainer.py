@@ -129,7 +129,9 @@ class CommonTrainer(Trainer):
             return super().train(resume_from_checkpoint, *args, **kwargs)
 
     def check_files(self, checkpoint: Path):
-        """Raises ValueError if a file is missing without which Trainer would resume inexactly."""
+        """Raises an error if a file is missing without which Trainer would resume inexactly."""
+        if not checkpoint.is_dir():
+            raise FileNotFoundError("no such directory")
         process = f"_{self.args.process_index}" if self.args.world_size > 1 else ""
         for pattern in ("optimizer*", SCHEDULER_NAME, f"rng_state{process}.pth"):
             if not any(checkpoint.glob(pattern)):

@@ -150,7 +150,15 @@ def test_loading_a_checkpoint(tmp_path, monkeypatch):
     arguments = CommonArguments(output_dir=str(tmp_path), save_steps=1, **options)
     rows = [{name: values[0] for name, values in inputs_of("ForPreTraining", labels=True).items()}] * 8
     trainer = CommonTrainer(model=model_of("ForPreTraining"), args=arguments, train_dataset=rows)
+    waiting, order = trainer.accelerator.wait_for_everyone, []
+
+    def wait():
+        order.append([file.name for file in checkpoint.glob("*state*")])
+        waiting()
+
+    monkeypatch.setattr(trainer.accelerator, "wait_for_everyone", wait)
     trainer.train()
+    assert ["rng_state.pth"] in order  # of all processes, before the file that marks the checkpoint as complete
     trainer.train(str(checkpoint))
     assert not warnings
     weights = load_file(checkpoint / "model.safetensors")
@@ -159,6 +167,13 @@ def test_loading_a_checkpoint(tmp_path, monkeypatch):
     save_file(weights, checkpoint / "model.safetensors", {"format": "pt"})
     trainer.train(str(checkpoint))
     assert "['bert.pooler.dense.bias']" in warnings[0]
+    for name in ("rng_state.pth", "scheduler.pt", "optimizer.pt"):
+        (checkpoint / name).rename(tmp_path / "away")
+        with pytest.raises(InputError, match=rf"checkpoint-1: cannot be read \({name} is missing\); remove it"):
+            trainer.train(str(checkpoint))
+        (tmp_path / "away").rename(checkpoint / name)
+    with pytest.raises(InputError, match=r"checkpoint-2: cannot be read \(no such directory\)\.$"):
+        trainer.train(str(tmp_path / "checkpoint-2"))
     (checkpoint / "optimizer.pt").write_bytes(b"damaged")
     with pytest.raises(InputError, match="checkpoint-1: cannot be read .*; remove it and run the same command"):
         trainer.train(str(checkpoint))
