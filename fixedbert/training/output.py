@@ -285,7 +285,11 @@ def publish(args: CommonArguments):
         name = args.hub_model_id or args.directory.name
         repo_id = api.create_repo(name, private=args.hub_private_repo, exist_ok=True).repo_id
         ignored, message = ["_*", "checkpoint-*"], "End of training"
-        options = {"revision": args.hub_revision, "ignore_patterns": ignored, "commit_message": message}
+        options: dict[str, Any] = {
+            "revision": args.hub_revision,
+            "ignore_patterns": ignored,
+            "commit_message": message,
+        }
         api.upload_folder(repo_id=repo_id, folder_path=args.directory, **options)
     except (HTTPError, HFValidationError, OSError, RuntimeError) as error:
         raise InputError(
