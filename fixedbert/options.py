@@ -119,6 +119,10 @@ class CalibrationOptions(RowOptions, TaskOptions, HubOptions):
     max_seq_length: int | None = option(None, "Tokens per row. Default: as in fine-tuning, at most 512.", "[3, inf)")
     seed: int = option(0, "Seed for drawing rows.", NOT_NEGATIVE)
 
+    def __post_init__(self):
+        if self.task_name is not None and self.text_column_names is not None:
+            raise ValueError("`text_column_names` cannot be combined with `task_name`, which determines the columns.")
+
 
 @dataclass(kw_only=True)
 class FineTuningDataOptions(RowOptions):
@@ -355,6 +359,7 @@ class ShrinkOptions(SizeOptions, CalibrationOptions):
     learning_rate: float | None = option(None, "Learning rate for distillation. Default: 5e-5.", POSITIVE)
 
     def __post_init__(self):
+        super().__post_init__()
         targets = [name for name in ("speedup", "params", "flops") if getattr(self, name) is not None]
         targets += ["layer sizes"] if self.sizes() else []
         if len(targets) != 1:
@@ -404,6 +409,7 @@ class ExportOptions(CalibrationOptions):
     max_train_samples: int = option(200, "Maximum number of calibration rows, drawn at random.", COUNT)
 
     def __post_init__(self):
+        super().__post_init__()
         has_data = self.task_name is not None or self.train_file is not None
         if has_data != (self.runtime == "openvino" and self.int8):
             raise ValueError(

@@ -52,6 +52,16 @@ class Prices:
         """The price of everything outside the layers, such as the embeddings."""
         return max(0.0, self.total - self.of_layers(self.original))
 
+    @property
+    def least(self) -> float:
+        """The price of the smallest possible model. It has one head, because tokens would otherwise be unconnected."""
+        without, with_head = [], []
+        for price, shape in zip(self.layers, self.original, strict=True):
+            heads, neurons = head_choices(shape.heads), min(map(price, neuron_choices(shape.neurons)))
+            without.append(min(map(price, heads)) + neurons)
+            with_head.append(min(price(choice) for choice in heads if choice.num_heads) + neurons)
+        return self.rest + sum(without) + min(a - b for a, b in zip(with_head, without, strict=True))
+
     def of_layers(self, shapes: list[LayerSize]) -> float:
         """Returns the total price of layers of these shapes."""
         pairs = zip(self.layers, shapes, strict=True)

@@ -14,6 +14,7 @@ from ..options import AnswerOptions, CompareOptions
 from ..support.errors import InputError
 from ..support.files import reading
 from .answers import SquadEvaluation
+from .examples import SAMPLE_SEED, drawn
 from .reading import valid_rows
 from .rows import Features, Model, RowPredictions, Rows, file_of
 from .squad_metrics import best_score, exact_match, note_on_spaces
@@ -178,6 +179,9 @@ class QuestionRows(Rows):
         note_on_spaces(answers["text"] for answers in rows["answers"])
         return cls(rows.add_column("row", [positions[name] for name in rows["id"]]), options)
 
+    def texts(self):
+        return [(context,) for context in self.data["context"]]
+
     def features(self, tokenizer, settings, length):
         features: list[Features] = [[] for _ in self.data]
         windows = squad_windows(self.data, tokenizer, length, stride_for(length), for_training=False)
@@ -212,10 +216,19 @@ class QuestionRows(Rows):
 
 
 def unlabeled_questions(
-    file: str, tokenizers: list[PreTrainedTokenizerBase], length: int, skip_bad_rows: bool
+    file: str,
+    tokenizers: list[PreTrainedTokenizerBase],
+    length: int,
+    skip_bad_rows: bool,
+    max_samples: int | None = None,
+    seed: int = SAMPLE_SEED,
 ) -> datasets.Dataset:
-    """Loads questions, with or without answers, that fit into windows of `length` tokens for all tokenizers."""
-    rows = load_squad(file, version_2_with_negative=True, answered=False, skip_bad_rows=skip_bad_rows)
+    """
+    Loads questions, with or without answers, that fit into windows of `length` tokens for all tokenizers. Draws
+    `max_samples` of them at random, or loads all if it is None.
+    """
+    questions = drawn(questions_in(Path(file)), max_samples, seed)
+    rows = question_rows(questions, file, version_2_with_negative=True, answered=False, skip_bad_rows=skip_bad_rows)
     for tokenizer in tokenizers:
         rows = questions_that_fit(rows, file, tokenizer, length, stride_for(length), skip_bad_rows)
     return rows

@@ -57,6 +57,10 @@ class Rows(ABC):
         ids = zip(*self.data["ids"][:], strict=True) if self.id_columns else ()
         return [("row", self.data["row"][:]), *zip(self.id_columns, ids, strict=True)]
 
+    @abstractmethod
+    def texts(self) -> list[tuple[str, ...]]:
+        """Returns the texts of each row. The first one can be the same in several rows, such as a context."""
+
     @classmethod
     @abstractmethod
     def load(cls, options: CompareOptions, head: str, models: list[Model], length: int) -> "Rows":
