@@ -55,12 +55,12 @@ class Prices:
     @property
     def least(self) -> float:
         """The price of the smallest possible model. It has one head, because tokens would otherwise be unconnected."""
-        without, with_head = [], []
-        for price, shape in zip(self.layers, self.original, strict=True):
-            heads, neurons = head_choices(shape.heads), min(map(price, neuron_choices(shape.neurons)))
-            without.append(min(map(price, heads)) + neurons)
-            with_head.append(min(price(choice) for choice in heads if choice.num_heads) + neurons)
-        return self.rest + sum(without) + min(a - b for a, b in zip(with_head, without, strict=True))
+        empty = [LayerSize(shape.heads._replace(num_heads=0), 0) for shape in self.original]
+        choices = [
+            head_choices(shape.heads)[:2] for shape in self.original
+        ]  # no head, one small head
+        extra = min(price(one) - price(none) for price, (none, one) in zip(self.layers, choices, strict=True))
+        return self.rest + self.of_layers(empty) + extra
 
     def of_layers(self, shapes: list[LayerSize]) -> float:
         """Returns the total price of layers of these shapes."""

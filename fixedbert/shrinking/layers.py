@@ -15,15 +15,7 @@ from ..model.modeling_fixed_head_bert import FixedHeadBertLayer, FixedHeadBertPr
 from ..tasks.predictions import Batch
 from .budget import LayerSize
 from .fisher_information import LayerStatistics, attention_mask_for, layers_of, reduced_scores, self_attention
-from .pruning import (
-    SecondMoments,
-    head_size_errors,
-    least_squares,
-    prune_inputs,
-    reduce_head_size,
-    refitted,
-    square_root,
-)
+from .pruning import SecondMoments, fit, head_size_errors, least_squares, prune_inputs, reduce_head_size, square_root
 
 NEURON_STEPS = 192  # maximum number of steps for removing all neurons of a layer
 REFIT_TOKENS = 64  # maximum number of tokens for refitting a layer, per input; more would only use more memory
@@ -171,12 +163,12 @@ def refit(original: FixedHeadBertPreTrainedModel, pruned: FixedHeadBertPreTraine
                 attended = old.attention.get_submodule("output.LayerNorm")(target)
                 targets[index] = old.output.dense(old.intermediate(attended)) + attended  # before the LayerNorm
                 outputs.append(z)
-            set_linear(W_o, *refitted(heads, weights[0]))
+            set_linear(W_o, *fit(heads, weights[0]))
             for index, (z, non_padding) in enumerate(zip(outputs, masks, strict=True)):
                 states[index] = new.attention.get_submodule("output.LayerNorm")(W_o(z) + states[index])
                 a = new.intermediate(states[index])[..., : weights[1].shape[1]]
                 neurons.add(torch.cat([a, targets[index] - states[index]], dim=-1)[non_padding])
-            set_linear(W_f, *refitted(neurons, weights[1]))
+            set_linear(W_f, *fit(neurons, weights[1]))
             for index in range(len(batches)):
                 states[index] = new.output(new.intermediate(states[index]), states[index])
                 targets[index] = old.output.LayerNorm(targets[index])

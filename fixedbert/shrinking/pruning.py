@@ -36,7 +36,7 @@ weights themselves have rank p, the reduction is exact for every input, not only
   above.
 
 Refit. W and b of each sublayer in the pruned model are refitted by least squares, given the inputs and the residual
-stream of the pruned model, so that W a + b + residual approximates this sum in the original (`refitted`).
+stream of the pruned model, so that W a + b + residual approximates this sum in the original (`fit`).
 """
 
 from dataclasses import dataclass
@@ -190,7 +190,7 @@ def reduce_head_size(A: Tensor, C: Tensor, L: Tensor, R: Tensor, size: int) -> t
     return balance * first, second / balance
 
 
-def refitted(moments: SecondMoments, prior: Tensor) -> tuple[Tensor, Tensor]:
+def fit(moments: SecondMoments, prior: Tensor) -> tuple[Tensor, Tensor]:
     """
     Fits a linear layer with N inputs and D outputs by least squares. Returns its weight (D, N) and bias (D,).
 

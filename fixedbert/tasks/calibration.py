@@ -79,10 +79,8 @@ def hold_out(rows: list[TokenizedRow], count: int) -> tuple[list[TokenizedRow], 
             held_out.add(group)
             left -= size
     held_out = held_out or {min(sizes, key=lambda group: sizes[group])}
-    parts: tuple[list[TokenizedRow], list[TokenizedRow]] = ([], [])
-    for row, group in zip(rows, groups, strict=True):
-        parts[group not in held_out].append(row)
-    return parts
+    pairs = list(zip(rows, (group in held_out for group in groups), strict=True))
+    return [row for row, is_held_out in pairs if is_held_out], [row for row, is_held_out in pairs if not is_held_out]
 
 
 def task_rows(
@@ -102,13 +100,10 @@ def task_rows(
     if head == "MultipleChoice":
         raise InputError("multiple-choice models have no calibration data.")
     if options.train_file and (head in MASKED_LM or not (head or loaded.pooling)):
-        sequences = read_sequences(
-            options.train_file, tokenizer, length, 4 * count, options.text_column_names or "text"
-        )
-        tokenized = [
-            TokenizedRow({"input_ids": ids, "attention_mask": [1] * length}, (number,))
-            for number, ids in enumerate(sequences.tolist())
-        ]
+        column = options.text_column_names or "text"
+        sequences = read_sequences(options.train_file, tokenizer, length, 4 * count, column).tolist()
+        inputs = ({"input_ids": ids, "attention_mask": [1] * length} for ids in sequences)
+        tokenized = [TokenizedRow(tokens, (number,)) for number, tokens in enumerate(inputs)]
     else:
         parts = unlabeled_rows(options, head, (loaded.model.config, tokenizer), length, split, count)
         tokenized = tokenize(parts, loaded, length)
@@ -122,9 +117,8 @@ def tokenize(parts: list[Rows], loaded: LoadedModel, length: int) -> list[Tokeni
     for rows in parts:
         features, count = rows.features(loaded.tokenizer, loaded.settings, length)
         for row, texts in zip(features, rows.texts(), strict=True):
-            windows += [
-                TokenizedRow({name: window[name] for name in names if name in window}, texts) for window in row
-            ]
+            inputs = ({name: window[name] for name in names if name in window} for window in row)
+            windows += [TokenizedRow(tokens, texts) for tokens in inputs]
         truncated += count
     if truncated:
         PartialState().print(f"{truncated:,} of {len(windows):,} calibration rows were truncated to {length:,} tokens")

@@ -57,14 +57,8 @@ def unlabeled_rows(
         raise InputError("files in SQuAD format have fixed column names; do not specify any.", "text_column_names")
     sampling: dict[str, Any] = {"skip_bad_rows": options.skip_bad_rows, "seed": options.seed}
     if options.task_name is not None:
-        data = load_task(
-            options.task_name.lower(),
-            options.data_dir,
-            (split,),
-            options.download_options(),
-            max_samples={split: count},
-            **sampling,
-        )
+        task, hub_options = options.task_name.lower(), options.download_options()
+        data = load_task(task, options.data_dir, (split,), hub_options, max_samples={split: count}, **sampling)
         check_text_columns(data.text_columns, trained_on)
         return [TextRows(rows, separate) for rows in data.splits.values()]
     found: list[Rows] = []
@@ -77,13 +71,8 @@ def unlabeled_rows(
         elif head == WORDS and has_words(file, column):
             found.append(WordRows(load_words(file, column, max_samples=number, **sampling)))
         else:
-            data = load_files(
-                {"test": file},
-                text_columns=split_names(options.text_column_names),
-                expected_columns=trained_on,
-                max_samples={"test": number},
-                **sampling,
-            )
+            columns = {"text_columns": split_names(options.text_column_names), "expected_columns": trained_on}
+            data = load_files({"test": file}, max_samples={"test": number}, **columns, **sampling)
             check_text_columns(data.text_columns, trained_on)
             found.append(TextRows(data.splits["test"], separate))
     return found

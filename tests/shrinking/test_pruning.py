@@ -7,11 +7,11 @@ import torch
 
 from fixedbert.shrinking.pruning import (
     SecondMoments,
+    fit,
     head_size_errors,
     least_squares,
     prune_inputs,
     reduce_head_size,
-    refitted,
     square_root,
 )
 
@@ -99,12 +99,12 @@ def test_refit_is_least_squares_with_a_bias():
     moments, empty = SecondMoments(1, 4, 3), SecondMoments(1, 0, 3)
     for part in (slice(0, 213), slice(213, TOKENS)):
         moments.add(torch.cat([a, y], dim=1)[part])
-    weight, bias = refitted(moments, torch.randn(3, 4).double())
+    weight, bias = fit(moments, torch.randn(3, 4).double())
     inputs = torch.cat([a, torch.ones(TOKENS, 1).double()], dim=1)
     expected = torch.linalg.lstsq(inputs, y).solution.T
     assert torch.allclose(torch.cat([weight, bias[:, None]], dim=1), expected, rtol=0.05, atol=0.01)
     empty.add(y)
-    weight, bias = refitted(empty, torch.zeros(3, 0))
+    weight, bias = fit(empty, torch.zeros(3, 0))
     assert weight.shape == (3, 0) and torch.allclose(bias, y.mean(dim=0))
 
 
