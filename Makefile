@@ -53,6 +53,7 @@ dist: .venv/installed
 	$$empty/venv/bin/$(INSTALL) --constraint constraints.txt dist/*.whl; \
 	cd $$empty; \
 	venv/bin/fixedbert --help; \
+	venv/bin/python -c "import json, pydoc_data.topics as t; [print(json.dumps({'text': text})) for text in t.topics.values()]" > topics.jsonl; \
 	venv/bin/fixedbert pretrain recipes/sample.yaml --max_steps 2 --max_eval_samples 13 --output_dir model
 
 docs: .venv/installed

@@ -26,7 +26,7 @@ if __name__ == "__main__":
 import run_glue
 import run_pretraining
 import run_squad
-from fixedbert.data.sample import write_tasks
+from experiments.sample_tasks import write_tasks
 from fixedbert.support.errors import InputError, exit_on_input_error
 from fixedbert.support.figures import new_figure
 from fixedbert.tasks.questions import load_squad

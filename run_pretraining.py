@@ -1,7 +1,7 @@
 """
 Pretrains a BERT: masked LM with next-sentence prediction (as in BERT), masked LM only, or causal LM.
 
-    python run_pretraining.py recipes/sample.yaml
+    python run_pretraining.py recipes/mini.yaml --train_file corpus/
     python run_pretraining.py --config_name mini --train_file corpus/ --do_train --do_eval --output_dir runs/mini
     accelerate launch --num_processes 4 run_pretraining.py recipe.yaml
 

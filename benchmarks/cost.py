@@ -8,32 +8,38 @@ length. The cost is shown as FLOPs calculated by fixedbert.counts and as seconds
 import argparse
 import os
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from fixedbert.counts import Shape
-from fixedbert.model.modeling_fixed_head_bert import FixedHeadBertModel
+from fixedbert import FixedHeadBertConfig, FixedHeadBertModel
+from fixedbert.counts import forward_flops
 from fixedbert.support.figures import PAGE, new_figure
 
-BASE = Shape(256, 4, 8, 32, 1024, vocabulary=1000)
-GROWING = {  # for each panel, a field of Shape or the sequence length, and the numbers to measure
-    "heads": ("h", (2, 4, 8, 16, 32)),
-    "head size": ("p", (8, 16, 32, 64, 128)),
-    "width (feed-forward 4 x)": ("d", (64, 128, 256, 512)),
-    "layers": ("L", (1, 2, 4, 8, 16)),
+BASE = {
+    "hidden_size": 256,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 8,
+    "attention_head_size": 32,
+    "intermediate_size": 1024,
+    "vocab_size": 1000,
+}
+GROWING = {  # for each panel, a field of the configuration or the sequence length, and the numbers to measure
+    "heads": ("num_attention_heads", (2, 4, 8, 16, 32)),
+    "head size": ("attention_head_size", (8, 16, 32, 64, 128)),
+    "width (feed-forward 4 x)": ("hidden_size", (64, 128, 256, 512)),
+    "layers": ("num_hidden_layers", (1, 2, 4, 8, 16)),
     "sequence length": ("length", (32, 64, 128, 256, 512)),
 }
 
 
 @torch.no_grad()
-def forward_seconds(shape: Shape, length: int, tokens: int = 2048) -> np.ndarray:
+def forward_seconds(config: FixedHeadBertConfig, length: int, tokens: int = 2048) -> np.ndarray:
     """Returns the seconds per token (5,) of five forward passes without the task head, in ascending order."""
-    model = FixedHeadBertModel(shape.config(), add_pooling_layer=False).eval()
+    model = FixedHeadBertModel(config, add_pooling_layer=False).eval()
     model.set_attn_implementation("eager")
-    ids = torch.randint(shape.vocabulary, (max(1, tokens // length), length))
+    ids = torch.randint(config.vocab_size, (max(1, tokens // length), length))
     seconds = []
     for _ in range(6):
         began = time.perf_counter()
@@ -52,16 +58,19 @@ def draw_cost(file: Path):
         panels = list(figure.subplots(2, 3, sharey=True).flat)
         for spare in panels[len(GROWING) :]:
             spare.set_axis_off()
-        base_flops = BASE.forward_flops(128, 0) / 128
-        forward_seconds(BASE, 128)  # warms up
-        base_seconds = float(np.median(forward_seconds(BASE, 128)))
+        base = FixedHeadBertConfig(**BASE)
+        base_flops = forward_flops(base, 128)
+        forward_seconds(base, 128)  # warms up
+        base_seconds = float(np.median(forward_seconds(base, 128)))
         for panel, (name, (field, values)) in zip(panels, GROWING.items(), strict=False):
             shapes = []
             for value in values:
-                changes = {} if field == "length" else {field: value, **({"F": 4 * value} if field == "d" else {})}
-                shapes.append((replace(BASE, **changes), value if field == "length" else 128))
-            calculated = [shape.forward_flops(length, 0) / length / base_flops for shape, length in shapes]
-            seconds = [forward_seconds(shape, length) for shape, length in shapes]
+                changes = {} if field == "length" else {field: value}
+                if field == "hidden_size":
+                    changes["intermediate_size"] = 4 * value
+                shapes.append((FixedHeadBertConfig(**BASE | changes), value if field == "length" else 128))
+            calculated = [forward_flops(*shape) / base_flops for shape in shapes]
+            seconds = [forward_seconds(*shape) for shape in shapes]
             relative = np.stack(seconds) / base_seconds  # (values, 5)
             middle = np.median(relative, axis=1)
             bars = np.abs(relative[:, [0, -1]].T - middle)
@@ -75,7 +84,8 @@ def draw_cost(file: Path):
         panels[0].set_yticks(ticks, labels=[f"{tick:g}" for tick in ticks], minor=False)
         panels[-1].legend(*panels[0].get_legend_handles_labels(), loc="center")
         figure.suptitle(
-            f"Base model: {BASE},\nsequence length 128; {base_flops / 1e6:.1f} MFLOP and "
+            "Base model: 4 layers of width 256, 8 heads of size 32, feed-forward 1024,\n"
+            f"sequence length 128; {base_flops / 1e6:.1f} MFLOP and "
             f"{base_seconds * 1e6:.0f} microseconds per token on {torch.get_num_threads()} of {os.cpu_count()} cores"
         )
 

@@ -11,13 +11,13 @@ import torch
 from benchmarks.backends import Line
 from benchmarks.paired import in_a_process
 from fixedbert import FixedHeadBertForPreTraining, preset_config
-from fixedbert.counts import PREDICTED
+from fixedbert.counts import training_flops
 from fixedbert.data.collator import PretrainingCollator
 from fixedbert.data.masking import target_count
-from fixedbert.planning import KNOWN
 
 PRESETS = ("fixed-512-8x128", "fixed-768-12x128", "standard-1024-16x64")
 LENGTH = 128
+PREDICTED = 0.15  # fraction of tokens that BERT predicts in pretraining
 SHORT_FRACTION = 0.1  # fraction of rows that are shorter than LENGTH, as in BERT's recipe
 ROWS = 256  # initial batch size, halved until the batch fits in GPU memory
 WARM_UP, STEPS = 5, 20
@@ -95,7 +95,8 @@ def measure_steps(preset: str, device: torch.device, rows: int, count: int) -> M
     seconds = time.perf_counter() - began
     counted = [example for one in drawn[WARM_UP:] for example in one]
     lengths = [len(example["input_ids"]) for example in counted]
-    flops = sum(KNOWN[preset].training_flops(n, target_count(n - 3, PREDICTED)) for n in lengths)
+    config = preset_config(preset)
+    flops = sum(training_flops(config, n, target_count(n - 3, PREDICTED)) for n in lengths)
     return Measurement(count, seconds, sum(lengths), flops)
 
 

@@ -33,7 +33,6 @@ GUIDES = {  # the page that explains each command
     "export": "[Loading and serving](loading_and_serving.md#serve-a-graph-without-pytorch)",
     "push": "[Publishing](converting_and_publishing.md#publish-a-model)",
     "inspect": "[Inspecting heads](inspecting_heads.md)",
-    "plan": "[Scaling](scaling.md#choose-a-shape)",
 }
 
 

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from .fine_tuning.squad import fine_tune_squad as fine_tune_squad
     from .inspection.inspect import inspect as inspect
     from .inspection.results import Inspection as Inspection
-    from .planning import Plan as Plan
-    from .planning import plan as plan
     from .pretraining.pretrain import pretrain as pretrain
     from .publishing.push import push as push
     from .shrinking.report import ShrinkResult as ShrinkResult
@@ -50,14 +48,12 @@ LAZY = {
     "export": "exporting.export",
     "push": "publishing.push",
     "inspect": "inspection.inspect",
-    "plan": "planning",
     "GlueMetric": "tasks.glue_metrics",
     "SquadMetric": "tasks.squad_metrics",
     "Trained": "training.output",
     "ShrinkResult": "shrinking.report",
     "Comparison": "comparison.report",
     "Inspection": "inspection.results",
-    "Plan": "planning",
 }
 
 # Excludes LAZY, so that `from fixedbert import *` is fast and does not shadow the standard library's `inspect`.

@@ -24,7 +24,6 @@ from .options import (
     InspectOptions,
     ModelOptions,
     NewModelOptions,
-    PlanOptions,
     PretrainingDataOptions,
     PretrainingTrainerOptions,
     PushOptions,
@@ -62,7 +61,6 @@ COMMANDS = {
     "export": Command("export", "export a model to ONNX or OpenVINO and compare the outputs", (ExportOptions,)),
     "push": Command("push", "upload a model to the Hub with its code and model card", (PushOptions,)),
     "inspect": Command("inspect", "show what each head does and how much of its size it uses", (InspectOptions,)),
-    "plan": Command("plan", "list model shapes within a budget, with exact parameter and FLOP counts", (PlanOptions,)),
 }
 
 

@@ -10,10 +10,6 @@ from dataclasses import dataclass
 import torch
 from transformers import AutoModelForCausalLM, AutoModelForPreTraining, PreTrainedConfig
 
-from .model.configuration_fixed_head_bert import FixedHeadBertConfig
-
-PREDICTED = 0.15  # fraction of tokens that BERT predicts in pretraining
-
 
 @dataclass(frozen=True)
 class LayerShape:
@@ -37,61 +33,6 @@ class LayerShape:
         return self.weights + length * self.h * (self.p + self.v)
 
 
-@dataclass(frozen=True)
-class Shape:
-    """Sizes of BERT's pretraining model: embeddings, L identical layers, pooler, masked-LM and next-sentence heads."""
-
-    d: int
-    L: int
-    h: int
-    p: int
-    F: int
-    vocabulary: int = 30522
-    positions: int = 512
-
-    def __str__(self) -> str:
-        return f"{self.L} layers of width {self.d}, {self.h} heads of size {self.p}, feed-forward {self.F}"
-
-    @property
-    def layer(self) -> LayerShape:
-        return LayerShape(self.d, self.h, self.p, self.p, self.F)
-
-    @property
-    def parameters(self) -> int:
-        """Number of parameters in a FixedHeadBertForPreTraining with this shape."""
-        layer = self.layer.weights + 3 * self.h * self.p + self.F + 6 * self.d  # with biases and LayerNorms
-        embeddings = (self.vocabulary + self.positions + 2) * self.d + 2 * self.d
-        pooler = self.d**2 + self.d
-        predictions = self.d**2 + self.d + 2 * self.d + self.vocabulary  # the decoder is tied to the embeddings
-        return embeddings + self.L * layer + pooler + predictions + 2 * self.d + 2
-
-    def forward_flops(self, length: int, predicted: float) -> float:
-        """Returns the forward FLOPs for a row of `length` tokens, `predicted` of which enter the masked-LM head."""
-        layers = 2 * self.L * self.layer.macs_per_token(length) * length
-        return layers + heads_flops(self.d, self.vocabulary, predicted)
-
-    def training_flops(self, length: int, predicted: float) -> float:
-        """Returns forward and backward FLOPs. The backward pass computes gradients of both factors of each product."""
-        return 3 * self.forward_flops(length, predicted)
-
-    def config(self) -> FixedHeadBertConfig:
-        return FixedHeadBertConfig(
-            hidden_size=self.d,
-            num_hidden_layers=self.L,
-            num_attention_heads=self.h,
-            attention_head_size=self.p,
-            intermediate_size=self.F,
-            vocab_size=self.vocabulary,
-            max_position_embeddings=self.positions,
-        )
-
-
-def shape_of(config: FixedHeadBertConfig) -> Shape:
-    """Returns the shape of a model with identical layers."""
-    layer, positions = layer_shapes(config)[0], config.max_position_embeddings
-    return Shape(layer.d, config.num_hidden_layers, layer.h, layer.p, layer.F, config.vocab_size, positions)
-
-
 def size_text(sizes: list[int]) -> str:
     """Formats one size per layer, or a single number if all are equal."""
     return str(sizes[0]) if len(set(sizes)) == 1 else ", ".join(map(str, sizes))
@@ -112,14 +53,16 @@ def forward_flops(config: PreTrainedConfig, length: int) -> int:
     return 2 * sum(layer.macs_per_token(length) for layer in layer_shapes(config))
 
 
-def heads_flops(width: int, vocabulary: int, predicted: float) -> float:
-    """Returns the forward FLOPs of the pooler and both task heads for a row with `predicted` labels."""
-    return 2 * (predicted * (width**2 + width * vocabulary) + width**2 + 2 * width)
-
-
 def training_flops(config: PreTrainedConfig, length: int, predicted: float) -> float:
-    """Returns the training FLOPs of BERT's pretraining model for a row of `length` tokens with `predicted` labels."""
-    heads = heads_flops(config.hidden_size, config.vocab_size, predicted)
+    """
+    Returns the forward and backward FLOPs of BERT's pretraining model, with its pooler and both heads.
+
+    Args:
+        length: Number of tokens in the row.
+        predicted: Number of tokens that enter the masked-LM head.
+    """
+    width = config.hidden_size
+    heads = 2 * (predicted * (width**2 + width * config.vocab_size) + width**2 + 2 * width)
     return 3 * (length * forward_flops(config, length) + heads)
 
 

@@ -69,7 +69,6 @@ class ModelOptions(HubOptions):
     tokenizer_name: str | None = option(None, "Directory, Hub id or vocab.txt file. Default: the model's tokenizer.")
     attn_implementation: str | None = option(None, "Attention function. Default: eager on CPUs, sdpa on GPUs.")
     ignore_mismatched_sizes: bool = option(False, "Initialize the task head randomly if its shape does not match.")
-    resize_embeddings: bool = option(False, "Add an embedding, close to the average, for each token the model lacks.")
     trust_remote_code: bool = option(False, "Run custom code from the model's repository.")
 
     def hub_options(self) -> dict[str, Any]:
@@ -162,9 +161,14 @@ class GlueDataOptions(FineTuningDataOptions):
     id_column_name: str | None = option(None, "Test data columns to copy to predictions.csv, separated by commas.")
     do_regression: bool | None = option(None, "Whether the labels are scores. Default: floats are scores.")
     validation_split_percentage: int | None = option(None, "Percentage of the training data to hold out.", "(0, 100)")
+    group_column_name: str | None = option(
+        None, "With `validation_split_percentage`: rows with equal values in this column stay together."
+    )
     validation_split_name: str = option("validation", "Name of the validation split of a dataset on the Hub.")
     class_weights: str | None = option(None, "Class weights in the loss: balanced, or one per label, such as 1,5.")
-    threshold: float = option(0.5, "For several labels: predict those with at least this probability.", "(0, 1)")
+    threshold: float | None = option(
+        None, "For several labels: lowest probability of predicted labels. Default: the model's, or 0.5.", "(0, 1)"
+    )
     stride: int | None = option(
         None, "Overlap, in tokens, of the windows of a long text. Not for pairs.", NOT_NEGATIVE
     )
@@ -180,6 +184,8 @@ class GlueDataOptions(FineTuningDataOptions):
         for name in ("validation_file", "task_name"):
             if self.validation_split_percentage is not None and getattr(self, name):
                 raise ValueError(f"`validation_split_percentage` cannot be combined with `{name}`.")
+        if self.group_column_name is not None and self.validation_split_percentage is None:
+            raise ValueError("`group_column_name` requires `validation_split_percentage`.")
 
 
 @dataclass(kw_only=True)
@@ -187,9 +193,7 @@ class AnswerOptions:
     """Answers"""
 
     version_2_with_negative: bool = option(False, "Accept questions without an answer, as in SQuAD 2.0.")
-    null_score_diff_threshold: float | Literal["best"] = option(
-        0.0, "No answer if [CLS] exceeds the best answer by more than this. best: the threshold with the highest F1."
-    )
+    null_score_diff_threshold: float = option(0.0, "No answer if [CLS] exceeds the best answer by more than this.")
     n_best_size: int = option(20, "Number of starts and ends considered per window, and answers per question.", COUNT)
     max_answer_length: int = option(30, "Maximum answer length in tokens.", COUNT)
 
@@ -249,7 +253,7 @@ BOUNDARIES = {
 class CorpusOptions:
     """Corpora (several values of an option apply to the Hub datasets and then to the files, in order)"""
 
-    dataset_name: list[str] | None = option(None, "Hub datasets, or `sample` for the text shipped with the package.")
+    dataset_name: list[str] | None = option(None, "Hub datasets.")
     dataset_config_name: list[str] = option(["none"], "Configuration of the Hub dataset, or none.")
     train_file: list[str] | None = option(
         None, "Files (.txt, .jsonl, .csv, .tsv, .parquet, optionally compressed), directories or glob patterns."
@@ -308,7 +312,6 @@ class FineTuningTrainerOptions(TrainerOptions):
     bf16: bool | None = option(None, "Use bf16 mixed precision. Default: true if it is faster on this hardware.")
     early_stopping_patience: int | None = option(None, "Stop after this many evaluations without improvement.", COUNT)
     seeds: list[int] | None = option(None, "Train with each seed and summarize the results.", NOT_NEGATIVE)
-    grid: Literal["bert"] | None = option(None, "bert: batches 16, 32; learning rates 5e-5, 3e-5, 2e-5; 2-4 epochs.")
 
 
 @dataclass(kw_only=True)
@@ -381,7 +384,6 @@ class CompareOptions(RowOptions, TaskOptions, HubOptions):
     models: list[str] = argument("Directories or Hub ids. Of several models, each runs in its fastest runtime.")
     validation_file: str | None = option(None, "Texts, words or questions, instead of a GLUE task.")
     label_column_name: str | None = option(None, "Label column, or several: a,b. Default: label, if it exists.")
-    id_column_name: str | None = option(None, "Columns to copy to changed.csv in `output_dir`, separated by commas.")
     max_eval_samples: int = option(1000, "Maximum number of rows, drawn at random.", COUNT)
     max_seq_length: int | None = option(None, "Tokens per row. Default: as in fine-tuning, at most 512.", "[3, inf)")
     batch_size: int = option(32, "Rows per batch, also for measuring speed.", COUNT)
@@ -391,7 +393,7 @@ class CompareOptions(RowOptions, TaskOptions, HubOptions):
     def __post_init__(self):
         if (self.task_name is None) == (self.validation_file is None):
             raise ValueError("specify either `task_name` or `validation_file`.")
-        for name in ("text_column_names", "label_column_name", "id_column_name"):
+        for name in ("text_column_names", "label_column_name"):
             if self.task_name is not None and getattr(self, name) is not None:
                 raise ValueError(f"`{name}` cannot be combined with `task_name`, which determines the columns.")
 
@@ -446,18 +448,3 @@ class InspectOptions(HubOptions):
     max_eval_samples: int = option(1000, "Maximum number of sequences.", COUNT)
     importance_samples: int = option(8, "Number of sequences for measuring importance.", COUNT)
     batch_size: int = option(16, "Sequences per batch.", COUNT)
-    compare: str | None = option(None, "Directory or Hub id of a second encoder to compare with the first.")
-
-
-@dataclass(kw_only=True)
-class PlanOptions:
-    """Budget"""
-
-    max_seq_length: int = option(128, "Tokens per training row.", "[8, 512]")
-    params: str | float | None = option(None, "Maximum number of parameters of the pretraining model, such as 110M.")
-    flops: str | float | None = option(None, "Maximum training FLOPs per token, such as 700M.")
-    attention_head_size: int | None = option(None, "List only shapes with this head size.", COUNT)
-
-    def __post_init__(self):
-        if self.params is None and self.flops is None:
-            raise ValueError("there is no budget; set `params` or `flops`.")

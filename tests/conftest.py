@@ -125,12 +125,12 @@ def pretrained(corpus, tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def tasks(tmp_path_factory) -> Path:
-    """Returns a directory with text pairs and questions: the tasks shipped with the package, at 5% of their size."""
-    from fixedbert.data import sample
+    """Returns a directory with text pairs and questions: the tasks of the demo, at 5% of their size."""
+    from experiments import sample_tasks
 
     directory = tmp_path_factory.mktemp("tasks")
     with pytest.MonkeyPatch.context() as patch:
-        for rows in (sample.sentence_pairs, sample.questions):
-            patch.setattr(sample, rows.__name__, lambda count, split, rows=rows: rows(count // 20, split))
-        sample.write_tasks(directory)
+        for rows in (sample_tasks.sentence_pairs, sample_tasks.questions):
+            patch.setattr(sample_tasks, rows.__name__, lambda count, split, rows=rows: rows(count // 20, split))
+        sample_tasks.write_tasks(directory)
     return directory

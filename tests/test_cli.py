@@ -63,7 +63,7 @@ def test_invalid_options(argv, message, capsys):
     "name, text",
     [
         ("inspect", "usage: fixedbert inspect model --output_dir VALUE --validation_file VALUE [--option VALUE ...]"),
-        ("squad", "--null_score_diff_threshold N|best"),
+        ("export", "--runtime onnx|openvino"),
         ("glue", "--seeds N [N ...]"),
     ],
 )

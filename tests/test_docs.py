@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from pydoc_data.topics import topics
 
 import datasets
 import pytest
@@ -23,7 +24,6 @@ from transformers import BertTokenizer
 
 import fixedbert_cli
 from experiments.study import load_study
-from fixedbert.data.sample import documents
 from fixedbert.exporting.export import export
 from fixedbert.presets import PRESETS
 from fixedbert.tasks.glue import TASKS as GLUE_TASKS
@@ -38,7 +38,7 @@ PAGES = [
     for file in sorted(ROOT.glob(pattern))
 ]
 TRAINING = {"glue": "glue", "squad": "squad", "pretrain": "pretrain", "pretraining": "pretrain"}  # also of the scripts
-RUN = {"convert", "shrink", "compare", "export", "inspect", "plan"}
+RUN = {"convert", "shrink", "compare", "export", "inspect"}
 # Replacements in commands and Python blocks that reduce the number of steps and sequences and skip timing.
 SHORTER = {
     "fixedbert inspect": "fixedbert inspect --max_eval_samples 16 --importance_samples 1",
@@ -135,6 +135,8 @@ def test_commands_parse(page, command, monkeypatch):
         if words[1] == "experiments.study" and "--scale" in words:
             load_study(words[2], words[words.index("--scale") + 1])
         assert all((ROOT / word).exists() for word in words if word.startswith("docs/"))
+    elif program == "python" and words[0] == "-c":
+        compile(words[1], page, "exec")
     elif program in ("python", "accelerate"):
         for file in re.findall(r"--config_file (\S+)", command):
             assert (ROOT / file).exists(), file
@@ -194,7 +196,7 @@ def workspace(tmp_path_factory, vocabulary) -> Path:
         tokenizer.save_pretrained(directory / name)
     logged = {"step": 100, "loss": 7.1, "learning_rate": 1e-3, "grad_norm": 0.5, "tokens_per_second": 9000.0}
     (directory / "runs" / "mini" / "trainer_state.json").write_text(json.dumps({"log_history": [logged]}))
-    texts = [" ".join(text.replace('"', "").split()) for text in documents()[:40]]
+    texts = [" ".join(text.replace('"', "").split()) for text in [*topics.values()][:40]]
     rows = [f'"{text[:200]}",{labels[number % 2]}' for number, text in enumerate(texts)]
     for name in ("reviews.csv", "recent.csv", "dev.csv"):
         (directory / name).write_text("\n".join(["text,label", *rows]))
@@ -268,7 +270,7 @@ def test_example_in_contributing_works(model, tmp_path, monkeypatch):
     command = ["--model_name_or_path", model, "--task_name", "boolq", "--do_train", "--do_eval", "--max_steps", "1"]
     run_glue([*command, *QUICK, "--seeds", "1", "--output_dir", str(tmp_path / "out")])
     assert asked == [("aps/super_glue", "plain")]
-    assert json.loads((tmp_path / "out/results.json").read_text())["best"]["boolq"].keys() == {"accuracy"}
+    assert json.loads((tmp_path / "out/results.json").read_text())["tasks"]["boolq"].keys() == {"accuracy"}
     card = (tmp_path / "out/boolq/seed-1/README.md").read_text()
     assert "aps/super_glue" in card and "nyu-mll/glue" not in card
 

@@ -45,15 +45,15 @@ def test_type_checkers_see_the_functions(tmp_path):
     """mypy infers the types of results and reports unknown names."""
     pytest.importorskip("mypy")
     (tmp_path / "user.py").write_text(
-        "import fixedbert\nreveal_type(fixedbert.convert('a', 'b'))\nreveal_type(fixedbert.plan(params=5e6))\n"
+        "import fixedbert\nreveal_type(fixedbert.convert('a', 'b'))\nreveal_type(fixedbert.inspect('a', 'b', 'c'))\n"
         "fixedbert.nonsense\nfixedbert.InputError('a')\n"
         "fixedbert.convert('a', 'b', num_attention_heads=[3, 7])\nfixedbert.Trained, fixedbert.FixedHeadBertModel\n"
     )
     command = [sys.executable, "-m", "mypy", str(tmp_path / "user.py")]  # with the cache of `make lint`
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     lines = [line.split(": ", 1)[1] for line in done.stdout.splitlines()[:-1] if "user.py:" in line]
-    revealed = [line.split('"')[1] for line in lines if line.startswith("note: Revealed")]
-    assert revealed == ["transformers.modeling_utils.PreTrainedModel", "fixedbert.planning.Plan"], done.stdout
+    revealed = [line.split('"')[1].rpartition(".")[2] for line in lines if line.startswith("note: Revealed")]
+    assert revealed == ["PreTrainedModel", "Inspection"], done.stdout
     errors = [line for line in lines if line.startswith("error: ")]
     assert len(errors) == 1 and '"nonsense"' in errors[0], done.stdout
 

@@ -32,7 +32,6 @@ LAYERS = (
     "tasks",
     "loading",
     "data",
-    "planning",
     "presets",
     "counts",
     "commands",

@@ -1,9 +1,11 @@
 """The models that are compared, in the runtimes in which they run, with their predictions and latencies."""
 
+import random
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
+from math import inf
 from pathlib import Path
 
 import torch
@@ -19,8 +21,8 @@ from ..support.errors import InputError
 from ..support.files import error_reason
 from ..tasks.predictions import Batch, Predictions
 from ..tasks.rows import Features
-from ..tasks.task_heads import describe_task
-from .report import ComparedModel
+from ..tasks.task_heads import Task
+from .report import REPEATS, ComparedModel
 from .runtimes import REFERENCE, TORCH, is_slow, torch_runtime
 
 PAUSE = 0.003  # seconds to wait before each call, until the threads of the previous call have stopped spinning
@@ -32,12 +34,13 @@ class Candidate:
 
     source: str  # directory or Hub id
     model: LoadedModel | ExportedModel
-    task: str  # description of the predictions; only models with the same task can be compared
+    task: Task
     predict: Callable[[Batch], list[Predictions]]
     result: ComparedModel
     features: list[Features] = field(default_factory=list)  # tokens for each row
     predictions: list[list[Predictions]] = field(default_factory=list)  # for each random batch
-    seconds: dict[str, list[float]] = field(default_factory=dict)  # for random batches, sorted batches and single rows
+    seconds: dict[str, float] = field(default_factory=dict)  # for all random batches, sorted batches and single rows
+    order: list[int] | None = None  # of the outputs, so that the classes have the same order in all models
 
     @property
     def runtime(self) -> str:
@@ -55,7 +58,10 @@ class Candidate:
         time.sleep(PAUSE)
         begin = time.perf_counter()
         predictions = self.predict(batch)
-        return predictions, time.perf_counter() - begin
+        seconds = time.perf_counter() - begin
+        if self.order:
+            predictions = [replace(each, values=each.values[:, self.order]) for each in predictions]
+        return predictions, seconds
 
     @property
     def outputs(self) -> list[Predictions]:
@@ -64,8 +70,28 @@ class Candidate:
         for parts in zip(*self.predictions, strict=True):
             tensors, width = [part.values for part in parts], max(part.values.shape[1] for part in parts)
             padded = [pad(x, (0, width - x.shape[1]), value=torch.finfo(x.dtype).min) for x in tensors]
-            joined.append(Predictions(torch.cat(padded), parts[0].kind))
+            joined.append(replace(parts[0], values=torch.cat(padded)))
         return joined
+
+
+def race(
+    candidates: list[Candidate], rows: Iterable[int], generator: random.Random
+) -> tuple[list[list[Predictions]], list[float]]:
+    """
+    Runs all candidates on the rows with these indices several times, each time in another random order.
+
+    Returns:
+        The predictions of each candidate, and the seconds of its fastest run. Therefore, neither the first run counts,
+        in which a runtime prepares for the shape of the batch, nor one that another process slows down.
+    """
+    fastest, order = [inf] * len(candidates), [*range(len(candidates))]
+    predictions: list[list[Predictions]] = [[] for _ in candidates]
+    for _ in range(REPEATS):
+        generator.shuffle(order)
+        for index in order:
+            predictions[index], seconds = candidates[index].timed(rows)
+            fastest[index] = min(fastest[index], seconds)
+    return predictions, fastest
 
 
 def load_candidates(source: str, name: str, **hub_options) -> list[Candidate]:
@@ -86,11 +112,11 @@ def load_candidates(source: str, name: str, **hub_options) -> list[Candidate]:
         report_float32(source, loaded.model)
         if stored:
             PartialState().print(f"{source}: ignoring the graphs in this directory, because it also contains weights")
-        task = describe_task(loaded.head, loaded.config, source, loaded.pooling is not None)
+        task = Task.of(loaded.head, loaded.config, source, loaded.pooling is not None)
         predict, megabytes = torch_runtime(loaded, TORCH[REFERENCE])
         return [Candidate(source, loaded, task, predict, ComparedModel(name, REFERENCE, megabytes))]
     exported = load_exported(directory, [runtime for runtime in stored if not is_slow(runtime)])
-    task = describe_task(exported.head, exported.config, source, exported.has_embeddings)
+    task = Task.of(exported.head, exported.config, source, exported.has_embeddings)
     candidates = []
     for runtime, graph in exported.graphs.items():
         result = ComparedModel(name, runtime, GRAPHS[runtime].megabytes(directory))
@@ -111,22 +137,33 @@ def build_candidates(
         is_required: Whether a runtime that is not installed raises InputError.
         directory: New directory for graphs.
     """
-    built, notes = [], []
+    built, skipped = [], dict[str, list[str]]()  # maps reasons to runtimes
+
+    @cache
+    def trace() -> Exception | None:
+        """Writes the ONNX graph from which all others are made. Returns the error if this fails."""
+        assert isinstance(reference.model, LoadedModel)
+        try:
+            write_onnx(reference.model, directory)
+        except Exception as error:  # torch raises exceptions of any type, and so do the runtimes
+            return error
+        return None
+
     for name in names:
         if is_slow(name):
-            notes.append(f"{name}: skipped (bfloat16 is slow on this processor)")
+            skipped.setdefault("bfloat16 is slow on this processor", []).append(name)
             continue
         try:
-            built.append(reference if name == REFERENCE else build(reference, name, directory))
-        except Exception as error:  # torch and the runtimes raise exceptions of any type
+            built.append(reference if name == REFERENCE else build(reference, name, directory, trace))
+        except Exception as error:
             if is_required and isinstance(error, InputError):
                 raise
-            notes.append(f"{name}: skipped ({error_reason(error)})")
-    return built, notes
+            skipped.setdefault(error_reason(error), []).append(name)
+    return built, [f"{', '.join(names)}: skipped ({reason})" for reason, names in skipped.items()]
 
 
-def build(reference: Candidate, name: str, directory: Path) -> Candidate:
-    """Builds a candidate for a runtime and tests it on one row. Writes graphs to `directory`."""
+def build(reference: Candidate, name: str, directory: Path, trace: Callable[[], Exception | None]) -> Candidate:
+    """Builds a candidate for a runtime and tests it on one row. Writes graphs to `directory`, the first by `trace`."""
     loaded = reference.model
     assert isinstance(loaded, LoadedModel)
     if name in TORCH:
@@ -134,8 +171,8 @@ def build(reference: Candidate, name: str, directory: Path) -> Candidate:
     else:
         runtime = GRAPHS[name]
         runtime.check_packages()
-        if not directory.exists():
-            write_onnx(loaded, directory)
+        if error := trace():
+            raise error
         rows = range(min(CALIBRATION_ROWS, len(reference.features)))
         runtime.write(directory, (reference.batch([row]) for row in rows))
         predict = partial(graph_predictions, runtime.load(directory), loaded.head, loaded.config)

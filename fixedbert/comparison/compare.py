@@ -9,7 +9,6 @@ from collections import Counter
 from dataclasses import asdict, replace
 from math import nan
 from pathlib import Path
-from statistics import median
 from tempfile import TemporaryDirectory
 
 import numpy as np
@@ -27,7 +26,7 @@ from ..tasks.predictions import Fidelity, fidelity
 from ..tasks.rows import Cells, RowPredictions
 from ..tasks.task_heads import compared_rows, row_length
 from .advice import NEARLY_SAME, advice
-from .candidates import Candidate, build_candidates, load_candidates
+from .candidates import Candidate, build_candidates, load_candidates, race
 from .report import CHANGED, RANDOM, SINGLE, SINGLE_ROWS, SORTED, Comparison
 from .runtimes import RUNTIMES
 
@@ -54,7 +53,7 @@ def compare(options: CompareOptions) -> Comparison:
     warn_if_busy()
     by_model = [load_candidates(*pair, **options.hub_options()) for pair in names_of(options.models)]
     candidates = [candidate for own in by_model for candidate in own]
-    check_same_task(candidates)
+    align_classes(candidates)
     models = [(each.model.config, each.model.tokenizer) for each in candidates]
     length = row_length(options.max_seq_length, models)
     rows = compared_rows(options, candidates[0].model.head, models, length)
@@ -116,11 +115,12 @@ def names_of(sources: list[str]) -> list[tuple[str, str]]:
     return [(source, source if names[short_name(source)] > 1 else short_name(source)) for source in sources]
 
 
-def check_same_task(candidates: list[Candidate]):
-    """Raises InputError if the models have different tasks."""
+def align_classes(candidates: list[Candidate]):
+    """Puts the classes of all models in the order of the first model's. Raises InputError if their tasks differ."""
     first = candidates[0]
     for model in candidates:
-        if model.task != first.task:
+        model.order = first.task.order_of(model.task)
+        if model.order is None:
             raise InputError(f"{model.source} predicts {model.task}, but {first.source} predicts {first.task}.")
 
 
@@ -142,7 +142,8 @@ def choose_runtimes(
             candidates, remarks = build_candidates(reference, names, is_required, directory / str(index))
             if not candidates:
                 raise InputError(f"{reference.result.name}: no runtime works: {'; '.join(remarks)}.", "runtime")
-            if len(models) > 1:
+            if len(models) > 1 and len(candidates) > 1:
+                remarks.append("the runtime of each model was chosen on the same rows")
                 candidates = [fastest(candidates, reference, options.batch_size, notes)]
             if any(candidate.runtime == "openvino-int8" for candidate in candidates):
                 count = min(CALIBRATION_ROWS, len(reference.features))
@@ -161,11 +162,9 @@ def fastest(candidates: list[Candidate], reference: Candidate, batch_size: int, 
     count, name = min(len(reference.features), CHECKED_ROWS), reference.result.name
     batches = [range(begin, min(begin + batch_size, count)) for begin in range(0, count, batch_size)]
     expected = [reference.timed(batch)[0] for batch in batches]
-    for candidate in candidates:
-        candidate.timed(batches[0])  # warm-up
-    seconds = np.zeros(len(candidates))
+    seconds, generator = np.zeros(len(candidates)), random.Random(0)
     for batch in tqdm(batches[:PROBES], f"choosing a runtime for {name}", unit="batch"):
-        seconds += [candidate.timed(batch)[1] for candidate in candidates]  # interleaved, because the load varies
+        seconds += race(candidates, batch, generator)[1]
     ranked = [candidates[index] for index in np.argsort(seconds)]
     similarities = []
     for candidate in ranked:
@@ -182,8 +181,8 @@ def fastest(candidates: list[Candidate], reference: Candidate, batch_size: int, 
 @torch.inference_mode()
 def run(candidates: list[Candidate], rows: int, batch_size: int):
     """
-    Runs all candidates on random batches, on batches of rows with similar lengths, and on single rows. The candidates
-    take turns in random order. Stores their predictions and latencies.
+    Runs all candidates on random batches, on batches of rows with similar lengths, and on single rows. Stores their
+    predictions and latencies.
     """
     lengths = [sum(len(window["input_ids"]) for window in windows) for windows in candidates[0].features]
     orders = {RANDOM: range(rows), SORTED: sorted(range(rows), key=lengths.__getitem__), SINGLE: range(SINGLE_ROWS)}
@@ -191,15 +190,13 @@ def run(candidates: list[Candidate], rows: int, batch_size: int):
     for name, order in orders.items():
         size = 1 if name == SINGLE else batch_size
         batches += [(name, order[begin : min(begin + size, rows)]) for begin in range(0, min(len(order), rows), size)]
-    for model in candidates:  # warm-up
-        model.timed(range(min(batch_size, rows)))
-        model.timed([0])
-        model.seconds = {name: [] for name in orders}
-    shuffled = random.Random(0)
+    for model in candidates:
+        model.seconds = dict.fromkeys(orders, 0.0)
+    generator = random.Random(0)
     for name, batch in tqdm(batches, "comparing", unit="batch"):
-        for model in shuffled.sample(candidates, len(candidates)):
-            predictions, seconds = model.timed(batch)
-            model.seconds[name].append(seconds)
+        results = zip(candidates, *race(candidates, batch, generator), strict=True)
+        for model, predictions, seconds in results:
+            model.seconds[name] += seconds
             if name == RANDOM:
                 model.predictions.append(predictions)
 
@@ -208,8 +205,8 @@ def measure(model: Candidate, answers: RowPredictions, first: Candidate, expecte
     """Computes the speed, scores and fidelity of a model, relative to the first model and its answers."""
     rows, result = len(model.features), model.result
     for order, count in {RANDOM: rows, SORTED: rows, SINGLE: min(rows, SINGLE_ROWS)}.items():
-        result.rows_per_second[order] = count / sum(model.seconds[order])
-        result.speedup[order] = median(np.divide(first.seconds[order], model.seconds[order]).tolist())
+        result.rows_per_second[order] = count / model.seconds[order]
+        result.speedup[order] = first.seconds[order] / model.seconds[order]
     result.scores = answers.scores
     if expected.correct is not None and answers.correct is not None:
         result.lost = int((expected.correct & ~answers.correct).sum())

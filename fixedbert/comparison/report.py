@@ -8,6 +8,7 @@ from .runtimes import REFERENCE
 
 RANDOM, SORTED, SINGLE = "random", "sorted", "single"  # batches in random order or sorted by length, and single rows
 SINGLE_ROWS = 64  # number of rows that are timed one at a time
+REPEATS = 3  # times that each batch runs
 ROUNDING = 1e-4  # numbers and embeddings are treated as identical if their similarity is above 1 - ROUNDING
 CHANGED = "changed.csv"
 
@@ -21,7 +22,7 @@ class ComparedModel:
     runtime: str
     megabytes: float  # size of the weights or the graph
     rows_per_second: dict[str, float] = field(default_factory=dict)  # for RANDOM and SORTED batches and SINGLE rows
-    speedup: dict[str, float] = field(default_factory=dict)  # median speedup over the first model in each case
+    speedup: dict[str, float] = field(default_factory=dict)  # ratio to the rows per second of the first model
     scores: dict[str, float] = field(default_factory=dict)  # metrics by name; empty if the rows have no labels
     lost: int | None = None  # number of items that only the first model predicts correctly; None without labels
     gained: int | None = None  # number of items that only this model predicts correctly
@@ -71,6 +72,7 @@ class Comparison:
         notes = [
             f"rows/s, speedup: batches of {self.batch_size} rows in random order, without tokenization",
             f"sorted, single: speedup for batches sorted by length, and for {min(self.rows, SINGLE_ROWS)} single rows",
+            f"the fastest of {REPEATS} runs of each batch counts",
         ]
         if "lost" in flips:
             notes.append(f"lost: {self.item}s correct in the first line, but not in this one; gained: the opposite")

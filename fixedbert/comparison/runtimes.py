@@ -1,6 +1,7 @@
 """The ways to run a model on the CPU: PyTorch with or without padding, onnxruntime and OpenVINO, in several dtypes."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 
@@ -35,6 +36,6 @@ def torch_runtime(loaded: LoadedModel, serving: Serving) -> tuple[Callable[[Batc
     model = serving.model(model)
 
     def outputs(batch: Batch) -> list[Predictions]:
-        return [Predictions(each.values.float(), each.kind) for each in predict(model, batch, loaded.pooling)]
+        return [replace(each, values=each.values.float()) for each in predict(model, batch, loaded.pooling)]
 
     return outputs, sum(weight.numel() * weight.element_size() for weight in model.parameters()) / 1e6

@@ -1,4 +1,4 @@
-"""Readers that yield the documents in text corpora: files, Hub datasets and the built-in sample."""
+"""Readers that yield the documents in text corpora: files and Hub datasets."""
 
 import glob
 import os
@@ -13,7 +13,6 @@ from ..options import BOUNDARIES
 from ..support.errors import InputError
 from ..support.files import reading
 from .file_formats import READERS, REDOWNLOAD, DataFile, check_columns, file_format, load_from_hub, text_problem
-from .sample import sample_dataset
 
 MAX_DOCUMENT_SIZE = 2**28  # characters; a larger document indicates that the wrong boundary was chosen
 
@@ -30,7 +29,7 @@ class Corpus:
     boundaries, `prepare_store` splits the text into sentences.
     """
 
-    source: str  # a path or glob pattern; with `on_hub`, a dataset id, or "sample" for the built-in text
+    source: str  # a path or glob pattern; with `on_hub`, a dataset id
     on_hub: bool = False
     config_name: str | None = None  # configuration of the Hub dataset
     text_column: str = "text"  # ignored for .txt files
@@ -64,22 +63,22 @@ class CorpusReader:
     Attributes:
         size: Number of bytes in all files, or number of rows in a dataset.
         position: Number of bytes or rows read in the current iteration.
+        ignored: Hidden files and directories, and files in unsupported formats, which are not read.
     """
 
     def __init__(self, corpus: Corpus):
         self.corpus = corpus
         self.position = 0
         self.files: list[DataFile] = []
+        self.ignored: list[Path] = []
         if corpus.on_hub:
-            if corpus.source == "sample":
-                self.dataset = sample_dataset(corpus.text_column)
-            else:
-                self.dataset = load_from_hub(corpus.source, corpus.config_name, split="train", **corpus.hub_options)
+            self.dataset = load_from_hub(corpus.source, corpus.config_name, split="train", **corpus.hub_options)
             check_columns(column_options(corpus.columns), self.dataset.column_names, corpus.source)
             self.size = len(self.dataset)
         else:
             with reading(corpus.source, REDOWNLOAD):
-                for path in corpus_files(corpus.source):
+                files, self.ignored = find_files(corpus.source)
+                for path in files:
                     text_column = "text" if file_format(path) == ".txt" else corpus.text_column
                     self.files.append(DataFile(path, [text_column, *corpus.columns[1:]]))
                 self.size = sum(file.path.stat().st_size for file in self.files)
@@ -121,19 +120,26 @@ class CorpusReader:
 
 
 def corpus_files(source: str) -> list[Path]:
-    """
-    Returns the sorted paths of the files in `source`, which is a file, a directory or a glob pattern for either.
+    """Returns the sorted paths of the files to read in `source`. Raises InputError if there are none."""
+    return find_files(source)[0]
 
-    Directories are searched recursively for files in a supported format. Links to directories are followed. Raises
-    InputError if no files are found.
+
+def find_files(source: str) -> tuple[list[Path], list[Path]]:
+    """
+    Returns the sorted paths of the files in `source`, which is a file, a directory or a glob pattern for either, and
+    the paths to ignore below directories: hidden ones and files in unsupported formats.
+
+    Directories are searched recursively. Links to directories are followed. Raises InputError if no files are found.
     """
     matches = without_aliases(map(Path, [source] if Path(source).exists() else glob.glob(source, recursive=True)))
     directories = [path for path in matches if path.is_dir()]
     files = [path for path in matches if not path.is_dir()]
-    files = without_aliases([*files, *files_below(directories)])
+    below = without_aliases(files_below(directories))
+    ignored = {path for path in below if path.name.startswith(".") or file_format(path) not in READERS}
+    files = without_aliases({*files, *below} - ignored)
     if not files:
         raise InputError(f"{source}: no files found; supported formats are {', '.join(READERS)}.")
-    return sorted(files)
+    return sorted(files), sorted(ignored)
 
 
 def without_aliases(paths: Iterable[Path]) -> list[Path]:
@@ -146,8 +152,10 @@ def without_aliases(paths: Iterable[Path]) -> list[Path]:
 
 def files_below(directories: list[Path]) -> Iterator[Path]:
     """
-    Yields the files in a supported format below directories. Follows links to directories, after the directories
-    without links, and visits each directory once. Raises InputError if a directory cannot be read or a link is broken.
+    Yields the files and hidden directories below directories. Follows links to directories, after the directories
+    without links, and visits each directory once, except hidden ones.
+
+    Raises InputError if a directory cannot be read or a link is broken.
     """
     visited: set[str] = set()
     pending = [str(directory) for directory in directories]
@@ -158,13 +166,13 @@ def files_below(directories: list[Path]) -> Iterator[Path]:
                 children.clear()
                 continue
             visited.add(real)
-            children.sort()  # os.walk continues in this order, and does not follow links
+            names += (name for name in children if name.startswith("."))
+            children[:] = sorted({*children} - {*names})  # os.walk continues in this order, and does not follow links
             pending += [path for path in (os.path.join(parent, name) for name in children) if os.path.islink(path)]
             for file in (Path(parent, name) for name in names):
                 if file.is_symlink() and not file.exists() and not file.name.startswith("."):
                     raise InputError(f"{file}: a broken link; correct or remove it.")
-                if file_format(file) in READERS:
-                    yield file
+                yield file
 
 
 def refuse_directory(error: OSError):

@@ -8,7 +8,6 @@ number of workers and processes, and in a resumed run.
 import hashlib
 from collections.abc import Iterator
 from functools import cached_property
-from itertools import islice
 
 import numpy as np
 import torch
@@ -19,7 +18,7 @@ from ..support.errors import InputError
 from .masking import mask_tokens
 from .store import Documents
 
-PLAN_FORMAT = 2  # increment it when the same documents would result in a different plan
+PLAN_FORMAT = 3  # increment it when the same documents would result in a different plan
 
 
 def split_documents(documents: Documents, held_out: float) -> tuple[np.ndarray, np.ndarray]:
@@ -30,9 +29,11 @@ def split_documents(documents: Documents, held_out: float) -> tuple[np.ndarray, 
     there are fewer than 4 documents.
     """
     if len(documents) < 4:
+        different = f"{len(documents)} different ones with text ({'; '.join(documents.description['corpora'])})"
         raise InputError(
-            f"the corpus has {len(documents)} non-empty documents, but training and held-out data need at least 2 "
-            "each; add files, set `validation_file` or set `document_boundary` (by default a .txt file is a document)."
+            f"training and held-out data need at least 2 documents each, but the corpus has {different}; add files, "
+            "set `validation_file` or set `document_boundary`, for example to blank_line after you have put blank "
+            "lines between documents."
         )
     permutation = np.random.default_rng(0).permutation(len(documents))
     count = min(max(round(held_out * len(documents)), 2), len(documents) - 2)
@@ -47,7 +48,8 @@ class Examples(torch.utils.data.Dataset):
 
     Each epoch has a plan, an array that specifies which tokens make up each example. The store caches the plans. The
     length of the dataset is the number of examples in epoch 0. Later epochs that have more examples drop the last
-    ones, and those that have fewer repeat the first ones.
+    ones, and those that have fewer repeat the first ones. The order of the documents changes from epoch to epoch, so
+    that these examples come from different documents.
 
     Args:
         document_ids: Ids of the documents to use, indices into `documents`.
@@ -97,8 +99,8 @@ class Examples(torch.utils.data.Dataset):
         """Returns everything that determines a plan, except the epoch."""
         return PLAN_FORMAT, self.kind, hashlib.sha256(self.document_ids.tobytes()).hexdigest(), self.seed
 
-    def make_plan(self, epoch: int) -> Iterator[np.ndarray]:
-        """Yields the plan for an epoch in blocks of shape (rows, plan_columns)."""
+    def make_plan(self, document_ids: np.ndarray, epoch: int) -> Iterator[np.ndarray]:
+        """Yields the plan for an epoch, with the documents in this order, in blocks of shape (rows, plan_columns)."""
         raise NotImplementedError
 
     def count_examples(self, plan: np.ndarray) -> int:
@@ -109,10 +111,14 @@ class Examples(torch.utils.data.Dataset):
         """Returns the memory-mapped plan for an epoch. Only the most recently requested plan stays open."""
         if epoch != self.open_epoch:
             name = f"{self.kind}-{stable_hash(*self.plan_settings())}"
-            blocks: Iterator[np.ndarray] = (
-                block.astype(self.plan_dtype, copy=False) for block in self.make_plan(epoch)
-            )
-            path = self.documents.plan(f"{name}-{epoch}", blocks)
+
+            def blocks() -> Iterator[np.ndarray]:
+                order = np.random.default_rng((self.seed, epoch)).permutation(self.document_ids)
+                return (block.astype(self.plan_dtype, copy=False) for block in self.make_plan(order, epoch))
+
+            # The main process has verified the plan for its data loader workers.
+            is_worker = torch.utils.data.get_worker_info() is not None
+            path = self.documents.plan(f"{name}-{epoch}", blocks, verify=not is_worker)
             if epoch > 2:  # keep the plan for epoch 0, which determines the length
                 self.documents.remove_plan(f"{name}-{epoch - 2}")
             self.open_plan = np.memmap(path, self.plan_dtype, "r").reshape(-1, self.plan_columns)
@@ -156,9 +162,8 @@ class PackedExamples(Examples):
         self.objective = objective
         self.separate_documents = separate_documents
 
-    def make_plan(self, epoch: int) -> Iterator[np.ndarray]:
-        """Yields one block: a row (id, start) per document, in random order, and a last row (-1, total length)."""
-        document_ids = np.random.default_rng((self.seed, epoch)).permutation(self.document_ids)
+    def make_plan(self, document_ids: np.ndarray, epoch: int) -> Iterator[np.ndarray]:
+        """Yields one block: a row (id, start) per document, and a last row (-1, total length)."""
         ends = np.cumsum(self.documents.metadata["tokens"][document_ids].astype(np.int64) + 2)
         yield np.stack([np.append(document_ids, -1), np.insert(ends, 0, 0)], axis=1)
 
@@ -213,10 +218,6 @@ class EpochSampler(torch.utils.data.Sampler):
         return -(-len(self.examples) // self.step_size) * self.step_size
 
     def __iter__(self) -> Iterator[int]:
-        return islice(self.cycle(), len(self))
-
-    def cycle(self) -> Iterator[int]:
-        size, epoch = len(self.examples), self.epoch
-        while True:
-            order = np.random.default_rng((self.examples.seed, epoch)).permutation(size)
-            yield from map(int, epoch * size + order)  # a list of Python integers would take 32 bytes each
+        order = np.random.default_rng((self.examples.seed, self.epoch)).permutation(len(self.examples))
+        # A list of Python integers would take 32 bytes each.
+        return map(int, self.epoch * len(order) + np.resize(order, len(self)))

@@ -5,26 +5,33 @@ To add a format, write a reader, register it in READERS and add an example to te
 takes a DataFile, updates its `position` and yields its rows. It raises InputError for malformed rows.
 """
 
+import bz2
 import csv
+import gzip
 import io
 import json
+import lzma
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-import fsspec.compression
-import fsspec.utils
 import pyarrow.parquet
 from huggingface_hub.errors import HfHubHTTPError
 
 from ..support.errors import InputError
 from ..support.files import error_reason, reading
 
-COMPRESSIONS = (".gz", ".bz2", ".xz", ".zst")
+DECOMPRESSORS: dict[str, Callable[[BinaryIO], Any]] = {
+    ".gz": gzip.open,
+    ".bz2": bz2.open,
+    ".xz": lzma.open,
+    ".zst": partial(pyarrow.CompressedInputStream, compression="zstd"),
+}
 QUOTED = re.compile(r'"((?:[^"]|"")*)"')
 MAX_FIELD_SIZE = 2**28  # characters in a csv field
 REDOWNLOAD = "correct it or download it again"
@@ -61,13 +68,9 @@ class DataFile:
 
     def lines(self) -> Iterator[str]:
         """Yields the lines of the file as text, decompressed if necessary."""
-        decompressor = fsspec.compression.compr.get(fsspec.utils.infer_compression(str(self.path)))
+        decompress = DECOMPRESSORS.get(self.path.suffix.lower())
         with open(self.path, "rb") as raw:
-            stream: io.BufferedIOBase | BinaryIO = raw
-            if self.path.suffix in COMPRESSIONS:
-                if decompressor is None:
-                    raise InputError(f"{self.path}: install zstandard to read {self.path.suffix} files.")
-                stream = io.BufferedReader(decompressor(raw, mode="rb"))
+            stream = raw if decompress is None else io.BufferedReader(decompress(raw))
             for line in decode_lines(stream, self.path):
                 self.position = raw.tell()
                 yield line
@@ -79,26 +82,29 @@ class DataFile:
 
 
 def file_format(file: Path) -> str:
-    """Returns the file name suffix without the compression suffix, for example .txt for a.txt and a.txt.gz."""
-    return Path(file.stem).suffix if file.suffix in COMPRESSIONS else file.suffix
+    """Returns the lowercased suffix without the compression suffix, for example .txt for a.txt and A.TXT.gz."""
+    return (Path(file.stem) if file.suffix.lower() in DECOMPRESSORS else file).suffix.lower()
 
 
-def decode_lines(stream: io.BufferedIOBase | BinaryIO, file: Path) -> Iterator[str]:
+def decode_lines(stream: Iterable[bytes], file: Path) -> Iterator[str]:
     """
     Decodes and yields all lines. Converts CRLF line endings to LF, and removes byte order marks, which can be at the
-    start of any line if files were concatenated. Raises InputError if the text is not UTF-8.
+    start of any line if files were concatenated. Raises InputError if the text is not UTF-8, or has so many NUL
+    characters that it must be UTF-16. Single ones remain, and BERT's tokenizer removes them.
     """
     number = 0
     try:
         for number, line in enumerate(stream, 1):
             text = line.decode("utf-8-sig")
-            if "\0" in text:
-                raise InputError(f"{file}, line {number}: contains a NUL character; convert the file to UTF-8.")
+            if (count := text.count("\0")) > 1 and 3 * count > len(text):
+                remedy = "convert the file to UTF-8, or remove such characters with tr -d '\\0'"
+                raise InputError(f"{file}, line {number}: mostly NUL characters, as in UTF-16; {remedy}.")
             if number == 1 and "\r" in text.rstrip("\r\n"):
                 raise InputError(f"{file}: lines end with carriage returns; convert the line endings to line feeds.")
             yield text[:-2] + "\n" if text.endswith("\r\n") else text
     except UnicodeDecodeError as error:
-        raise InputError(f"{file}, line {number}: not UTF-8 ({error.reason}); convert the file to UTF-8.") from error
+        remedy = "convert the file to UTF-8, or remove such bytes with iconv -c"
+        raise InputError(f"{file}, line {number}: not UTF-8 ({error.reason}); {remedy}.") from error
 
 
 def read_text(file: DataFile) -> Iterator[FileRow]:

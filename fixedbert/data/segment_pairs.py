@@ -6,7 +6,7 @@ Follows Devlin et al., 2019 (arXiv 1810.04805), section 3.1 and appendix A.1.
 
 import multiprocessing
 import random
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Iterator
 
 import numpy as np
@@ -25,16 +25,17 @@ MAX_DEVIATION = 0.1  # maximum difference between the fraction of random pairs a
 
 def check_documents(documents: Documents, document_ids: np.ndarray):
     """Raises InputError if there are fewer than two documents, or if most documents contain only one sentence."""
-    remedy = "add files, set `document_boundary`, or train with `objective` mlm"
     if len(document_ids) < 2:
         raise InputError(
-            f"next-sentence prediction needs at least 2 documents, but the corpus has {len(document_ids)}; {remedy}."
+            f"next-sentence prediction needs at least 2 documents, but the corpus has {len(document_ids)}; add files, "
+            "set `document_boundary`, or train with `objective` mlm."
         )
     single = int((documents.metadata["sentences"][document_ids] == 1).sum())
     if 2 * single > len(document_ids):
         raise InputError(
             f"{single} of {len(document_ids)} documents contain only one sentence, but next-sentence prediction needs "
-            f"two or more; {remedy}. If each line is a sentence, set `document_boundary` to sentence_lines."
+            "two or more; train with `objective` mlm, or put the sentences of a document together: in lines between "
+            "blank lines, with `document_boundary` sentence_lines, or in rows with the same value, with column."
         )
 
 
@@ -119,30 +120,13 @@ def random_segment(ends: np.ndarray, min_tokens: int, max_tokens: int, rng: rand
     Returns the start and end offsets of a random segment in a document.
 
     The segment starts with a random piece from `split_long_sentences`. It has at least `min_tokens` tokens unless the
-    document ends first. All pieces are equally likely. To avoid listing them, the function draws a sentence with
-    weight 1 + length / (max_tokens - 1), which is between one and two times its number of pieces, and corrects the
-    difference by rejection sampling.
+    document ends first. All pieces are equally likely.
     """
-    longest = max_tokens - 1
-    while True:
-        drawn = rng.random() * (len(ends) + int(ends[-1]) / longest)
-        first = int(drawn) if drawn < len(ends) else bisect_right(ends, (drawn - len(ends)) * longest)
-        first = min(first, len(ends) - 1)  # rounding can exceed the last index
-        start, length, pieces = sentence_at(ends, first, longest)
-        if rng.random() * (1 + length / longest) < pieces:
-            break
-    start += length * rng.randrange(pieces) // pieces
+    ends = split_long_sentences(ends, max_tokens)
+    first = rng.randrange(len(ends))
+    start = int(ends[first - 1]) if first else 0
     last = min(bisect_left(ends, start + min_tokens, lo=first), len(ends) - 1)
-    start_of_last, length, pieces = sentence_at(ends, last, longest)
-    needed = min(-(-(start + min_tokens - start_of_last) * pieces // length), pieces)
-    return start, start_of_last + length * needed // pieces
-
-
-def sentence_at(ends: np.ndarray, index: int, longest: int) -> tuple[int, int, int]:
-    """Returns a sentence's start offset, its length, and the number of pieces of at most `longest` tokens in it."""
-    start = int(ends[index - 1]) if index else 0
-    length = int(ends[index]) - start
-    return start, length, -(-length // longest)
+    return start, int(ends[last])
 
 
 def truncate_pair(
@@ -191,10 +175,10 @@ class PairExamples(Examples):
     def plan_settings(self) -> tuple:
         return *super().plan_settings(), self.max_seq_length, self.short_seq_prob
 
-    def make_plan(self, epoch: int) -> Iterator[np.ndarray]:
-        check_documents(self.documents, self.document_ids)
-        starts = range(0, len(self.document_ids), PLAN_BLOCK)
-        arguments = (self.documents, self.document_ids, self.max_tokens, self.short_seq_prob, (self.seed, epoch))
+    def make_plan(self, document_ids: np.ndarray, epoch: int) -> Iterator[np.ndarray]:
+        check_documents(self.documents, document_ids)
+        starts = range(0, len(document_ids), PLAN_BLOCK)
+        arguments = (self.documents, document_ids, self.max_tokens, self.short_seq_prob, (self.seed, epoch))
         # Data loader workers are daemonic and cannot start processes.
         if self.num_proc == 1 or len(starts) < 16 or multiprocessing.current_process().daemon:
             yield from (plan_pairs(*arguments, start) for start in starts)

@@ -24,6 +24,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from functools import partial
 from importlib.metadata import version
+from itertools import chain
 from pathlib import Path
 from typing import TypeVar
 
@@ -40,9 +41,9 @@ from ..support.files import new_directory, reading, write_atomically, writing
 from ..support.processes import call_task, process_pool
 from .corpora import Corpus, CorpusReader, Document, iterate_documents
 from .sentences import check_language, split_document
-from .tokenizers import check_unknown_tokens, tokenizer_state, train_tokenizer
+from .tokenizers import check_unknown_tokens, count_losses, tokenizer_state, train_tokenizer
 
-FORMAT = 6  # increment it when the same corpora would result in a different store
+FORMAT = 7  # increment it when the same corpora would result in a different store
 TOKENIZER_FORMAT = 3  # increment it when the same corpora would result in a different tokenizer
 SHARD_CHARACTERS = 4_000_000  # per shard; an interrupted process loses at most one shard
 SHARD_DOCUMENTS = 50_000
@@ -115,17 +116,18 @@ class Documents:
         """Returns hashes (documents,) of the texts. They do not depend on the tokenizer."""
         return np.concatenate(self._text_hashes)[self.metadata["row"]]
 
-    def plan(self, name: str, blocks: Iterable[np.ndarray]) -> Path:
+    def plan(self, name: str, blocks: Callable[[], Iterable[np.ndarray]], verify: bool = True) -> Path:
         """
         Returns the path to a plan file.
 
-        If the file does not exist or is corrupted, one process writes the `blocks` to it while the others wait.
+        If the file does not exist or, with `verify`, is corrupted, one process writes the `blocks` to it while the
+        others wait.
         """
         path = self._plans / name
         with store_lock(path):
-            if not has_valid_checksum(path):
+            if not (has_valid_checksum(path) if verify else path.exists()):
                 with write_with_checksum(path) as unfinished, open(unfinished, "wb") as file:
-                    for block in blocks:
+                    for block in blocks():
                         file.write(np.ascontiguousarray(block).data)
         return path
 
@@ -162,8 +164,7 @@ def prepare_store(
     Splits the documents in `corpora` into sentences and tokenizes them, or loads the result from the store.
 
     Only one process prepares a store while the others wait. After an interruption, the next call resumes preparation.
-    A document with the same text as an earlier document is dropped, and the number of such documents is printed. One
-    process per machine verifies the checksums.
+    A document with the same text as an earlier document is dropped. One process per machine verifies the checksums.
 
     Args:
         language: Language for sentence splitting, one of LANGUAGES.
@@ -193,9 +194,10 @@ def prepare_store(
     counts = documents.description["counts"]
     sources = ", ".join(corpus.source for corpus in corpora)
     check_unknown_tokens(sources, counts["unknown_tokens"], counts["tokens"])
-    if duplicates := counts["duplicate_documents"]:
-        total = counts["documents"] - counts["empty_documents"]
-        PartialState().print(f"{sources}: {duplicates:,} of {total:,} documents are duplicates and were left out")
+    for reader in readers:
+        if reader.ignored:
+            count = f"{len(reader.ignored):,} hidden paths and files in other formats are left out"
+            PartialState().print(f"{reader.corpus.source}: {count}, such as {reader.ignored[-1]}")
     return documents
 
 
@@ -349,6 +351,7 @@ def write_shard(
         "sentences": sum(len(ends) for _, ends in tokens),
         "tokens": sum(len(ids) for ids, _ in tokens),
         "unknown_tokens": sum(int(np.count_nonzero(ids == tokenizer.unk_token_id)) for ids, _ in tokens),
+        **count_losses(chain.from_iterable(sentences), tokenizer),
     }
     # 64 bits: for 6.4 million texts (English Wikipedia), the probability of a collision is 1e-6.
     digests = (hashlib.blake2b("\n".join(text).encode(), digest_size=8).digest() for text in sentences)

@@ -3,7 +3,8 @@
 import json
 import re
 import unicodedata
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -107,17 +108,28 @@ def check_case(name: str, tokenizer: PreTrainedTokenizerBase):
         )
 
 
-def removed_characters(tokenizer: PreTrainedTokenizerBase) -> str:
-    """Returns a one-line description of what the tokenizer's normalizer removes from text."""
+def count_losses(texts: Iterable[str], tokenizer: PreTrainedTokenizerBase) -> Counter[str]:
+    """
+    Counts what the tokenizer's normalizer changes besides case: `changed_characters`, which lose an accent or vowel
+    sign or are split into letters (as in Korean), and `removed_characters`.
+    """
+    characters: Counter[str] = Counter()
+    for text in texts:
+        if not (text.isascii() and text.isprintable()):
+            characters.update(text)
     normalizer = tokenizer.backend_tokenizer.normalizer
+    losses = Counter(changed_characters=0, removed_characters=0)
+    for character, count in characters.items():
+        normalized = (normalizer.normalize_str(character) if normalizer else character).strip()
+        if marks_in(normalized) < marks_in(character) or not unicodedata.is_normalized("NFC", normalized):
+            losses["changed_characters"] += count
+        elif character.strip() and not normalized:
+            losses["removed_characters"] += count
+    return losses
 
-    def changes(text: str) -> bool:
-        normalized = normalizer.normalize_str(text) if normalizer else text
-        return unicodedata.normalize("NFC", normalized) != text
 
-    examples = {"capital letters (A)": "A", "accents and vowel signs (é, कि)": "é", "control characters": "a\u200db"}
-    removed = [name for name, text in examples.items() if changes(text)]
-    return f"the tokenizer removes {', '.join(removed) or 'nothing'}"
+def marks_in(text: str) -> int:
+    return sum(unicodedata.category(character).startswith("M") for character in unicodedata.normalize("NFD", text))
 
 
 def check_vocab_size(tokenizer: PreTrainedTokenizerBase, vocab_size: int, model: object):
@@ -126,7 +138,7 @@ def check_vocab_size(tokenizer: PreTrainedTokenizerBase, vocab_size: int, model:
     if required > vocab_size:
         raise InputError(
             f"{model}: the tokenizer has {required} token ids, but the model has only {vocab_size} embeddings; use "
-            "the original tokenizer, or train the model with `resize_embeddings` to add embeddings for new tokens."
+            "the original tokenizer, or add embeddings with transformers' `resize_token_embeddings`."
         )
 
 

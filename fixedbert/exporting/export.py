@@ -139,7 +139,7 @@ def write_graphs(
         runtime.write(directory, rows)
         # Applications use only the embeddings, so the error in the hidden states of an int8 graph does not matter.
         names = graph.results[:1] if runtime.int8 else graph.names
-        difference = largest_difference(expected, runtime.load(directory), batches, names)
+        difference = largest_difference(expected, runtime.load(directory, whole=True), batches, names)
         if not runtime.int8 and not difference <= TOLERANCE:  # also true for NaN
             raise InputError(
                 f"the graph's outputs differ from the model's by {difference:.2g}, but at most {TOLERANCE:g} is "

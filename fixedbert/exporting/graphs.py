@@ -53,9 +53,9 @@ class GraphRuntime(NamedTuple):
         else:
             convert_to_openvino(source, file)
 
-    def load(self, directory: Path) -> OnnxModel | OpenVinoModel:
+    def load(self, directory: Path, whole: bool = False) -> OnnxModel | OpenVinoModel:
         file = directory / self.file
-        return OnnxModel(file) if self.format == "onnx" else OpenVinoModel(file, self.precision)
+        return OnnxModel(file, whole) if self.format == "onnx" else OpenVinoModel(file, self.precision, whole)
 
     def megabytes(self, directory: Path) -> float:
         """Returns the size of the graph, including the .bin file of an OpenVINO graph."""

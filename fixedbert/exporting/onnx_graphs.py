@@ -99,9 +99,16 @@ def quantize(file: Path, quantized: Path):
 
 
 class OnnxModel:
-    """An ONNX graph that onnxruntime runs on the CPU, called in the same way as the exported PyTorch model."""
+    """
+    An ONNX graph that onnxruntime runs on the CPU, called in the same way as the exported PyTorch model.
 
-    def __init__(self, file: Path):
+    Args:
+        file: The graph.
+        whole: Return all outputs. By default, a graph with embeddings returns only these, because copying the hidden
+            states, which other libraries need, takes time.
+    """
+
+    def __init__(self, file: Path, whole: bool = False):
         require_package("onnxruntime", "onnx")
         from onnxruntime import InferenceSession, SessionOptions
 
@@ -111,8 +118,9 @@ class OnnxModel:
         options.add_session_config_entry("session.force_spinning_stop", "1")
         self.session = InferenceSession(file, options, providers=["CPUExecutionProvider"])
         self.inputs = [node.name for node in self.session.get_inputs()]
-        self.outputs = [node.name for node in self.session.get_outputs()]
+        outputs = [node.name for node in self.session.get_outputs()]
+        self.outputs = [EMBEDDING] if EMBEDDING in outputs and not whole else outputs
 
     def __call__(self, **inputs: Tensor) -> dict[str, Tensor]:
-        outputs = self.session.run(None, {name: inputs[name].numpy() for name in self.inputs})
+        outputs = self.session.run(self.outputs, {name: inputs[name].numpy() for name in self.inputs})
         return dict(zip(self.outputs, map(torch.from_numpy, outputs), strict=True))

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ..support.errors import InputError, require_package
+from .onnx_graphs import EMBEDDING
 
 OPENVINO, OPENVINO_INT8 = "openvino/openvino_model.xml", "openvino/openvino_model_qint8_quantized.xml"
 CALIBRATION_ROWS, MIN_CALIBRATION_ROWS = 200, 32  # maximum and minimum number of rows for int8 calibration
@@ -59,13 +60,19 @@ class OpenVinoModel:
     Args:
         file: The graph, in OpenVINO's or ONNX's format.
         precision: Floating-point precision of computations, "f32" or "bf16", or None to let OpenVINO choose.
+        whole: Return all outputs, as in `OnnxModel`.
     """
 
-    def __init__(self, file: Path, precision: str | None = None):
+    def __init__(self, file: Path, precision: str | None = None, whole: bool = False):
         require_package("openvino", "openvino")
+        import openvino
+
         options = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_NUM_THREADS": torch.get_num_threads()}
         options |= {} if precision is None else {"INFERENCE_PRECISION_HINT": precision}
-        self.model = openvino_core().compile_model(file, "CPU", options)
+        graph = openvino_core().read_model(file)
+        if not whole and any(EMBEDDING in node.get_names() for node in graph.outputs):
+            graph = openvino.Model([graph.output(EMBEDDING)], graph.get_parameters())
+        self.model = openvino_core().compile_model(graph, "CPU", options)
         self.inputs = [node.get_any_name() for node in self.model.inputs]
         self.outputs = [node.get_any_name() for node in self.model.outputs]
 

@@ -14,12 +14,13 @@ from ..support.errors import InputError
 from ..support.files import write_atomically
 from ..tasks.examples import longest_first, map_options, warn_of_overlap
 from ..tasks.glue_metrics import GlueEvaluation
-from ..tasks.labels import REGRESSION, Labels
+from ..tasks.labels import MULTI, REGRESSION, Labels
+from ..tasks.predictions import DEFAULT_THRESHOLD, threshold_of
 from ..tasks.rows import split_names
 from ..tasks.texts import check_text_columns, load_texts, text_features
 from ..training.arguments import with_recipe
 from ..training.output import Trained, record_metrics
-from ..training.plots import draw_glue
+from ..training.plots import draw_fine_tuning
 from .fine_tune import FineTuningTask
 from .prediction_files import prediction_columns, write_predictions, write_submission
 from .sweep import sweep
@@ -71,12 +72,22 @@ class TextClassification(FineTuningTask):
             if data_args.class_weights:
                 label_ids = self.labels.encode(train["label"])
                 self.trainer_options["class_weights"] = self.labels.class_weights(data_args.class_weights, label_ids)
-        self.evaluation = GlueEvaluation(name, self.labels, data_args.threshold)
+        self.evaluation = GlueEvaluation(name, self.labels, self.threshold(config))
         self.compute_metrics, self.metric_names = self.evaluation, self.evaluation.metric_names
         self.features = self.tokenize(tokenizer)
         for split, rows in self.data.of_kind("validation").items():
             warn_of_overlap(split, train, rows, ("sentence1", "sentence2"))
         self.evaluated = {split: longest_first(self.features[split]) for split in self.data.of_kind("validation")}
+
+    def threshold(self, config: PreTrainedConfig) -> float:
+        """Returns the probability from which labels are predicted, and writes it to the `config`."""
+        threshold = self.data_args.threshold
+        if self.labels.problem_type != MULTI:
+            if threshold is not None:
+                raise InputError("requires data with several labels per text.", "threshold")
+            return DEFAULT_THRESHOLD
+        config.label_threshold = threshold or (DEFAULT_THRESHOLD if self.new_head else threshold_of(config))
+        return config.label_threshold
 
     def tokenize(self, tokenizer: PreTrainedTokenizerBase) -> dict[str, datasets.Dataset]:
         """Returns the features of each split. Prints how many rows are truncated, or split into windows."""
@@ -100,14 +111,12 @@ class TextClassification(FineTuningTask):
 
     def evaluate(self, trainer: FineTuningTrainer):
         metrics: dict[str, Any] = {}
-        panels = []
         for split, rows in self.evaluated.items():
             # The metrics for the mismatched validation set of MNLI are named eval_accuracy_mm, as in run_glue.py.
             prefix, suffix = ("eval_mm", "_mm") if split == "validation_mismatched" else ("eval", "")
             results = trainer.evaluate(rows, metric_key_prefix=prefix)
             results[f"{prefix}_samples"] = len(self.data.splits[split])
             metrics |= {f"{name.replace('eval_mm_', 'eval_')}{suffix}": value for name, value in results.items()}
-            panels.append((split, self.evaluation.label_ids, self.evaluation.predictions))
         record_metrics(trainer, "eval", metrics | {"eval_dtype": trainer.dtype_name})
         if not trainer.is_world_process_zero():
             return
@@ -118,8 +127,7 @@ class TextClassification(FineTuningTask):
             report = classification_report(labels, predictions, **options)
             print(report)
             write_atomically(directory / REPORT, report + "\n")
-        title = self.name or "validation file"
-        draw_glue(trainer.state.log_history, title, panels, names, directory / "glue.png")
+        draw_fine_tuning(trainer.state.log_history, self.name or "validation file", directory / "glue.png")
 
     def predict(self, trainer: FineTuningTrainer):
         for split, rows in self.data.of_kind("test").items():

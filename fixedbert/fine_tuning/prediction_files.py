@@ -7,6 +7,7 @@ from pathlib import Path
 import datasets
 import numpy as np
 
+from ..support.errors import InputError
 from ..support.files import write_atomically
 from ..tasks.glue import TASKS
 from ..tasks.labels import MULTI, Labels, match_names
@@ -34,10 +35,15 @@ def write_submission(
 
 
 def submitted_names(task: str, names: list[str]) -> list[str]:
-    """Converts label names to the labels in GLUE's submission format. Leaves unknown names unchanged."""
+    """Converts label names to the labels in GLUE's submission format. Raises InputError if they are not the task's."""
     labels = [*TASKS[task].labels]
-    matched = match_names(names, labels)
-    return names if matched is None else [str(n) if TASKS[task].numbered else labels[n] for n in matched]
+    matched = match_names(names, labels) if labels else []
+    if matched is None:
+        raise InputError(
+            f"the model predicts {', '.join(names)}, but a submission for {task} must contain {', '.join(labels)}; "
+            "write these names to id2label in the model's config.json, in the order of the model's outputs."
+        )
+    return [str(n) if TASKS[task].numbered else labels[n] for n in matched]
 
 
 def prediction_columns(

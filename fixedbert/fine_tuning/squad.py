@@ -8,7 +8,6 @@ from transformers import AutoModelForQuestionAnswering, PreTrainedConfig, PreTra
 
 from ..data.tokenizers import check_features
 from ..options import ModelOptions, SquadDataOptions
-from ..support.errors import InputError
 from ..support.files import to_json, write_atomically
 from ..tasks.answers import SquadEvaluation
 from ..tasks.examples import longest_first, map_options, max_samples, sample_rows, warn_of_overlap
@@ -18,7 +17,7 @@ from ..tasks.squad_metrics import note_on_spaces, squad_scores, squad_v2_scores
 from ..tasks.windows import squad_windows
 from ..training.arguments import with_recipe
 from ..training.output import Trained, record_metrics
-from ..training.plots import draw_squad
+from ..training.plots import draw_fine_tuning
 from .fine_tune import FineTuningTask
 from .sweep import sweep
 from .trainer import FineTuningArguments, FineTuningTrainer
@@ -48,8 +47,6 @@ class QuestionAnswering(FineTuningTask):
 
     def __init__(self, name: str | None, config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase, arguments: Any):
         model_args, data_args, training_args = arguments
-        if data_args.null_score_diff_threshold == "best" and not training_args.do_eval:
-            raise InputError("cannot be best without validation data; set `do_eval`.", "null_score_diff_threshold")
         self.features, self.evaluations = {}, {}
         examples: dict[str, datasets.Dataset] = {}
         size = data_args.max_seq_length, data_args.doc_stride
@@ -85,13 +82,10 @@ class QuestionAnswering(FineTuningTask):
         if trainer.is_world_process_zero():
             write_answers(trainer.args.directory, "eval", evaluation)
             note_on_spaces(evaluation.answers.values())
-            file = trainer.args.directory / "squad.png"
-            draw_squad(trainer.state.log_history, evaluation.null_odds, evaluation.answers, evaluation.threshold, file)
+            draw_fine_tuning(trainer.state.log_history, "SQuAD", trainer.args.directory / "squad.png", scale=1)
 
     def predict(self, trainer: FineTuningTrainer):
         evaluation, windows = self.evaluations["test"], self.features["test"]
-        if "validation" in self.evaluations:  # use the threshold chosen on the validation questions
-            evaluation.fixed_threshold = self.evaluations["validation"].threshold
         answers = evaluation.answers.values()
         answered = any(answers) if evaluation.version_2_with_negative else all(answers)
         trainer.compute_metrics = evaluation if answered else None

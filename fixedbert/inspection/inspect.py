@@ -1,4 +1,4 @@
-"""`fixedbert inspect`: computes statistics of the attention heads of one or two checkpoints on real text."""
+"""`fixedbert inspect`: computes statistics of the attention heads of a checkpoint on real text."""
 
 from dataclasses import replace
 from itertools import islice
@@ -40,9 +40,6 @@ def inspect(options: InspectOptions) -> Inspection:
     """
     Computes statistics of attention heads on text. Writes inspection.html, inspection.json and inspection.png.
 
-    The encoder in `compare` is inspected on the same text and shown on the same page. Its results are written to
-    compared.json and compared.png.
-
     Raises:
         InputError: If the model or text does not exist, the text is too short, or attention cannot be recorded.
     """
@@ -50,18 +47,12 @@ def inspect(options: InspectOptions) -> Inspection:
     require_package("matplotlib", "plots")
     CorpusReader(Corpus(text))  # fails early if no text is found
     with new_directory(options.output_dir) as directory:
-        checkpoints = [load_checkpoint(options.model, length, **options.hub_options())]
-        if options.compare is not None:
-            hub_options = options.hub_options() | {"revision": "main"}
-            checkpoints.append(load_checkpoint(options.compare, length, **hub_options))
-        sentences = example_sentences(checkpoints[0], text)
-        inspections = [inspect_checkpoint(checkpoint, sentences, options) for checkpoint in checkpoints]
-        for name, inspection in zip(("inspection", "compared"), inspections, strict=False):
-            (directory / f"{name}.json").write_text(to_json(json_fields(inspection), indent=1) + "\n")
-            draw_maps(inspection, directory / f"{name}.png")
-        (directory / "inspection.html").write_text(inspection_html(inspections), encoding="utf-8")
-    first, *others = inspections
-    return replace(first, compared=others[0] if others else None, directory=options.output_dir)
+        checkpoint = load_checkpoint(options.model, length, **options.hub_options())
+        inspection = inspect_checkpoint(checkpoint, example_sentences(checkpoint, text), options)
+        (directory / "inspection.json").write_text(to_json(json_fields(inspection), indent=1) + "\n")
+        (directory / "inspection.html").write_text(inspection_html(inspection), encoding="utf-8")
+        draw_maps(inspection, directory / "inspection.png")
+    return replace(inspection, directory=options.output_dir)
 
 
 def inspect_checkpoint(checkpoint: Checkpoint, sentences: list[str], options: InspectOptions) -> Inspection:
@@ -98,7 +89,6 @@ def inspect_checkpoint(checkpoint: Checkpoint, sentences: list[str], options: In
         importance_sequences=len(first),
         importance=importance,
         examples=examples,
-        compared=None,
         **recorder.means(length),
     )
     fields = json_fields(inspection)

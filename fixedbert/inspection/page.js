@@ -1,16 +1,16 @@
 "use strict";
 
-// One checkpoint, or two side by side: the fields of inspection.json, and the examples.
-const { maps, checkpoints, full } = JSON.parse(document.getElementById("data").textContent);
+// The checkpoint has the fields of inspection.json, and examples.
+const { maps, checkpoint, full } = JSON.parse(document.getElementById("data").textContent);
 const VISIBLE = 0.01; // minimum attention weight that is drawn or written
 const FORMAT = new Intl.NumberFormat("en", { maximumSignificantDigits: 3 });
 const dialog = document.getElementById("details");
 const sentence = document.getElementById("sentence");
-const panels = checkpoints.map(() => copyOf("panel"));
+const panel = document.querySelector(".panel");
+const choice = panel.querySelector(".choice");
 
 for (const map of maps) document.getElementById("maps").append(mapSection(map));
-for (const checkpoint of checkpoints) document.getElementById("layers").append(layerTable(checkpoint));
-document.getElementById("maps").style.setProperty("--map-width", checkpoints.length > 1 ? "36rem" : "20rem");
+document.getElementById("layers").append(layerTable());
 fillDialog();
 
 function element(tag, attributes, ...children) {
@@ -20,19 +20,8 @@ function element(tag, attributes, ...children) {
   return made;
 }
 
-function copyOf(template) {
-  return document.getElementById(template).content.firstElementChild.cloneNode(true);
-}
-
 function text(value) {
   return FORMAT.format(value);
-}
-
-// "0.31", or for two checkpoints "before: 0.31; after: 0.29", if both have the head.
-function valuesOf(measure, layer, head) {
-  const having = checkpoints.filter((checkpoint) => checkpoint[measure][layer]?.[head] !== undefined);
-  const label = (checkpoint) => (checkpoints.length > 1 ? `${checkpoint.name}: ` : "");
-  return having.map((checkpoint) => label(checkpoint) + text(checkpoint[measure][layer][head])).join("; ");
 }
 
 // The Tab key reaches one cell of `container`; arrow keys move to the others.
@@ -54,52 +43,42 @@ function moveByArrows(container) {
 // --- Maps ---
 
 function mapSection(map) {
-  const section = copyOf("map");
+  const section = document.getElementById("map").content.firstElementChild.cloneNode(true);
   section.querySelector("h2").textContent = map.title;
   section.querySelector(".low").textContent = text(map.limits[0]);
   section.querySelector(".high").textContent = text(map.limits[1]);
-  section.querySelector(".side-by-side").append(...checkpoints.map((_, side) => mapTable(map, side)));
+  fillMap(section.querySelector(".map"), map);
   const show = ({ target }) => {
-    if (target.matches("[data-row]")) section.querySelector(".readout").textContent = readout(map, target.dataset);
+    if (target.matches("[data-row]")) section.querySelector(".readout").textContent = target.getAttribute("aria-label");
   };
   section.addEventListener("mouseover", show);
   section.addEventListener("focusin", show);
   return section;
 }
 
-function readout(map, { row, column }) {
-  return `layer ${row}, head ${column}: ${valuesOf(map.name, row, column)}`;
-}
-
-function mapTable(map, side) {
-  const checkpoint = checkpoints[side];
-  const most = Math.max(...checkpoints.map(({ heads }) => heads));  // cells have equal width
-  const table = element("table", { class: "map", style: `--part: ${(checkpoint.heads + 1) / (most + 1)}` });
-  if (checkpoints.length > 1) table.append(element("caption", {}, checkpoint.name));
+function fillMap(table, map) {
   const heads = Array.from({ length: checkpoint.heads }, (_, head) => element("th", { scope: "col" }, head));
   table.append(element("tr", {}, element("td", {}), ...heads));
   checkpoint[map.name].forEach((values, layer) => {
-    const cells = values.map((value, head) => element("td", {}, mapCell(map, value, layer, head, side)));
+    const cells = values.map((value, head) => element("td", {}, mapCell(map, value, layer, head)));
     table.append(element("tr", {}, element("th", { scope: "row" }, layer), ...cells));
   });
   moveByArrows(table);
-  return table;
 }
 
-function mapCell(map, value, layer, head, side) {
+function mapCell(map, value, layer, head) {
   const [low, high] = map.limits;
   const share = high > low ? Math.min(1, Math.max(0, (value - low) / (high - low))) : 0;
   const label = `layer ${layer}, head ${head}: ${text(value)}`;
   const place = { "data-row": layer, "data-column": head, tabindex: -1 };
   const cell = element("button", { type: "button", "aria-label": label, style: `--share: ${share}`, ...place });
-  cell.addEventListener("click", () => open(layer, head, side));
+  cell.addEventListener("click", () => open(layer, head));
   return cell;
 }
 
-function layerTable(checkpoint) {
+function layerTable() {
   const header = ["layer", "heads", "head size", "condition number"].map((name) => element("th", { scope: "col" }, name));
   const table = element("table", {}, element("tr", {}, ...header));
-  if (checkpoints.length > 1) table.prepend(element("caption", {}, checkpoint.name));
   checkpoint.condition_number.forEach((condition, layer) => {
     const cells = [layer, checkpoint.head_counts[layer], checkpoint.head_sizes[layer], condition === null ? "" : text(condition)];
     table.append(element("tr", {}, ...cells.map((cell) => element("td", {}, cell))));
@@ -110,43 +89,33 @@ function layerTable(checkpoint) {
 // --- The details of a head ---
 
 function fillDialog() {
-  document.getElementById("panels").append(...panels);
-  checkpoints[0].examples.forEach(({ sentence: words }, i) => sentence.append(element("option", { value: i }, words)));
-  panels.forEach((panel, side) => {
-    panel.querySelector("h2").textContent = checkpoints[side].name;
-    const choice = panel.querySelector(".choice");
-    checkpoints[side].head_counts.forEach((count, layer) => {
-      for (let head = 0; head < count; head++) {
-        choice.append(element("option", { value: `${layer} ${head}` }, `layer ${layer}, head ${head}`));
-      }
-    });
-    choice.addEventListener("change", () => show(side));
+  checkpoint.examples.forEach(({ sentence: words }, i) => sentence.append(element("option", { value: i }, words)));
+  checkpoint.head_counts.forEach((count, layer) => {
+    for (let head = 0; head < count; head++) {
+      choice.append(element("option", { value: `${layer} ${head}` }, `layer ${layer}, head ${head}`));
+    }
   });
-  sentence.addEventListener("change", () => panels.forEach((_, side) => show(side)));
+  choice.addEventListener("change", show);
+  sentence.addEventListener("change", show);
   document.getElementById("close").addEventListener("click", () => dialog.close());
 }
 
-// The other checkpoint shows the head with the same layer and index, if it has one.
-function open(layer, head, clicked) {
-  panels.forEach((_, side) => {
-    if (side === clicked || head < checkpoints[side].head_counts[layer]) choose(side, layer, head);
-    else show(side);
-  });
+function open(layer, head) {
+  choose(layer, head);
   dialog.showModal();
-  panels[clicked].querySelector(".choice").focus();
+  choice.focus();
 }
 
-function choose(side, layer, head) {
-  panels[side].querySelector(".choice").value = `${layer} ${head}`;
-  show(side);
+function choose(layer, head) {
+  choice.value = `${layer} ${head}`;
+  show();
 }
 
-function show(side) {
-  const [panel, checkpoint] = [panels[side], checkpoints[side]];
-  const [layer, head] = panel.querySelector(".choice").value.split(" ").map(Number);
-  showExample(panel, checkpoint, layer, head);
-  showNearest(panel, checkpoint, layer, head, side);
-  showSingularValues(panel, checkpoint, layer, head);
+function show() {
+  const [layer, head] = choice.value.split(" ").map(Number);
+  showExample(layer, head);
+  showNearest(layer, head);
+  showSingularValues(layer, head);
   panel.querySelector(".importance").textContent =
     `The last hidden states change by ${text(100 * checkpoint.importance[layer][head])}% on average ` +
     `over ${checkpoint.importance_sequences} sequences of the text.`;
@@ -156,13 +125,13 @@ function show(side) {
   );
 }
 
-function showExample(panel, checkpoint, layer, head) {
+function showExample(layer, head) {
   const example = checkpoint.examples[sentence.value];
   if (!example) {
     panel.querySelector(".attention").replaceChildren("The beginning of the text contains no sentence with a suitable length.");
     return;
   }
-  showAttention(panel, example.tokens, weightsOf(checkpoint, example, layer, head));
+  showAttention(example.tokens, weightsOf(example, layer, head));
   const largest = Math.max(...example.changes.flat(2));
   const changes = example.changes[layer][head].map((change, token) =>
     element("span", { class: "change", style: `--share: ${change / largest}` }, example.tokens[token],
@@ -172,7 +141,7 @@ function showExample(panel, checkpoint, layer, head) {
 }
 
 // A row of weights for each query, from 0 to 1.
-function weightsOf(checkpoint, example, layer, head) {
+function weightsOf(example, layer, head) {
   const bytes = Uint8Array.from(atob(example.attention), (letter) => letter.charCodeAt(0));
   const n = example.tokens.length;
   const before = checkpoint.head_counts.slice(0, layer).reduce((sum, count) => sum + count, head);
@@ -180,7 +149,7 @@ function weightsOf(checkpoint, example, layer, head) {
   return example.tokens.map((_, query) => Array.from(row(query), (weight) => weight / full));
 }
 
-function showAttention(panel, tokens, weights) {
+function showAttention(tokens, weights) {
   const place = (row) => ({ "data-row": row, "data-column": 0, tabindex: -1 });
   const queries = tokens.map((token, row) => element("button", { type: "button", ...place(row) }, token));
   const keys = tokens.map((token) => element("span", { class: "key" }, element("span", { class: "weight" }), token));
@@ -228,17 +197,17 @@ function largestOf(tokens, weights, query) {
   return `${tokens[query]} attends to ${shown.join(", ")}`;
 }
 
-function showNearest(panel, checkpoint, layer, head, side) {
+function showNearest(layer, head) {
   const cosines = checkpoint.similarities[layer][head].map((cosine, other) => (other === head ? -Infinity : cosine));
   const nearest = cosines.indexOf(Math.max(...cosines));
   const place = panel.querySelector(".nearest");
   if (cosines.length === 1) return place.replaceChildren("This is the only head in its layer.");
   const button = element("button", { type: "button" }, `head ${nearest}`);
-  button.addEventListener("click", () => choose(side, layer, nearest));
+  button.addEventListener("click", () => choose(layer, nearest));
   place.replaceChildren(button, ` (mean cosine similarity ${text(cosines[nearest])})`);
 }
 
-function showSingularValues(panel, checkpoint, layer, head) {
+function showSingularValues(layer, head) {
   const values = checkpoint.singular_values[layer][head];
   const most = Math.min(checkpoint.head_sizes[layer], checkpoint.max_seq_length - 1);
   panel.querySelector(".rank").textContent =

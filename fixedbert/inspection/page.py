@@ -15,16 +15,14 @@ from .results import MAPS, Example, Inspection, json_fields, limits
 FULL = 255  # the byte that represents an attention weight of 1 on the page
 
 
-def inspection_html(inspections: list[Inspection]) -> str:
-    """Returns the HTML page that shows one inspection, or two inspections side by side."""
-    names = names_of(inspections)
-    about = [f"{name}: {inspection.summary}." for name, inspection in zip(names, inspections, strict=True)]
+def inspection_html(inspection: Inspection) -> str:
+    """Returns the HTML page that shows an inspection."""
     return Template(page_file("page.html")).substitute(
-        title=escape(f"Heads of {' and '.join(names)}"),
+        title=escape(f"Heads of {Path(inspection.model).name or inspection.model}"),
         style=page_file("page.css"),
-        about="\n".join(f"<p>{escape(line)}</p>" for line in about),
+        about=escape(f"{inspection.model}: {inspection.summary}."),
         # Without `<`, the data cannot end the script element that contains it.
-        data=json.dumps(page_data(inspections), allow_nan=False, separators=(",", ":")).replace("<", r"\u003c"),
+        data=json.dumps(page_data(inspection), allow_nan=False, separators=(",", ":")).replace("<", r"\u003c"),
         script=page_file("page.js"),
     )
 
@@ -33,25 +31,13 @@ def page_file(name: str) -> str:
     return Path(__file__).with_name(name).read_text(encoding="utf-8")
 
 
-def names_of(inspections: list[Inspection]) -> list[str]:
-    """Returns the last component of each model's path or Hub id, or the complete names if two of them are equal."""
-    names = [Path(inspection.model).name or inspection.model for inspection in inspections]
-    return names if len({*names}) == len(names) else [inspection.model for inspection in inspections]
-
-
-def page_data(inspections: list[Inspection]) -> dict[str, object]:
-    """Returns the data for page.js: the color scales, and the measures and examples for each checkpoint."""
+def page_data(inspection: Inspection) -> dict[str, object]:
+    """Returns the data for page.js: the color scales, the measures and the examples."""
     return {
         "full": FULL,
-        "maps": [{"name": name, "title": title, "limits": limits(name, inspections)} for name, title in MAPS.items()],
-        "checkpoints": [
-            {
-                **{name: rounded(value) for name, value in json_fields(inspection).items()},
-                "name": name,
-                "examples": [example_data(example) for example in inspection.examples],
-            }
-            for name, inspection in zip(names_of(inspections), inspections, strict=True)
-        ],
+        "maps": [{"name": name, "title": title, "limits": limits(name, inspection)} for name, title in MAPS.items()],
+        "checkpoint": {name: rounded(value) for name, value in json_fields(inspection).items()}
+        | {"examples": [example_data(example) for example in inspection.examples]},
     }
 
 
@@ -80,7 +66,7 @@ def draw_maps(inspection: Inspection, file: Path):
     with new_figure(PAGE, 3 * (1.2 + 0.2 * inspection.layers), file) as figure:
         *maps, condition = figure.subplots(3, 2).flat
         for axes, (name, title) in zip(maps, MAPS.items(), strict=True):
-            low, high = limits(name, [inspection])
+            low, high = limits(name, inspection)
             image = axes.imshow(getattr(inspection, name).numpy(), aspect="auto", cmap="viridis", vmin=low, vmax=high)
             axes.set(xlabel="head", ylabel="layer", yticks=layers)
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))

@@ -1,5 +1,5 @@
 """
-Results of `inspect`: the measures of attention heads on real text, and the conclusions from them.
+Results of `inspect`: the measures of attention heads on real text.
 
 The following measures are averaged over sequences of n tokens. Q and K (n, p) are the queries and keys of a head of
 size p, and P (n, n) is its attention pattern, a matrix of probabilities. C log P are the centered scores: the
@@ -28,8 +28,6 @@ from torch import Tensor
 
 from ..counts import size_text
 
-SATURATED = 0.8  # at or above this utilization, larger heads are worth trying (a convention)
-UNIFORM = 0.95  # at or above this fraction of uniform attention's entropy, a layer has hardly learned to attend
 # Maps each measure of a head to its column heading in the printed table and its description.
 MEASURES = {
     "rank": ("rank", "numerical rank of the centered attention scores, at most min(head size, n - 1)"),
@@ -71,7 +69,6 @@ class Inspection:
 
     Attributes:
         importance_sequences: Number of `sequences` that were used for `importance`.
-        compared: Inspection of the second checkpoint, or None.
     """
 
     model: str
@@ -94,14 +91,13 @@ class Inspection:
     singular_values: list[Tensor]  # (heads, min(head size, tokens))
     similarities: list[Tensor]  # (heads, heads)
     examples: list[Example]
-    compared: "Inspection | None"
     directory: str = ""  # contains the page and the plots
 
     def __repr__(self) -> str:
         return f"Inspection({self.model}: {self.summary}; in {self.directory})"
 
     def __str__(self) -> str:
-        """A table with a row for each head, and a suggestion about head sizes, for one or two checkpoints."""
+        """A table with a row for each head."""
         headings = " ".join(f"{heading:>11}" for heading, _ in MEASURES.values())
         lines = [f"{self.model}: {self.summary}", f"layer head {headings}"]
         measures = [getattr(self, name) for name in MEASURES]
@@ -113,9 +109,6 @@ class Inspection:
         condition = ", ".join(f"{float(number):.3g}" if count else "no heads" for count, number in numbers)
         lines += [f"condition number of the concatenated heads in each layer: {condition}", ""]
         lines += [f"{heading}: {description}" for heading, description in MEASURES.values()]
-        lines += ["", suggestion(self)]
-        if self.compared is not None:
-            lines += ["", str(self.compared)]
         return "\n".join(lines)
 
     @property
@@ -127,12 +120,10 @@ class Inspection:
         )
 
 
-def limits(name: str, inspections: list[Inspection]) -> tuple[float, float]:
-    """Returns the limits of the color scale for the measure `name` in MAPS. All `inspections` share the scale."""
-    bounds = {"utilization": 1.0, "max_similarity": 1.0, "entropy": math.log(inspections[0].max_seq_length)}
-    if name in bounds:
-        return 0.0, bounds[name]
-    return 0.0, max(float(getattr(inspection, name).nan_to_num().max()) for inspection in inspections)
+def limits(name: str, inspection: Inspection) -> tuple[float, float]:
+    """Returns the limits of the color scale for the measure `name` in MAPS."""
+    bounds = {"utilization": 1.0, "max_similarity": 1.0, "entropy": math.log(inspection.max_seq_length)}
+    return 0.0, bounds.get(name) or float(getattr(inspection, name).nan_to_num().max())
 
 
 def json_fields(inspection: Inspection) -> dict[str, object]:
@@ -146,30 +137,5 @@ def json_fields(inspection: Inspection) -> dict[str, object]:
         rows = zip(value.tolist(), inspection.head_counts, strict=True)
         return [(row if count else None) if value.ndim == 1 else row[:count] for row, count in rows]
 
-    left_out = ("examples", "compared", "directory")
+    left_out = ("examples", "directory")
     return {name: to_lists(value) for name, value in vars(inspection).items() if name not in left_out}
-
-
-def suggestion(inspection: Inspection) -> str:
-    """Suggests larger heads for layers with high utilization, or explains why it suggests none."""
-    n, sizes, fraction = inspection.max_seq_length, inspection.head_sizes, f"{SATURATED:.0%}"
-    if min(sizes) >= n - 1:
-        return f"Heads of size {size_text(sizes)} can express every pattern over {n} tokens. Larger heads add nothing."
-    used = inspection.utilization.nanmean(dim=1)
-    saturated = [layer for layer, size in enumerate(sizes) if used[layer] >= SATURATED and size < n - 1]
-    if not saturated:
-        return (
-            f"The average utilization is below {fraction} in every layer, so heads leave part of their size unused. "
-            "This does not show whether larger heads would learn more."
-        )
-    uniform = [layer for layer in saturated if inspection.entropy[layer].nanmean() >= UNIFORM * math.log(n)]
-    if uniform:
-        return (
-            f"Attention is nearly uniform in layers {', '.join(map(str, uniform))}. The model has hardly learned to "
-            "attend, so its ranks are random and do not show which head size it needs."
-        )
-    layers = ", ".join(map(str, saturated))
-    finding = f"The average utilization is at least {fraction} in layers {layers}."
-    larger = " ".join(str(2 * size if layer in saturated else size) for layer, size in enumerate(sizes))
-    command = f"fixedbert convert {inspection.model} --output_dir OUTPUT --attention_head_size {larger}"
-    return f"{finding} To enlarge only their heads, run `{command}`. Only training can show whether this helps."

@@ -12,11 +12,11 @@ from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 from ..counts import size_text
 from ..model import modeling_fixed_head_bert
 from ..model.configuration_fixed_head_bert import AUTO_MAP, FixedHeadBertConfig
-from ..support.errors import error_context
+from ..support.errors import InputError, error_context
 from ..support.files import reading
 from .families import FAMILIES, check_config, fixed_head_config, task_head
 from .heads import Heads, int_or_list, set_heads
-from .weights import load_weights, stored_tensors, unexpected_weights
+from .weights import FILES, load_weights, stored_tensors, unexpected_weights
 
 # Maps a part of a parameter name to the task head that has this parameter.
 HEADS_BY_PART = {"seq_relationship": "ForPreTraining", "cls.": "ForMaskedLM", "lm_head": "ForMaskedLM"}
@@ -36,8 +36,15 @@ def read_config(source: str | Path, **options) -> PreTrainedConfig:
         options: Keyword arguments for `from_pretrained`.
 
     Raises:
-        InputError: If transformers 5 does not support the model's relative positions or head size.
+        InputError: If the directory contains exported graphs instead of weights, because their configuration does not
+            describe the layers, or if transformers 5 does not support the model's relative positions or head size.
     """
+    graphs = [file for pattern in ("onnx/*.onnx", "openvino/*.xml") for file in Path(source).glob(pattern)]
+    if graphs and not any((Path(source) / file).is_file() for file in FILES):
+        raise InputError(
+            f"{source}: contains graphs instead of weights; use the model from which they were exported, or upload "
+            "them with hf upload."
+        )
     config = AutoConfig.from_pretrained(source, **{"trust_remote_code": False} | options)
     with error_context(source):
         check_config(config)

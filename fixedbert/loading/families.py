@@ -79,7 +79,7 @@ def task_head(architecture: str, model_type: str) -> str:
 def shared_fields(config: PreTrainedConfig) -> dict:
     """Returns the fields that `config` shares with BertConfig, except dtype, class names and versions."""
     shared = {*BertConfig.__dataclass_fields__} - {"architectures", "model_type", "transformers_version", "dtype"}
-    shared |= {"text_column_names"}  # added by fine-tuning
+    shared |= {"text_column_names", "label_threshold"}  # added by fine-tuning
     return {name: value for name, value in config.to_dict().items() if name in shared}
 
 

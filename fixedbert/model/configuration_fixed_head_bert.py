@@ -19,8 +19,8 @@ VERSION = "0.1.0"  # of fixedbert
 # Keys that transformers stores in config.json although they are not fields.
 TRANSFORMERS_KEYS = set(
     "_attn_implementation _commit_hash _from_auto _from_pipeline _name_or_path attn_implementation auto_map dtype "
-    "code_revision experts_implementation finetuning_task model_max_length model_type name_or_path num_labels "
-    "output_attentions per_layer_config quantization_config text_column_names "
+    "code_revision experts_implementation finetuning_task label_threshold model_max_length model_type name_or_path "
+    "num_labels output_attentions per_layer_config quantization_config text_column_names "
     "tokenizer_class torch_dtype trust_remote_code".split()
 )
 
@@ -210,19 +210,6 @@ class FixedHeadBertConfig(transformers.BertConfig):
         self.attention_head_size = size
 
     head_size = head_dim
-
-    @property
-    def num_key_value_heads(self) -> int:
-        """Number of key and value heads, which follows from the other fields: 1 if all heads share one projection."""
-        return self.num_attention_heads if self.head_embedding is None else 1
-
-    @num_key_value_heads.setter
-    def num_key_value_heads(self, number: int | None):
-        if number not in (None, self.num_key_value_heads):
-            raise ValueError(
-                f"num_key_value_heads must be {self.num_key_value_heads}, not {number}: it follows from "
-                "num_attention_heads and head_embedding."
-            )
 
     def validate_architecture(self):
         """Validates sizes and combinations of fields. `strict` calls this method after construction."""

@@ -132,13 +132,13 @@ class FixedHeadBertPreTrainedModel(bert.BertPreTrainedModel):
         biases = {key: source for key, source in (self._tied_weights_keys or {}).items() if key.endswith("bias")}
         return tied | biases
 
-    def predict(self, head: nn.Module, hidden_states: torch.Tensor, labels, attention_mask, sparse: bool):
+    def predict(self, head: nn.Module, hidden_states, labels, attention_mask, sparse: bool, num_items_in_batch=None):
         """
         Returns the logits (B, L, V) of the masked-LM `head` over V vocabulary tokens, and the labels (B, L) with -100
         at padding. If `sparse`, returns (N, V) and (N,) for the N labeled tokens only, 15% of tokens in BERT's recipe.
         """
         if labels is not None:
-            labels = mask_padding_labels(labels, hidden_states, attention_mask)
+            labels = mask_padding_labels(labels, hidden_states, attention_mask, num_items_in_batch)
             if sparse:
                 indices = find_label_indices(labels)
                 return head(hidden_states.flatten(0, 1)[indices]), labels.flatten()[indices]
@@ -255,12 +255,24 @@ def check_mask(attention_mask, ids_or_embeddings: torch.Tensor, cache):
         )
 
 
-def mask_padding_labels(labels: torch.Tensor, outputs: torch.Tensor, attention_mask) -> torch.Tensor:
-    """Returns `labels` (B, L) with -100 at padding. Raises ValueError unless `outputs` have shape (B, L, ...)."""
+def mask_padding_labels(
+    labels: torch.Tensor, outputs: torch.Tensor, attention_mask, num_items_in_batch=None
+) -> torch.Tensor:
+    """
+    Returns `labels` (B, L) with -100 at padding.
+
+    Raises ValueError unless `outputs` have shape (B, L, ...), and if `num_items_in_batch` includes labels at padding.
+    """
     if labels.shape != outputs.shape[:2]:
         raise ValueError(f"labels have shape {tuple(labels.shape)}, but tokens have shape {tuple(outputs.shape[:2])}.")
     labels, padding = labels.to(outputs.device), padding_mask(attention_mask, outputs)
-    return labels if padding is None else labels.masked_fill(padding, -100)
+    masked = labels if padding is None else labels.masked_fill(padding, -100)
+    if num_items_in_batch is not None and not is_symbolic(labels) and not torch.equal(masked, labels):
+        raise ValueError(
+            "labels at padding, and with left padding the causal label of the first token, must be -100: the loss "
+            "ignores them, but Trainer counts them, so that the average would be too small."
+        )
+    return masked
 
 
 def token_loss(logits: torch.Tensor, labels: torch.Tensor, num_items_in_batch=None) -> torch.Tensor:
@@ -350,7 +362,8 @@ class FixedHeadBertForMaskedLM(FixedHeadBertPreTrainedModel, bert.BertForMaskedL
         sparse = self.sparse_prediction and labels is not None
         output_mask = labels != -100 if sparse else None
         outputs = self.bert(attention_mask=attention_mask, output_mask=output_mask, return_dict=True, **inputs)
-        logits, labels = self.predict(self.cls, outputs.last_hidden_state, labels, attention_mask, sparse)
+        hidden_states = outputs.last_hidden_state
+        logits, labels = self.predict(self.cls, hidden_states, labels, attention_mask, sparse, num_items_in_batch)
         loss = None if labels is None else token_loss(logits, labels, num_items_in_batch)
         return modeling_outputs.MaskedLMOutput(loss, logits, outputs.hidden_states, outputs.attentions)
 
@@ -367,6 +380,7 @@ class FixedHeadBertLMHeadModel(FixedHeadBertPreTrainedModel, bert.BertLMHeadMode
         if not config.is_decoder:
             logger.warning("FixedHeadBertLMHeadModel needs is_decoder=True; otherwise, tokens attend to later tokens.")
         self.build(config, pooled=False, cls=bert.BertOnlyMLMHead)
+        self.loss_type = "ForCausalLM"  # Trainer then counts the labels that have a predecessor
 
     @forward_like(bert.BertLMHeadModel)
     def forward(
@@ -382,8 +396,10 @@ class FixedHeadBertLMHeadModel(FixedHeadBertPreTrainedModel, bert.BertLMHeadMode
         loss = None
         if labels is not None:
             if shift_labels is None:
-                shift_labels = pad(mask_padding_labels(labels, logits, attention_mask)[:, 1:], (0, 1), value=-100)
-            shift_labels = mask_padding_labels(shift_labels, logits, attention_mask)  # padding predicts no token
+                labels = mask_padding_labels(labels, logits, attention_mask, num_items_in_batch)
+                shift_labels = pad(labels[:, 1:], (0, 1), value=-100)
+            # Padding predicts no token.
+            shift_labels = mask_padding_labels(shift_labels, logits, attention_mask, num_items_in_batch)
             loss = token_loss(logits.float(), shift_labels, num_items_in_batch)  # in float32, as in transformers
         returned = {name: x for name, x in outputs.items() if name != "last_hidden_state"}
         return modeling_outputs.CausalLMOutputWithCrossAttentions(loss, logits, **returned)
@@ -446,7 +462,7 @@ class FixedHeadBertForTokenClassification(FixedHeadBertPreTrainedModel, bert.Ber
         outputs = super().forward(attention_mask=attention_mask, **inputs, return_dict=True)
         loss = None
         if labels is not None:
-            labels = mask_padding_labels(labels, outputs.logits, attention_mask)
+            labels = mask_padding_labels(labels, outputs.logits, attention_mask, num_items_in_batch)
             loss = token_loss(outputs.logits, labels, num_items_in_batch)
         if (padding := self.skipped_padding(attention_mask, outputs.logits)) is not None:
             outputs.logits = outputs.logits.masked_fill(padding[..., None], 0)

@@ -16,7 +16,7 @@ def corpora_of(data_args: PretrainingDataOptions, model_args: NewModelOptions) -
     sources = [(name, True) for name in data_args.dataset_name or []]
     sources += [(file, False) for file in data_args.train_file or []]
     if not sources:
-        raise InputError("no corpus: set `train_file`, or set `dataset_name` to a Hub dataset or 'sample'.")
+        raise InputError("no corpus: set `train_file` or `dataset_name`.")
     names = ("dataset_config_name", "text_column_name", "document_boundary", "document_column_name")
     columns = [per_corpus(data_args, name, len(sources)) for name in names]
     hub_options = model_args.download_options()

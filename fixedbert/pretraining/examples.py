@@ -1,6 +1,7 @@
 """Builds the tokenizer and the datasets that the arguments describe."""
 
 import os
+import unicodedata
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -17,13 +18,17 @@ from ..data.examples import Examples, PackedExamples, split_documents
 from ..data.masking import tokens_inside_words
 from ..data.segment_pairs import PairExamples
 from ..data.store import Documents, prepare_store, prepare_tokenizer
-from ..data.tokenizers import load_tokenizer, removed_characters, tokenizer_state
+from ..data.tokenizers import load_tokenizer, tokenizer_state
 from ..loading.families import max_tokens
 from ..options import NewModelOptions, PretrainingDataOptions
 from ..support.checksums import stable_hash
 from ..support.errors import InputError
 from ..training.models import tokenizer_source
 from .arguments import PretrainingArguments, corpora_of
+
+MAX_CHANGED = 0.003  # maximum fraction of characters with accents; English novels and Wikipedia have at most 0.001
+MIN_SPLIT_WORDS = 0.01  # minimum fraction of words with several tokens for whole-word masking
+UNSPACED = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR")  # scripts without spaces between words
 
 
 def make_tokenizer(
@@ -51,7 +56,6 @@ def make_tokenizer(
             data_args.store_dir,
             strip_accents,
         )
-    PartialState().print(removed_characters(tokenizer))
     tokenizer.model_max_length = max_tokens(config)
     return tokenizer
 
@@ -74,12 +78,14 @@ def make_examples(
     """
     corpora = corpora_of(data_args, model_args)
     documents = held_out_documents = prepare(corpora, tokenizer, data_args)
+    is_default = tokenizer_source(model_args) is None and model_args.strip_accents is None
+    report_losses(documents.description["counts"], tokenizer, is_default and data_args.language == "en")
     if data_args.validation_file:
         held_out_documents = prepare(held_out_corpora(corpora[0], data_args), tokenizer, data_args)
         document_ids, held_out_ids = np.arange(len(documents)), np.arange(len(held_out_documents))
     else:
         document_ids, held_out_ids = split_documents(documents, data_args.validation_split_percentage / 100)
-    create = examples_for(data_args, tokenizer)
+    create = examples_for(data_args, documents, tokenizer)
     examples = create(documents, document_ids, tokenizer, seed=training_args.seed)
     held_out = create(held_out_documents, held_out_ids, tokenizer, seed=0)
     if data_args.validation_file:
@@ -110,18 +116,37 @@ def prepare(corpora: list[Corpus], tokenizer: PreTrainedTokenizerBase, data_args
     return prepare_store(corpora, tokenizer, data_args.language, processes_of(data_args), data_args.store_dir)
 
 
+def report_losses(counts: dict[str, int], tokenizer: PreTrainedTokenizerBase, for_english: bool):
+    """
+    Prints what the tokenizer's normalizer removes from the text.
+
+    Raises:
+        InputError: If the vocabulary is `for_english` by default, but more accents are removed than in English text.
+    """
+    normalizer = tokenizer.backend_tokenizer.normalizer
+    case = "lowercases text" if normalizer and normalizer.normalize_str("A") == "a" else "keeps capital letters"
+    PartialState().print(
+        f"the tokenizer {case}; of {counts['characters']:,} characters, {counts['changed_characters']:,} lose an "
+        f"accent or vowel sign or are split, and {counts['removed_characters']:,} others are removed"
+    )
+    share = counts["changed_characters"] / counts["characters"]
+    if for_english and share > MAX_CHANGED:
+        raise InputError(
+            f"{share:.1%} of the characters in the corpus have accents or vowel signs, which a vocabulary for English "
+            "loses; set `language`, or set `strip_accents` to false to keep them or to true to remove them."
+        )
+
+
 def print_counts(documents: Documents, examples: int):
     """Prints the size of the corpora in a store and the number of examples."""
     counts, settings = documents.description["counts"], documents.description["settings"]
     files = sum(len(content) for *_, content in settings["corpora"] if isinstance(content, list))
-    parts = {"file": files} if files else {}  # Hub datasets have rows
-    parts |= {
-        "document": counts["documents"] - counts["empty_documents"],
-        "duplicate": counts["duplicate_documents"],
-        "token": int(documents.metadata["tokens"].sum()),
-        "example": examples,
-    }
-    PartialState().print(", ".join(f"{count:,} {name}{'' if count == 1 else 's'}" for name, count in parts.items()))
+    PartialState().print(
+        (f"files: {files:,}, " if files else "")  # Hub datasets have rows
+        + f"documents: {counts['documents']:,}, of which {counts['duplicate_documents']:,} duplicates and "
+        f"{counts['empty_documents']:,} empty ones are left out, tokens: {documents.metadata['tokens'].sum():,}, "
+        f"examples: {examples:,}"
+    )
 
 
 def held_out_corpora(first: Corpus, data_args: PretrainingDataOptions) -> list[Corpus]:
@@ -139,7 +164,9 @@ def held_out_corpora(first: Corpus, data_args: PretrainingDataOptions) -> list[C
     return [replace(first, source=source, on_hub=False, config_name=None) for source in sources]
 
 
-def examples_for(data_args: PretrainingDataOptions, tokenizer: PreTrainedTokenizerBase) -> Callable[..., Examples]:
+def examples_for(
+    data_args: PretrainingDataOptions, documents: Documents, tokenizer: PreTrainedTokenizerBase
+) -> Callable[..., Examples]:
     """Returns a function that creates the examples for the objective from documents, their ids, and a tokenizer."""
     settings: dict = {
         "max_seq_length": data_args.max_seq_length,
@@ -148,12 +175,35 @@ def examples_for(data_args: PretrainingDataOptions, tokenizer: PreTrainedTokeniz
     }
     if data_args.whole_word_mask:
         settings["inside_word"] = tokens_inside_words(tokenizer)
-        if settings["inside_word"] is None:
-            raise InputError("requires a WordPiece tokenizer.", "whole_word_mask")
+        check_words(documents, tokenizer, settings["inside_word"])
     if data_args.objective == "mlm+nsp":
         return partial(PairExamples, short_seq_prob=data_args.short_seq_prob, **settings)
     settings["separate_documents"] = data_args.separate_documents
     return partial(PackedExamples, objective=data_args.objective, **settings)
+
+
+def check_words(documents: Documents, tokenizer: PreTrainedTokenizerBase, inside_word: np.ndarray | None):
+    """
+    Prints how many words have several tokens, in a sample of the documents.
+
+    Raises:
+        InputError: If whole-word masking would have hardly any effect, or if the text does not separate words.
+    """
+    if inside_word is None:
+        raise InputError("requires a WordPiece tokenizer, in which ## marks the parts of a word.", "whole_word_mask")
+    sample = np.random.default_rng(0).permutation(len(documents))[:1000].tolist()
+    tokens = np.concatenate([documents.tokens(document)[:10_000] for document in sample])
+    characters = [token.removeprefix("##")[:1] for token in tokenizer.convert_ids_to_tokens(range(len(tokenizer)))]
+    is_unspaced = np.array([unicodedata.name(character, "").startswith(UNSPACED) for character in characters])
+    if is_unspaced[tokens].mean() > 0.5:
+        raise InputError("needs words, which this text does not separate by spaces.", "whole_word_mask")
+    inside = inside_word[tokens]
+    share = np.count_nonzero(inside[1:] & ~inside[:-1]) / np.count_nonzero(~inside)
+    PartialState().print(f"{share:.1%} of the words have several tokens, which are masked together")
+    if share < MIN_SPLIT_WORDS:
+        raise InputError(
+            f"would have no effect, because {share:.1%} of the words have several tokens.", "whole_word_mask"
+        )
 
 
 def processes_of(data_args: PretrainingDataOptions) -> int:

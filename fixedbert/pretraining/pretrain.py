@@ -12,7 +12,6 @@ from transformers.trainer_pt_utils import AcceleratorConfig
 
 from ..conversion.growing import to_fixed_head_bert
 from ..data.collator import PretrainingCollator
-from ..data.masking import tokens_inside_words
 from ..publishing.model_card import versions
 from ..support.errors import InputError
 from ..support.files import to_json
@@ -114,7 +113,6 @@ def run_stage(stage: Stage, arguments: dict[str, Any], callbacks: Sequence[Train
             args=training_args,
             callbacks=[*callbacks],
             objective=data_args.objective,
-            inside_word=tokens_inside_words(tokenizer) if data_args.objective == "clm" else None,
             first_step=stage.first_step,
             schedule_steps=stage.schedule_steps,
             train_dataset=examples,

@@ -19,7 +19,7 @@ from .arguments import PretrainingArguments
 SUMS = {
     "mlm+nsp": ("mlm_loss", "mlm_correct", "mlm_tokens", "nsp_loss", "nsp_correct"),
     "mlm": ("mlm_loss", "mlm_correct", "mlm_tokens"),
-    "clm": ("clm_loss", "clm_correct", "clm_tokens", "clm_words"),
+    "clm": ("clm_loss", "clm_correct", "clm_tokens"),
 }
 
 
@@ -35,7 +35,6 @@ class PretrainingTrainer(CommonTrainer):
 
     Args:
         objective: Objective of the pretraining: mlm+nsp, mlm or clm.
-        inside_word: Boolean array (vocab_size,) from `tokens_inside_words`, for computing the perplexity per word.
         first_step: Step of the learning-rate schedule at which the run starts.
         schedule_steps: Number of steps in the learning-rate schedule, if it spans several stages.
     """
@@ -48,7 +47,6 @@ class PretrainingTrainer(CommonTrainer):
         self,
         *args,
         objective: str = "mlm+nsp",
-        inside_word: np.ndarray | None = None,
         first_step: int = 0,
         schedule_steps: int | None = None,
         **kwargs,
@@ -56,8 +54,8 @@ class PretrainingTrainer(CommonTrainer):
         kwargs["args"].label_names = ["labels", "next_sentence_label"] if objective == "mlm+nsp" else ["labels"]
         super().__init__(
             *args,
-            compute_metrics=partial(pretraining_metrics, objective=objective, by_word=inside_word is not None),
-            preprocess_logits_for_metrics=partial(sums_by_example, objective=objective, inside_word=inside_word),
+            compute_metrics=partial(pretraining_metrics, objective=objective),
+            preprocess_logits_for_metrics=partial(sums_by_example, objective=objective),
             **kwargs,
         )
         self.objective = objective
@@ -159,7 +157,7 @@ def logits_and_targets(
     return logits.flatten(0, 1)[indices] if logits.dim() == 3 else logits, labels.flatten()[indices]
 
 
-def sums_by_example(logits, labels, objective: str = "mlm+nsp", inside_word: np.ndarray | None = None):
+def sums_by_example(logits, labels, objective: str = "mlm+nsp"):
     """
     Returns the SUMS for each example, as a float32 tensor (B, number of sums).
 
@@ -169,7 +167,6 @@ def sums_by_example(logits, labels, objective: str = "mlm+nsp", inside_word: np.
         logits: Logits (B, L, V) for B rows of L tokens and a vocabulary of size V, or (N, V) for the N labeled tokens.
             With next-sentence prediction, a tuple of these logits and the next-sentence logits (B, 2).
         labels: Labels (B, L). With next-sentence prediction, a tuple of these and the next-sentence labels (B,).
-        inside_word: Boolean array (V,) from `tokens_inside_words`, for counting words.
     """
     logits = logits if isinstance(logits, tuple) else (logits,)
     labels, *next_sentence_label = labels if isinstance(labels, tuple) else (labels,)
@@ -182,22 +179,17 @@ def sums_by_example(logits, labels, objective: str = "mlm+nsp", inside_word: np.
         sums[row, 0] = cross_entropy(part.float(), targets, reduction="sum")
         sums[row, 1] = (part.argmax(-1) == targets).sum()
         sums[row, 2] = len(targets)
-        if objective == "clm" and inside_word is not None:
-            sums[row, 3] = len(targets) - torch.as_tensor(inside_word, device=targets.device)[targets].sum()
     if objective == "mlm+nsp":
         sums[:, 3] = cross_entropy(logits[1].float(), next_sentence_label[0], reduction="none")
         sums[:, 4] = (logits[1].argmax(-1) == next_sentence_label[0]).float()
     return sums
 
 
-def pretraining_metrics(
-    prediction: EvalPrediction, objective: str = "mlm+nsp", by_word: bool = False
-) -> dict[str, float]:
+def pretraining_metrics(prediction: EvalPrediction, objective: str = "mlm+nsp") -> dict[str, float]:
     """
     Returns average losses and accuracies over labeled tokens and over segment pairs, and the perplexity per token.
 
-    Trainer calls this function as `compute_metrics`. `by_word` adds the perplexity per word of a causal LM: exp(total
-    loss / number of words). Each punctuation mark is a word, as in BERT's tokenizer, and so is each document end.
+    Trainer calls this function as `compute_metrics`.
     """
     sums = np.asarray(prediction.predictions).sum(axis=0, dtype=np.float64)  # (number of SUMS,)
     total = dict(zip(SUMS[objective], sums.tolist(), strict=True))
@@ -208,8 +200,6 @@ def pretraining_metrics(
         f"{task}_accuracy": total[f"{task}_correct"] / total[f"{task}_tokens"],
         "perplexity": float(np.exp(loss)),
     }
-    if by_word:
-        metrics["word_perplexity"] = float(np.exp(total["clm_loss"] / total["clm_words"]))
     if objective == "mlm+nsp":
         pairs = len(prediction.predictions)
         metrics |= {"nsp_loss": total["nsp_loss"] / pairs, "nsp_accuracy": total["nsp_correct"] / pairs}

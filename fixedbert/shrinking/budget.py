@@ -56,9 +56,7 @@ class Prices:
     def least(self) -> float:
         """The price of the smallest possible model. It has one head, because tokens would otherwise be unconnected."""
         empty = [LayerSize(shape.heads._replace(num_heads=0), 0) for shape in self.original]
-        choices = [
-            head_choices(shape.heads)[:2] for shape in self.original
-        ]  # no head, one small head
+        choices = [head_choices(shape.heads)[:2] for shape in self.original]  # no head, one small head
         extra = min(price(one) - price(none) for price, (none, one) in zip(self.layers, choices, strict=True))
         return self.rest + self.of_layers(empty) + extra
 

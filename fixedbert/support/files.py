@@ -24,11 +24,19 @@ LOCK_TIMEOUT = 0.2  # seconds, enough for a second attempt after the lock of a d
 
 
 def error_reason(error: BaseException) -> str:
-    """Returns the first line of an error's message, or the error's type. Replaces backticks, which mark arguments."""
-    if isinstance(error, StrictDataclassError):
-        error = error.__cause__ or error
-    lines = str(getattr(error, "strerror", None) or error).strip().splitlines()
-    return lines[0].rstrip(".").replace("`", "'")[:300] if lines else type(error).__name__
+    """
+    Returns the first line of an error's message, or the error's type. Replaces backticks, which mark arguments.
+
+    Skips lines that end with a colon, such as OpenVINO's "Exception from src/core.cpp:132:", if another line follows.
+    """
+    while error.__cause__ is not None and (
+        isinstance(error, StrictDataclassError) or type(error).__module__.startswith("torch.onnx")
+    ):  # these errors only name the step that failed
+        error = error.__cause__
+    text = str(getattr(error, "strerror", None) or error)
+    lines = [*filter(None, map(str.strip, text.splitlines()))] or [type(error).__name__]
+    reason = next((line for line in lines if not line.endswith(":")), lines[0])
+    return reason.rstrip(".").replace("`", "'")[:300]
 
 
 @contextmanager

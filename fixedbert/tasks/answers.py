@@ -7,7 +7,7 @@ import numpy as np
 from transformers import EvalPrediction
 
 from ..options import AnswerOptions
-from .squad_metrics import SquadMetric, squad_v2_scores
+from .squad_metrics import SquadMetric
 
 
 class Candidate(NamedTuple):
@@ -26,8 +26,9 @@ class SquadEvaluation:
     """
     Converts the logits for all windows into answers, as run_qa.py does, and computes the metrics.
 
-    Instances can be passed to Trainer as `compute_metrics`. The score of a span is the sum of its two logits. The
-    score of [CLS] is the minimum over all windows of a question. `rows` are questions from `question_rows`. `windows`
+    Instances can be passed to Trainer as `compute_metrics`. The score of a span is the sum of its two logits. Unlike
+    in run_qa.py, a span in several windows is a single answer with its highest score. The score of [CLS] is the
+    minimum over all windows of a question. `rows` are questions from `question_rows`. `windows`
     are their windows from `squad_windows`, in the order of the logits. The dictionaries `predictions`, `n_best` and
     `null_odds` map question ids to the results of the last evaluation.
     """
@@ -42,9 +43,7 @@ class SquadEvaluation:
         self.offsets, self.ends = offsets.values.to_numpy(), offsets.offsets.to_numpy()
         self.lengths = table["length"].to_numpy()
         self.arguments, self.version_2_with_negative = arguments, arguments.version_2_with_negative
-        chosen = arguments.null_score_diff_threshold
-        self.fixed_threshold = chosen if isinstance(chosen, float) else None  # None to choose it in each evaluation
-        self.threshold = 0.0  # in the last evaluation
+        self.threshold = arguments.null_score_diff_threshold
         self.predictions: dict[str, str] = {}
         self.n_best: dict[str, list[dict]] = {}  # the best spans with their probabilities and logits
         self.null_odds: dict[str, float] = {}  # the score of [CLS] minus the score of the best span
@@ -75,12 +74,11 @@ class SquadEvaluation:
             spans = np.concatenate(
                 [self.spans(window, start_logits[window], end_logits[window]) for window in windows]
             )
-            best = np.argsort(-(spans["start_logit"] + spans["end_logit"]), kind="stable")[
-                : self.arguments.n_best_size
-            ]
+            spans = spans[np.argsort(-(spans["start_logit"] + spans["end_logit"]), kind="stable")]
+            _, first = np.unique(np.stack([spans["start"], spans["end"]]), axis=1, return_index=True)
             candidates = [
                 Candidate(context[span["start"] : span["end"]], span["start_logit"], span["end_logit"])
-                for span in spans[best]
+                for span in spans[np.sort(first)[: self.arguments.n_best_size]]
             ]
             with_text = [candidate for candidate in candidates if candidate.text or not self.version_2_with_negative]
             answer = with_text[0] if with_text else Candidate("", 0.0, 0.0)
@@ -94,9 +92,6 @@ class SquadEvaluation:
                 if no_answer not in candidates:
                     candidates.append(no_answer)
             self.n_best[name] = with_probabilities(candidates)
-        self.threshold = self.fixed_threshold or 0.0
-        if self.fixed_threshold is None:
-            self.threshold = squad_v2_scores(texts, self.answers, self.null_odds)["best_f1_thresh"]
         empty = {name for name, odds in self.null_odds.items() if odds > self.threshold}
         self.predictions = {name: "" if name in empty else text for name, text in texts.items()}
         return texts

@@ -27,6 +27,13 @@ def correlation(function, labels: np.ndarray, predictions: np.ndarray) -> float:
     return function(predictions, labels)[0]
 
 
+def whole(values: np.ndarray, name: str) -> np.ndarray:
+    """Converts label ids to integers. Raises InputError if one is no whole number, such as a probability."""
+    if not (values == np.floor(values)).all():
+        raise InputError(f"must be label ids, but contain {values[values != np.floor(values)][0]:.4g}.", name)
+    return values.astype(np.int64)
+
+
 def balanced_accuracy(labels: np.ndarray, predictions: np.ndarray) -> float:
     """Returns the average recall of the classes that occur among the labels."""
     return recall_score(labels, predictions, labels=np.unique(labels), average="macro", zero_division=0.0)
@@ -82,8 +89,7 @@ class GlueMetric(evaluate.Metric):
         return ""  # not used in memory; the default creates a directory
 
     def _info(self):
-        kind = Value("float64") if "pearson" in METRICS[self.config_name] else Value("int64")
-        feature = List(kind) if self.config_name == MULTI else kind
+        feature = List(Value("float64")) if self.config_name == MULTI else Value("float64")  # checked by `_compute`
         return evaluate.MetricInfo(
             description=f"The metrics for {self.config_name}: {', '.join(METRICS[self.config_name])}.",
             citation=CITATION if self.config_name in TASKS else "",
@@ -106,6 +112,8 @@ class GlueMetric(evaluate.Metric):
             A dictionary with the metrics of the task.
         """
         predictions, labels = np.array(predictions), np.array(references)
+        if "pearson" not in METRICS[self.config_name]:
+            predictions, labels = whole(predictions, "predictions"), whole(labels, "references")
         scores: dict[str, float] = {}
         for name in METRICS[self.config_name]:
             if name in MEASURES:
@@ -145,19 +153,21 @@ class GlueEvaluation:
         matched = match_names([*TASKS[task].labels] if task in TASKS else [], labels.outputs)
         self.positive = matched[1] if matched else 1
 
-    def predict(self, output: np.ndarray | tuple) -> tuple[np.ndarray, np.ndarray | None]:
+    def predict(
+        self, output: np.ndarray | tuple, threshold: float | None = None
+    ) -> tuple[np.ndarray, np.ndarray | None]:
         """
         Returns the predictions and the probabilities (examples, labels) for the logits (examples, outputs).
 
         The predictions have the format of `Labels.encode`. For regression, the probabilities are None. `output` is the
-        logits, or a tuple that begins with the logits.
+        logits, or a tuple that begins with the logits. A `threshold` replaces that of the evaluation.
         """
         logits = output[0] if isinstance(output, tuple) else output
         if self.labels.problem_type == REGRESSION:
             return logits[:, 0], None
         if self.labels.problem_type == MULTI:
             probabilities = expit(logits.astype(np.float64))
-            return (probabilities >= self.threshold).astype(int), probabilities
+            return (probabilities >= (threshold or self.threshold)).astype(int), probabilities
         return logits.argmax(axis=1), softmax(logits.astype(np.float64), axis=1)
 
     def __call__(self, prediction: EvalPrediction) -> dict[str, float]:

@@ -25,6 +25,7 @@ Batch = dict[str, Tensor]
 TEXTS, WORDS, QUESTIONS = "SequenceClassification", "TokenClassification", "QuestionAnswering"
 MASKED_LM = ("PreTraining", "MaskedLM")  # task heads that predict masked tokens
 FIRST_TOKEN = (TEXTS, "NextSentencePrediction")  # task heads that read only the first token
+DEFAULT_THRESHOLD = 0.5  # of models for several labels per text that store no other in their configuration
 MASKED_POSITIONS = "masked_positions"  # batch key for the boolean mask (B, L) of tokens that a masked LM predicts
 
 
@@ -35,11 +36,13 @@ class Predictions:
 
     `values` (n, C) are logits of C classes if `kind` is "classes", and of C independent labels if it is "labels". For
     other kinds, each row is the mean of a normal distribution with variance 1. These kinds are "numbers" (scores),
-    "embeddings" of texts, and "states" of tokens. Embeddings and states are vectors with norm 1.
+    "embeddings" of texts, and "states" of tokens. Embeddings and states are vectors with norm 1. Labels with at least
+    the probability `threshold` are predicted.
     """
 
     values: Tensor
     kind: str
+    threshold: float = DEFAULT_THRESHOLD
 
     def kl_divergence(self, other: "Predictions", temperature: float = 1.0) -> Tensor:
         """Returns KL(self || other) in nats, summed over predictions, after dividing the values by `temperature`."""
@@ -105,7 +108,12 @@ def predictions_of(
         return span_predictions(outputs, attention_mask)
     if head == WORDS:
         return [Predictions(outputs["logits"][attention_mask.bool()], "classes")]
-    return [Predictions(outputs["logits"], kind_of_logits(config))]
+    return [Predictions(outputs["logits"], kind_of_logits(config), threshold_of(config))]
+
+
+def threshold_of(config: PreTrainedConfig) -> float:
+    """Returns the probability from which a model for several labels per text predicts a label."""
+    return getattr(config, "label_threshold", None) or DEFAULT_THRESHOLD
 
 
 def kind_of_logits(config: PreTrainedConfig) -> str:
@@ -213,7 +221,7 @@ def fidelity(pairs: Iterable[tuple[list[Predictions], list[Predictions]]], rows:
 
 
 def predicted_labels(predictions: Predictions) -> Tensor:
-    """Returns the ids (n, 1) of the most probable classes, or a mask (n, labels) of labels with probability > 0.5."""
+    """Returns the ids (n, 1) of the most probable classes, or a mask (n, labels) of the predicted labels."""
     if predictions.kind == "classes":
         return predictions.values.argmax(-1, keepdim=True)
-    return (predictions.values > 0).long()
+    return (predictions.values.double().sigmoid() >= predictions.threshold).long()

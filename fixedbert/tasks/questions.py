@@ -162,22 +162,22 @@ class QuestionRows(Rows):
 
     item = "question"
 
-    def __init__(self, rows: datasets.Dataset, options: CompareOptions | None = None):
-        super().__init__(rows, options)
+    def __init__(self, rows: datasets.Dataset):
+        super().__init__(rows)
         answered = [bool(answers["text"]) for answers in rows["answers"]]
         self.labeled, self.version_2 = any(answered), any(answered) and not all(answered)
 
     @classmethod
     def load(cls, options: CompareOptions, head: str, models: list[Model], length: int) -> "QuestionRows":
         file = file_of(options)
-        if options.text_column_names or options.label_column_name or options.id_column_name:
+        if options.text_column_names or options.label_column_name:
             raise InputError(f"{file}: files in SQuAD format have fixed column names; do not specify any.")
         rows = unlabeled_questions(file, [tokenizer for _, tokenizer in models], length, options.skip_bad_rows)
         positions: dict[str, int] = {}
         for position, question in enumerate(questions_in(Path(file))):
             positions.setdefault(str(question["id"]), position)
         note_on_spaces(answers["text"] for answers in rows["answers"])
-        return cls(rows.add_column("row", [positions[name] for name in rows["id"]]), options)
+        return cls(rows.add_column("row", [positions[name] for name in rows["id"]]))
 
     def texts(self):
         return [(context,) for context in self.data["context"]]
@@ -212,7 +212,8 @@ class QuestionRows(Rows):
 
     def cells(self, all_features):
         answers = [" | ".join(dict.fromkeys(answers["text"])) for answers in self.data["answers"]]
-        return [*self.keys(), ("id", self.data["id"][:]), ("question", self.data["question"][:]), ("answers", answers)]
+        names = ("row", "id", "question")
+        return [*((name, self.data[name][:]) for name in names), ("answers", answers)]
 
 
 def unlabeled_questions(

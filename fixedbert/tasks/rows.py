@@ -12,7 +12,6 @@ from ..loading.sentence_models import TextSettings
 from ..options import CompareOptions
 from ..support.errors import InputError
 from .predictions import Predictions
-from .reading import RowSource, ids_of
 
 Cells = list[tuple[str, Sequence]]  # names and contents of the columns of a table
 Model = tuple[PreTrainedConfig, PreTrainedTokenizerBase]
@@ -35,23 +34,15 @@ class Rows(ABC):
     The rows of a file or GLUE task, with or without labels.
 
     Args:
-        data: A dataset whose column `row` contains the 0-based index of each row in the file. A column `ids` is added.
-        options: The options with which models are compared on the rows, or None.
+        data: A dataset whose column `row` contains the 0-based index of each row in the file.
     """
 
     item = "row"  # the unit that has a prediction
 
-    def __init__(self, data: datasets.Dataset, options: CompareOptions | None = None):
-        self.id_columns = split_names(options.id_column_name) if options else ()
-        if options and self.id_columns:
-            if options.validation_file is None:
-                raise InputError("requires `validation_file`.", "id_column_name")
-            source = RowSource.from_file(options.validation_file)
-            source.check_columns(id_column_name=self.id_columns)
-            ids = [ids_of(row, self.id_columns) for row in source.rows]
-            data = data.add_column("ids", [ids[row] for row in data["row"]])
+    def __init__(self, data: datasets.Dataset):
         self.data = data
 
+<<<<<<< HEAD
     def keys(self) -> Cells:
         """Returns the columns that identify the rows in the file."""
         ids = zip(*self.data["ids"][:], strict=True) if self.id_columns else ()
@@ -61,6 +52,8 @@ class Rows(ABC):
     def texts(self) -> list[tuple[str, ...]]:
         """Returns the texts of each row. The first one can be the same in several rows, such as a context."""
 
+=======
+>>>>>>> 11a51978dbdd644eef6808b7818bcd86c6ffef4b
     @classmethod
     @abstractmethod
     def load(cls, options: CompareOptions, head: str, models: list[Model], length: int) -> "Rows":
@@ -92,7 +85,7 @@ class Rows(ABC):
 
     @abstractmethod
     def cells(self, all_features: list[list[Features]]) -> Cells:
-        """Returns columns with the position of each item in the file, and its ids, text and label."""
+        """Returns columns with the position of each item in the file, and its text and label."""
 
 
 def split_names(names: str | None) -> tuple[str, ...]:

@@ -2,15 +2,15 @@
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from transformers import PreTrainedConfig
 
 from ..loading.families import max_tokens
 from ..options import CalibrationOptions, CompareOptions
-from ..support.errors import InputError
-from .labels import default_names
+from ..support.errors import InputError, error_context
+from .labels import check_label_ids, default_names, match_names
 from .predictions import MASKED_LM, QUESTIONS, TEXTS, WORDS, kind_of_logits
 from .questions import QuestionRows, questions_in, unlabeled_questions
 from .reading import RowSource
@@ -107,22 +107,37 @@ def row_length(max_seq_length: int | None, models: Iterable[Model]) -> int:
     return length
 
 
-def describe_task(head: str, config: PreTrainedConfig, source: str, has_embeddings: bool) -> str:
-    """
-    Returns a description of the model's predictions, such as "classes no, yes". Only models with the same description
-    can be compared. Raises InputError if the task head is not supported.
-    """
-    if head == "" and has_embeddings:
-        return f"embeddings of size {config.hidden_size}"
-    names = ", ".join(default_names(config))
-    if head == WORDS:
-        return f"classes {names} for words"
-    if head == QUESTIONS:
-        return "answers to questions"
-    if head != TEXTS:
-        raise InputError(
-            f"{source}: only models for classification, regression, token classification, question answering and "
-            "sentence embeddings can be compared."
-        )
-    kind = kind_of_logits(config)
-    return f"{config.num_labels} numbers" if kind == "numbers" else f"{kind} {names}"
+class Task(NamedTuple):
+    """What a model predicts. Only models with the same kind of predictions and the same classes can be compared."""
+
+    kind: str  # such as "classes"
+    names: list[str]  # of the classes, in the order of the outputs
+
+    @classmethod
+    def of(cls, head: str, config: PreTrainedConfig, source: str, has_embeddings: bool) -> "Task":
+        """Returns the task of a model. Raises InputError if the task head is not supported."""
+        if head == "" and has_embeddings:
+            return cls(f"embeddings of size {config.hidden_size}", [])
+        if head == QUESTIONS:
+            return cls("answers to questions", [])
+        if head not in (TEXTS, WORDS):
+            raise InputError(
+                f"{source}: only models for classification, regression, token classification, question answering and "
+                "sentence embeddings can be compared."
+            )
+        with error_context(source):
+            check_label_ids(config)
+        kind = "classes of words" if head == WORDS else kind_of_logits(config)
+        return cls(f"{config.num_labels} numbers", []) if kind == "numbers" else cls(kind, default_names(config))
+
+    def __str__(self) -> str:
+        return f"{self.kind} {', '.join(self.names)}".strip()
+
+    def order_of(self, other: "Task") -> list[int] | None:
+        """Returns the index of each of the classes among the outputs of the other model, or None if they differ."""
+        if self == other:
+            return [*range(len(self.names))]
+        if self.kind != other.kind or len(self.names) != len(other.names):
+            return None
+        inverse = match_names(other.names, self.names)  # numbers match LABEL_0, ... in this direction or in the other
+        return match_names(self.names, other.names) or (inverse and np.argsort(inverse).tolist())

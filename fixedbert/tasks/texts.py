@@ -1,5 +1,6 @@
 """Texts with labels or scores: loads them from GLUE, the Hub or files, tokenizes them, and scores predictions."""
 
+import random
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -18,7 +19,7 @@ from ..support.errors import InputError
 from .examples import SAMPLE_SEED, drawn, make_features, max_samples, sample_rows
 from .glue import TASKS
 from .glue_metrics import GlueEvaluation
-from .labels import MULTI, REGRESSION, SINGLE, Labels, problem_type_of
+from .labels import MULTI, REGRESSION, SINGLE, Labels, is_missing, problem_type_of
 from .predictions import TEXTS
 from .reading import RowSource, data_sources, dataset_rows, ids_of, valid_rows
 from .rows import Model, RowPredictions, Rows, split_names
@@ -61,6 +62,7 @@ class ReadingOptions:
     max_samples: Mapping[str, int | None] = field(default_factory=dict)  # rows to draw for each kind of split
     seed: int = SAMPLE_SEED  # for drawing rows and for the validation split
     validation_percentage: int | None = None  # percentage of the training rows that become the validation split
+    group_column: str | None = None  # rows with equal values in this column stay together
 
     @property
     def official(self) -> bool:
@@ -151,6 +153,7 @@ def load_texts(
             id_columns=split_names(arguments.id_column_name),
             do_regression=arguments.do_regression,
             validation_percentage=arguments.validation_split_percentage,
+            group_column=arguments.group_column_name,
             **options,
         ),
     )
@@ -171,7 +174,7 @@ def read_splits(sources: dict[str, RowSource], options: ReadingOptions = Reading
         count = None if divided else options.max_samples.get(kind_of(split))
         parts = {split: read_split(source, split, data, options, count)}
         if divided:
-            parts = split_rows(parts[split], options, data.labels)
+            parts = split_rows(source.name, parts[split], options, data)
         for part, rows in parts.items():
             if data.labels and "label" in rows.column_names:
                 data.labels.report(f"{source.name}, {part}" if divided else source.name, rows["label"][:], part)
@@ -189,8 +192,9 @@ def read_split(
     """
     is_test = kind_of(split) == "test"
     label_columns = () if is_test else options.labels.columns if options.labels else options.label_columns
-    ids = options.id_columns if is_test else ()
-    source.check_columns(text_column_names=data.text_columns, label_column_name=label_columns, id_column_name=ids)
+    ids, group = options.id_columns if is_test else (), options.group_column if split == "train" else None
+    named = {"label_column_name": label_columns, "id_column_name": ids, "group_column_name": [group] if group else []}
+    source.check_columns(text_column_names=data.text_columns, **named)
     rows = [row for row in source.numbered_rows() if not (options.official and row[1].problem == TOO_FEW)]
     if label_columns and data.labels is None:
         values = [row.values for _, row in rows if not row.problem]
@@ -206,6 +210,10 @@ def read_split(
         check_texts(row.values, data.text_columns, options.official)
         parsed = {f"sentence{n}": row.values[column] for n, column in enumerate(data.text_columns, start=1)}
         parsed |= keys(position, row)
+        if group:
+            if is_missing(value := row.values.get(group)):
+                raise ValueError(f"{group!r} is empty")
+            parsed["group"] = str(value)
         if label_columns and data.labels:
             parsed["label"] = data.labels.parse(row.values)
         if options.official:
@@ -258,33 +266,70 @@ def check_texts(values: dict, columns: tuple[str, ...], empty_allowed: bool):
             raise ValueError(f"{column!r} is empty")
 
 
-def split_rows(rows: datasets.Dataset, options: ReadingOptions, labels: Labels | None) -> dict[str, datasets.Dataset]:
+def split_rows(
+    source: str, rows: datasets.Dataset, options: ReadingOptions, data: TextData
+) -> dict[str, datasets.Dataset]:
     """
     Splits rows at random into "train" and "validation", and draws rows from those that `max_samples` contains.
 
     If texts have one label, both parts have the same fraction of each label. Labels that occur once stay in training.
+    If the rows have groups, whole groups are held out, and no label leaves the training part.
     """
-    percentage, common, stratify = options.validation_percentage or 0, [*range(len(rows))], None
-    if labels and labels.problem_type == SINGLE:
-        names = rows["label"][:]
-        counts = Counter(names)
-        common = [index for index in common if counts[names[index]] > 1]
-        stratify = [names[index] for index in common]
-    try:
-        _, validation = train_test_split(
-            common, test_size=percentage / 100, random_state=options.seed, stratify=stratify
-        )
-    except ValueError as error:
+    percentage = options.validation_percentage or 0
+    single = data.labels is not None and data.labels.problem_type == SINGLE
+    names = rows["label"][:] if single else [""] * len(rows)
+    if options.group_column:
+        validation = held_out_groups(rows["group"][:], names, percentage / 100, options.seed)
+        rows = rows.remove_columns("group")
+    else:
+        validation = held_out_rows(names, percentage / 100, options.seed)
+    if not validation:
         raise InputError(
             f"{percentage}: splitting {len(rows):,} rows leaves one split too small.", "validation_split_percentage"
-        ) from error
-    held_out = {*validation}
-    parts = {"train": [index for index in range(len(rows)) if index not in held_out], "validation": sorted(held_out)}
-    return {
-        part: sample_rows(rows.select(indices), options.max_samples[part], options.seed)
-        for part, indices in parts.items()
-        if part in options.max_samples
+        )
+    training = sorted({*range(len(rows))} - {*validation})
+    parts = {
+        part: sample_rows(rows.select(indices), options.max_samples.get(part), options.seed)
+        for part, indices in {"train": training, "validation": sorted(validation)}.items()
     }
+    if len(data.text_columns) > 1:  # otherwise, rows with the same text are the same
+        report_shared_texts(source, parts["train"], parts["validation"], data.text_columns)
+    return {part: parts[part] for part in parts if part in options.max_samples}
+
+
+def held_out_rows(names: list[str], fraction: float, seed: int) -> list[int]:
+    """Returns this fraction of the rows of each label, except labels that occur once. Returns [] if impossible."""
+    counts = Counter(names)
+    common = [index for index, name in enumerate(names) if counts[name] > 1]
+    stratify = [names[index] for index in common] if len(counts) > 1 else None
+    try:
+        return train_test_split(common, test_size=fraction, random_state=seed, stratify=stratify)[1]
+    except ValueError:
+        return []
+
+
+def held_out_groups(groups: list[str], names: list[str], fraction: float, seed: int) -> list[int]:
+    """Returns the rows of groups drawn at random: at most this fraction, and for no label all of its rows."""
+    members: dict[str, list[int]] = {}
+    for index, group in enumerate(groups):
+        members.setdefault(group, []).append(index)
+    drawn, remaining, room = list[int](), Counter(names), round(fraction * len(groups))
+    for group in random.Random(seed).sample([*members], len(members)):
+        own = Counter(names[index] for index in members[group])
+        if len(drawn) + own.total() <= room and all(remaining[name] > count for name, count in own.items()):
+            drawn, remaining = drawn + members[group], remaining - own
+    return drawn
+
+
+def report_shared_texts(source: str, train: datasets.Dataset, rows: datasets.Dataset, columns: tuple[str, ...]):
+    """Prints how many of the rows for validation have a text in common with a training row, for each text column."""
+    for name, column in zip(text_names(rows.column_names), columns, strict=True):
+        known = {" ".join(text.split()) for text in train[name]}
+        if shared := sum(" ".join(text.split()) in known for text in rows[name]):
+            PartialState().print(
+                f"{source}: {shared:,} of {len(rows):,} rows for validation have a {column!r} that also occurs in the "
+                "training rows, which can make the metrics too optimistic; `group_column_name` keeps them together"
+            )
 
 
 def tokenize(
@@ -354,14 +399,13 @@ class TextRows(Rows):
         separate: bool = False,
         evaluation: GlueEvaluation | None = None,
         text_columns: tuple[str, ...] = (),
-        options: CompareOptions | None = None,
     ):
         if separate:
             names = text_names(rows.column_names)
             each = [(row, row[name]) for row in rows for name in names]
             texts = [{"row": row["row"], "sentence1": text, "first": row["sentence1"]} for row, text in each]
             rows = datasets.Dataset.from_list(texts)
-        super().__init__(rows, options)
+        super().__init__(rows)
         self.evaluation, self.text_columns = evaluation, text_columns
 
     @classmethod
@@ -391,7 +435,7 @@ class TextRows(Rows):
             labels = data.labels or Labels.of(config)
             labels.align(config)
             evaluation = GlueEvaluation(task, labels)
-        return cls(rows, head != TEXTS, evaluation, data.text_columns, options)
+        return cls(rows, head != TEXTS, evaluation, data.text_columns)
 
     def texts(self):
         names = [name for name in ("first", "sentence1", "sentence2") if name in self.data.column_names]
@@ -405,7 +449,7 @@ class TextRows(Rows):
         if self.evaluation is None:
             return RowPredictions(outputs, {})
         labels = self.evaluation.labels
-        predictions, probabilities = self.evaluation.predict(outputs[0].values.numpy())
+        predictions, probabilities = self.evaluation.predict(outputs[0].values.numpy(), outputs[0].threshold)
         scores, correct = {}, None
         if "label" in self.data.column_names:
             expected = labels.encode(self.data["label"][:])
@@ -424,4 +468,4 @@ class TextRows(Rows):
         labels = self.data["label"][:] if has_labels else [""] * len(self.data)
         labels = [", ".join(label) if isinstance(label, list) else label for label in labels]
         texts = [self.data[name][:] for name in text_names(self.data.column_names)]
-        return [*self.keys(), *zip(self.text_columns, texts, strict=True), ("label", labels)]
+        return [("row", self.data["row"][:]), *zip(self.text_columns, texts, strict=True), ("label", labels)]

@@ -114,13 +114,8 @@ class WordRows(Rows):
 
     item = "word"
 
-    def __init__(
-        self,
-        rows: datasets.Dataset,
-        outputs: Sequence[str] = (),
-        options: CompareOptions | None = None,
-    ):
-        super().__init__(rows, options)
+    def __init__(self, rows: datasets.Dataset, outputs: Sequence[str] = ()):
+        super().__init__(rows)
         self.outputs = np.array([*outputs, ""])
 
     @classmethod
@@ -139,7 +134,7 @@ class WordRows(Rows):
                 )
             ids = [[labels.ids.get(name, -1) for name in row] for row in rows["labels"]]
             rows = rows.remove_columns("labels").add_column("labels", ids)
-        return cls(rows, outputs, options)
+        return cls(rows, outputs)
 
     def texts(self):
         return [(tuple(words),) for words in self.data["words"]]
@@ -163,7 +158,7 @@ class WordRows(Rows):
 
     def cells(self, all_features):
         counts, read = [len(row) for row in self.data["words"]], read_by_all(all_features)
-        columns = [(name, np.repeat(np.array(values), counts)) for name, values in self.keys()]
+        columns = [("row", np.repeat(self.data["row"][:], counts))]
         columns += [("word", np.concatenate([np.arange(count) for count in counts]))]
         columns += [("text", np.concatenate(self.data["words"][:]))]
         if "labels" in self.data.column_names:

@@ -94,9 +94,8 @@ def load_model(
             changes weights by less than their precision. The attribute `saved_dtype` is then the original dtype.
 
     Raises:
-        InputError: If the model does not exist, if the tokenizer has more tokens than the model (unless
-            `resize_embeddings` is set), if a weight has the wrong shape (unless `ignore_mismatched_sizes` is set),
-            or if weights are missing and `train` is False.
+        InputError: If the model does not exist, if the tokenizer has more tokens than the model, if a weight has the
+            wrong shape (unless `ignore_mismatched_sizes` is set), or if weights are missing and `train` is False.
     """
     attention = arguments.attn_implementation or ("eager" if PartialState().device.type == "cpu" else None)
     name = arguments.model_name_or_path
@@ -104,8 +103,7 @@ def load_model(
         config.vocab_size, config.pad_token_id = len(tokenizer), tokenizer.pad_token_id
         return auto_class.from_config(config, attn_implementation=attention, dtype=torch.float32)
     check_same_vocabulary(tokenizer, tokenizer_source(arguments), name, **arguments.hub_options())
-    if not arguments.resize_embeddings:
-        check_vocab_size(tokenizer, config.vocab_size, name)
+    check_vocab_size(tokenizer, config.vocab_size, name)
     with reading(name, problem="cannot load the weights"):
         options = arguments.hub_options() | {"attn_implementation": attention}
         options |= {"new_head": train, "ignore_mismatched_sizes": arguments.ignore_mismatched_sizes}
@@ -119,22 +117,7 @@ def load_model(
     if is_converted:
         vars(model)["saved_dtype"] = dtype
         PartialState().print(f"{name}: trained in float32; saved in {str(dtype).removeprefix('torch.')} like {name}")
-    if arguments.resize_embeddings:
-        size = max(config.vocab_size, max(tokenizer.get_vocab().values()) + 1)
-        PartialState().print(f"{name}: added {size - config.vocab_size:,} embeddings for new tokens")
-        resize(model, size)
     return model
-
-
-def resize(model: PreTrainedModel, size: int):
-    """Changes the vocabulary size of a model in place. New embeddings are close to the average of the old ones."""
-    output = model.get_output_embeddings()
-    heads = [part for part in model.modules() if output is not None and getattr(part, "decoder", None) is output]
-    # Untied models have a second, unused output bias, which transformers either ties or leaves too short.
-    separate = [head for head in heads if getattr(head, "bias", output.bias) is not output.bias]
-    model.resize_token_embeddings(size)
-    for head in separate:
-        head.bias = torch.nn.Parameter(model.get_output_embeddings().bias.detach().clone())
 
 
 def reinitialize_head(model: PreTrainedModel) -> PreTrainedModel:

@@ -57,7 +57,7 @@ def test_words_are_compared(tmp_path):
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "one")
     texts, labels = rows_of(["cat", "sat", "dog", "where"], 19)
     texts[3], labels[3] = ["\u200b", "cat"], ["O", "O"]  # the tokenizer drops the first word
-    file = write_rows(tmp_path / "rows.jsonl", (texts, labels), number=[f"n{n}" for n in range(19)])
+    file = write_rows(tmp_path / "rows.jsonl", (texts, labels))
     before = [predictions_of(model, tokenizer, words, 13) for words in texts]
     with torch.no_grad():
         model.classifier.bias[1] += 1.0
@@ -65,7 +65,7 @@ def test_words_are_compared(tmp_path):
     after = [predictions_of(model, tokenizer, words, 13) for words in texts]
     export(tmp_path / "one", tmp_path / "graphs")
     sources = [tmp_path / name for name in ("one", "two", "graphs")]
-    options = {"max_seq_length": 13, "batch_size": 4, "id_column_name": "number", "output_dir": tmp_path / "out"}
+    options = {"max_seq_length": 13, "batch_size": 4, "output_dir": tmp_path / "out"}
     first, second, graph = (result := compare(sources, file, **options)).models
     lines, right, count = [], [], 0
     for row, (words, names) in enumerate(zip(texts, labels, strict=True)):
@@ -78,9 +78,7 @@ def test_words_are_compared(tmp_path):
                 right.append([label == name for label in classes])
             if classes[0] != classes[1]:
                 label = "" if name == -100 else name
-                lines.append(
-                    [str(row), f"n{row}", str(number), word, label, classes[0], float(pair[0].max()), classes[1]]
-                )
+                lines.append([str(row), str(number), word, label, classes[0], float(pair[0].max()), classes[1]])
     one, two = np.array(right).T
     assert [x.scores for x in (first, second)] == [{"accuracy": pytest.approx(x.mean())} for x in (one, two)]
     assert (second.lost, second.gained) == ((one & ~two).sum(), (two & ~one).sum()) and second.gained > 0
@@ -90,8 +88,8 @@ def test_words_are_compared(tmp_path):
     assert result.item == "word" and "truncated: rows with more than 13 tokens" in str(result)
     with (tmp_path / "out/changed.csv").open(newline="", encoding="utf-8") as written:
         header, *changed = csv.reader(written)
-    assert header[:8] == ["row", "number", "word", "text", "label", "one", "one probability", "two"]
-    changed = [[*line[:6], pytest.approx(float(line[6]), abs=1e-4), line[7]] for line in changed]
+    assert header[:7] == ["row", "word", "text", "label", "one", "one probability", "two"]
+    changed = [[*line[:5], pytest.approx(float(line[5]), abs=1e-4), line[6]] for line in changed]
     assert lines == changed
 
 

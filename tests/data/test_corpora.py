@@ -21,11 +21,11 @@ def documents(source, **options) -> list:
 def test_text_files(tmp_path):
     """By default, a text file is one document. The byte order mark and carriage returns are removed."""
     (tmp_path / "a.txt").write_bytes("\ufeffOne.\r\n\r\nTwo – é.\r\n".encode())
-    (tmp_path / "b.txt").write_text("Three.\n")
+    (tmp_path / "b.TXT").write_text("Th\0ree.\n")  # a single NUL remains, and the tokenizer removes it
     (tmp_path / "c.txt").write_text("")
-    assert documents(tmp_path) == ["One.\n\nTwo – é.\n", "Three.\n"]
+    assert documents(tmp_path) == ["One.\n\nTwo – é.\n", "Th\0ree.\n"]
     assert documents(tmp_path / "a.txt", document_boundary="blank_line") == ["One.\n", "Two – é.\n"]
-    assert documents(tmp_path, document_boundary="line") == ["One.\n", "\n", "Two – é.\n", "Three.\n"]
+    assert documents(tmp_path, document_boundary="line") == ["One.\n", "\n", "Two – é.\n", "Th\0ree.\n"]
 
 
 def test_one_sentence_per_line(tmp_path):
@@ -52,7 +52,11 @@ def test_formats_directories_and_globs(tmp_path):
     pyarrow.parquet.write_table(pyarrow.table({"text": ["Three.", None], "url": ["x", "y"]}), tmp_path / "b.parquet")
     (tmp_path / "c[1].txt").write_text("Four.\n")
     (tmp_path / "d.tsv").write_text("text\tid\nFive.\t1\n")
-    (tmp_path / "ignored.md").write_text("Not this.")
+    (tmp_path / ".cache").mkdir()
+    for name in ("ignored.md", ".hidden.txt", ".cache/b.txt", "deep/archive.zip"):
+        (tmp_path / name).write_text("Not this.")
+    ignored = [str(path.relative_to(tmp_path)) for path in CorpusReader(Corpus(str(tmp_path))).ignored]
+    assert ignored == [".cache", ".hidden.txt", "deep/archive.zip", "ignored.md"]
     assert sorted(documents(tmp_path)) == ["", "Five.", "Four.\n", "One.", "Three.", "Two."]
     assert documents(tmp_path / "**" / "*.jsonl") == documents(tmp_path / "d*p") == ["One.", "Two."]
     assert documents(tmp_path / "c[1].txt") == ["Four.\n"]  # an existing path is not a glob pattern

@@ -5,9 +5,10 @@ from collections import Counter
 
 import numpy as np
 import pytest
+import torch
 from helpers.tiny_stores import make_store
 
-from fixedbert.data.examples import split_documents
+from fixedbert.data.examples import EpochSampler, split_documents
 from fixedbert.data.segment_pairs import (
     IS_NEXT,
     NOT_NEXT,
@@ -162,11 +163,11 @@ def test_too_few_documents_or_sentences(tmp_path):
     for name, lengths in (("a", [[3], [4], [5], [6, 1]]), ("b", [[3, 4], []]), ("c", [[3, 4], [5, 1], [6]])):
         (tmp_path / name).mkdir()
         stores.append(make_store(tmp_path / name, *lengths))
-    with pytest.raises(InputError, match="3 of 4 documents contain only one sentence.*boundary` to sentence_lines"):
+    with pytest.raises(InputError, match="3 of 4 documents contain only one sentence.*boundary` sentence_lines"):
         check_documents(stores[0], np.arange(4))
     with pytest.raises(InputError, match="but the corpus has 1;"):
         check_documents(stores[1], np.arange(1))
-    with pytest.raises(InputError, match="the corpus has 3 non-empty documents"):
+    with pytest.raises(InputError, match="the corpus has 3 different ones with text .made up.; add files"):
         split_documents(stores[2], 0.05)
 
 
@@ -193,3 +194,21 @@ def test_old_plans_are_removed(tmp_path, tokenizer):
         examples.plan(epoch)
     names = {path.name for path in (tmp_path / "store-plans").iterdir() if path.suffix == ""}
     assert sorted(int(name.rpartition("-")[2]) for name in names) == [0, 3, 4]
+
+
+def test_surplus_pairs_come_from_all_documents(many, tokenizer):
+    """The pairs that later epochs drop, because epoch 0 has fewer, are not always those of the last documents."""
+    examples = PairExamples(many, np.arange(300), tokenizer, 37, seed=8)
+    dropped = np.concatenate([examples.plan(epoch)[len(examples) :, 0] for epoch in range(1, 13)])
+    assert dropped.min() < 50 and dropped.max() >= 250
+    assert set(examples.plan(1)[:, 0]) == set(range(300))
+
+
+def test_workers_do_not_hash_plans(many, tokenizer, monkeypatch):
+    """Data loader workers open the plans that the main process has verified."""
+    examples = PairExamples(many, np.arange(300), tokenizer, 37, seed=8)
+    sampler, count = EpochSampler(examples), len(examples)
+    sampler.set_epoch(1)
+    monkeypatch.setattr("fixedbert.data.store.has_valid_checksum", lambda path: pytest.fail("hashed again"))
+    loader = torch.utils.data.DataLoader(examples, sampler=sampler, num_workers=1, collate_fn=len)
+    assert sum(loader) == count

@@ -17,8 +17,8 @@ from fixedbert.data.tokenizers import (
     check_same_vocabulary,
     check_unknown_tokens,
     check_vocab_size,
+    count_losses,
     load_tokenizer,
-    removed_characters,
 )
 from fixedbert.support.errors import InputError
 
@@ -189,9 +189,10 @@ def test_accents_and_vowel_signs(tmp_path):
         assert [tokenizer.decode(tokenizer(word)["input_ids"][1:-1]) for word in MARKED] == removed
     stores = {prepare_store(corpora, tokenizer, store_dir=tmp_path).directory for tokenizer in (keeps, as_bert)}
     assert len(stores) == 2
-    assert removed_characters(keeps) == "the tokenizer removes capital letters (A), control characters"
-    cased = prepare_tokenizer(corpora, 300, False, tmp_path / "store")
-    assert removed_characters(cased) == "the tokenizer removes control characters"
+    texts = [*MARKED, "Paris\t\n", "a\0b\u200dc", "plain", "が", "–’"]
+    assert count_losses(texts, keeps) == {"changed_characters": 0, "removed_characters": 2}
+    # हा loses one dot, ல் a dot, ที่นี่ its four vowel signs and tone marks, and 한국 becomes six letters.
+    assert count_losses(texts, strips) == {"changed_characters": 1 + 0 + 1 + 4 + 2 + 1 + 1, "removed_characters": 2}
 
 
 def test_corpus_without_text(tmp_path):

@@ -2,6 +2,7 @@
 
 import json
 import signal
+from functools import partial
 
 import numpy as np
 import pytest
@@ -106,6 +107,20 @@ def test_sentence_embeddings(sentences):
         assert torch.allclose(embeddings, torch.from_numpy(rows), rtol=0, atol=1e-5)
 
 
+@pytest.mark.parametrize("kind", [OnnxModel, partial(OpenVinoModel, precision="f32")], ids=["onnx", "openvino"])
+def test_only_embeddings_are_returned(sentences, kind):
+    """Hidden states, which other libraries need, are in the graph, but only the embeddings are returned by default."""
+    pytest.importorskip("openvino")
+    file = sentences / "graph/onnx/model.onnx"
+    inputs, outputs = tokens_of(sentences / "graph"), outputs_of(sentences / "graph", tokens_of(sentences / "graph"))
+    assert [*outputs] == ["last_hidden_state", "sentence_embedding"]
+    for options, names in (({}, ["sentence_embedding"]), ({"whole": True}, [*outputs])):
+        returned = kind(file, **options)(**inputs)
+        assert [*returned] == names
+        for name in names:
+            assert torch.allclose(returned[name], outputs[name], atol=1e-4)
+
+
 def test_int8(sentences):
     """The int8 graph multiplies in int8 and computes nearly the same embeddings. Threads do not spin after a run."""
     files = [sentences / "graph/onnx" / name for name in ("model.onnx", "model_quantized.onnx")]
@@ -181,7 +196,7 @@ def test_incorrect_graph_is_not_written(tmp_path, monkeypatch):
     monkeypatch.setattr(exporting, "trace", lambda graph, batch, file: file.touch())
     monkeypatch.setattr(Graph, "forward", lambda *_, **__: [torch.zeros(1)])
     for offset in (torch.tensor([1e-3]), torch.tensor([torch.nan])):
-        monkeypatch.setattr(graphs, "OnnxModel", lambda _, x=offset: lambda **_: {"last_hidden_state": x})
+        monkeypatch.setattr(graphs, "OnnxModel", lambda *_, x=offset: lambda **_: {"last_hidden_state": x})
         with pytest.raises(InputError, match="outputs differ from the model's"):
             export(tmp_path / "model", tmp_path / "graph")
     assert [path.name for path in tmp_path.iterdir()] == ["model"]

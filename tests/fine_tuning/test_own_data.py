@@ -72,7 +72,7 @@ def test_predictions_can_be_joined_with_the_file(model, tmp_path):
 
 
 def test_several_labels_per_text(model, tmp_path):
-    """Columns of 0 and 1 train a model with several labels per text, whose probabilities are thresholded."""
+    """Columns of 0 and 1 train a model with several labels per text, which keeps its threshold."""
     rows = [(text, n % 2, int(n % 3 == 0), int(n % 5 < 2)) for n, text in enumerate(texts(29))]
     file = write_csv(tmp_path / "a.csv", ("text", "a", "b", "c"), rows)
     files = ("--train_file", file, "--test_file", file, "--label_column_name", "a,b,c")
@@ -85,10 +85,17 @@ def test_several_labels_per_text(model, tmp_path):
         for name, probability in zip("abc", torch.tensor(logits([text])[0]).sigmoid().tolist(), strict=True):
             assert float(line[f"probability_{name}"]) == pytest.approx(probability, abs=2e-6)
             assert line[f"prediction_{name}"] == str(int(probability >= 0.4))
+    predict = ("--model_name_or_path", str(tmp_path / "out"), *QUICK, "--test_file", file, "--do_predict")
+    run_glue([*predict, "--output_dir", str(tmp_path / "later")])
+    assert predictions_in(tmp_path / "later") == predictions_in(tmp_path / "out")
+    run_glue([*predict, "--output_dir", str(tmp_path / "half"), "--threshold", "0.5"])
+    assert predictions_in(tmp_path / "half") != predictions_in(tmp_path / "out")
     again = ["--model_name_or_path", str(tmp_path / "out"), *QUICK, "--output_dir", str(tmp_path / "again")]
     single = write_csv(tmp_path / "b.csv", ("text", "label"), [("one", "a"), ("two", "b")])
     with pytest.raises(InputError, match="the model predicts several labels per text"):
         run_glue([*again, "--validation_file", single, "--do_eval"])
+    with pytest.raises(InputError, match="`threshold` requires data with several labels per text"):
+        run_glue([*again, "--train_file", single, "--do_train", "--threshold", "0.4"])
 
 
 def test_regression_on_any_scale(model, tmp_path, capsys):

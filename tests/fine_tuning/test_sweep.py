@@ -1,4 +1,4 @@
-"""Tests for sweeps over tasks, seeds and hyperparameters."""
+"""Tests for sweeps over tasks and seeds."""
 
 import json
 import re
@@ -47,61 +47,34 @@ def test_all_tasks_in_one_command(model, download, tmp_path, capsys):
     table = capsys.readouterr().out
     for line in (r"stsb +pearson", r"stsb +spearmanr", r"mnli +accuracy_mm", r"average +-?0\.\d{4}"):
         assert re.search(line, table)
-    assert (output / "results.png").read_bytes()[:4] == b"\x89PNG"
     glue(str(output / "mnli/seed-5"), download, tmp_path / "alone", "--do_predict", task="ax")
     assert (tmp_path / "alone/AX.tsv").read_text() == (output / "ax/seed-5/AX.tsv").read_text()
     assert tasks_of(GlueDataOptions(task_name=["ax", "mnli"]), True) == ["mnli", "ax"]
 
 
-def test_grid_of_the_bert_paper(tmp_path):
-    """The BERT paper's grid has 18 settings per seed. Batches are divided among devices and accumulation steps."""
-    training_args = FineTuningArguments(output_dir=str(tmp_path), grid="bert", seeds=[1, 2], use_cpu=True)
+def test_runs_of_a_sweep(tmp_path):
+    """Each seed is trained once, in a directory and repository of its own."""
+    training_args = FineTuningArguments(output_dir=str(tmp_path), seeds=[1, 2, 1], use_cpu=True)
     runs = plan_runs(["rte"], training_args)
-    assert len(runs) == len({run.directory for run in runs}) == 18 * 2
-    assert runs[0].directory == "rte/train-batch-size-16-learning-rate-5e-05-epochs-2/seed-1"
-    assert {run.settings for run in runs} == {
-        (("train_batch_size", batch), ("learning_rate", rate), ("num_train_epochs", epochs))
-        for batch in (16, 32)
-        for rate in (5e-5, 3e-5, 2e-5)
-        for epochs in (2, 3, 4)
-    }
-    training_args.push_to_hub, training_args.hub_model_id, training_args.gradient_accumulation_steps = True, "bert", 4
-    given = {"grid": "bert", "seeds": [1, 2], "learning_rate": 0.5, "bf16": False}
-    fields = run_fields(runs[-1], given, training_args)
-    assert fields.pop("hub_model_id").startswith("bert-rte-train-batch-size-32")  # one repository per run
-    assert fields == {
+    assert [run.directory for run in runs] == ["rte/seed-1", "rte/seed-2"]
+    assert PlannedRun(None, 7).directory == "seed-7"
+    training_args.push_to_hub, training_args.hub_model_id = True, "bert"
+    assert run_fields(runs[1], {"seeds": [1, 2, 1], "learning_rate": 0.5, "bf16": False}, training_args) == {
         "bf16": False,
         "task_name": ["rte"],
         "seed": 2,
-        "per_device_train_batch_size": 8,
-        "learning_rate": 2e-5,
-        "num_train_epochs": 4.0,
-        "output_dir": str(tmp_path / runs[-1].directory),
+        "learning_rate": 0.5,
+        "output_dir": str(tmp_path / "rte/seed-2"),
+        "hub_model_id": "bert-rte-seed-2",
     }
-    training_args.gradient_accumulation_steps = 3
-    with pytest.raises(InputError, match="the batch size 16 in `grid` is not divisible by 3, the number of devices"):
-        run_fields(runs[0], given, training_args)
-    training_args.grid, training_args.seeds = None, [3, 3]
-    assert len(plan_runs(["rte"], training_args)) == 1
-    assert PlannedRun(None, 7).directory == "seed-7"
 
 
-def test_grid_results(model, download, questions, tmp_path, capsys, monkeypatch):
-    """A table lists the results for all settings and marks the best ones, for GLUE and SQuAD."""
-    monkeypatch.setattr("fixedbert.fine_tuning.sweep.GRIDS", {"bert": {"learning_rate": (1e-3, 0.0)}})
-    glue(model, download, tmp_path / "out", "--do_train", "--do_eval", "--num_train_epochs", "2", "--grid", "bert")
-    lines = [
-        line for line in capsys.readouterr().out.splitlines() if "learning_rate" in line and line.startswith("rte")
-    ]
-    assert len(lines) == 2 and sum("<- best" in line for line in lines) == 1
+def test_seeds_of_squad(model, questions, tmp_path, capsys):
+    """The results for several seeds include the scores for questions, and a table shows their statistics."""
+    squad(model, questions, tmp_path / "out", "--do_train", "--do_eval", "--max_steps", "1", "--seeds", "3", "4")
     results = json.loads((tmp_path / "out/results.json").read_text())
-    best = max(run["eval_accuracy"] for run in results["runs"])
-    assert results["best"]["rte"]["accuracy"] == [best]
-    with pytest.raises(InputError, match="`grid` cannot be combined with `max_steps`"):
-        glue(model, download, tmp_path / "no", "--do_train", "--max_steps", "9", "--grid", "bert")
-    steps = ("--do_train", "--do_eval", "--num_train_epochs", "1", "--grid", "bert")
-    squad(model, questions, tmp_path / "squad", *steps)
-    assert len(json.loads((tmp_path / "squad/results.json").read_text())["best"]["data"]["f1"]) == 1
+    assert results["tasks"]["data"]["f1"] == [run["eval_f1"] for run in results["runs"]]
+    capsys.readouterr()
     print_row("rte", "accuracy", [0.5, 0.6, 1.0])
     assert capsys.readouterr().out.split()[-6:] == ["0.6000", "0.7000", "0.2646", "0.5000", "1.0000", "3"]
 
@@ -119,17 +92,6 @@ def test_more_seeds(model, download, tmp_path, capsys):
     assert (tmp_path / "out/rte/seed-1/command.json").stat().st_mtime_ns == kept
     assert [run["seed"] for run in json.loads((tmp_path / "out/results.json").read_text())["runs"]] == [1, 2, 3]
     assert [path.name for path in tmp_path.glob("out*")] == ["out"]
-
-
-def test_metric_for_the_best_settings(model, download, tmp_path, monkeypatch):
-    """`metric_for_best_model` selects the best settings of a grid, also if lower values are better."""
-    monkeypatch.setattr("fixedbert.fine_tuning.sweep.GRIDS", {"bert": {"learning_rate": (1e-3, 0.0)}})
-    steps = ("--do_train", "--do_eval", "--num_train_epochs", "1", "--grid", "bert", "--metric_for_best_model")
-    for metric in ("loss", "matthews_correlation"):
-        glue(model, download, tmp_path / metric, *steps, metric, task="cola")
-        results = json.loads((tmp_path / metric / "results.json").read_text())
-        values = [run[f"eval_{metric}"] for run in results["runs"]]
-        assert results["best"]["cola"][metric] == [min(values) if metric == "loss" else max(values)]
 
 
 def test_invalid_commands(model, download, tmp_path):

@@ -24,5 +24,5 @@ def make_store(directory: Path, *sentence_lengths: list[int], shard_size: int = 
     with write_with_checksum(directory / "documents.npy") as path, open(path, "wb") as file:
         np.save(file, select_documents(directory, len(starts))[0])
     with write_with_checksum(directory / "store.json") as path:
-        path.write_text(json.dumps({"shards": len(starts)}))
+        path.write_text(json.dumps({"corpora": ["made up"], "shards": len(starts)}))
     return Documents(directory)

@@ -19,7 +19,6 @@ from fixedbert import to_bert
 from fixedbert.conversion.growing import to_fixed_head_bert
 from fixedbert.inspection.inspect import inspect
 from fixedbert.inspection.recorder import Recorder
-from fixedbert.inspection.results import Inspection, suggestion
 from fixedbert.support.errors import InputError
 from fixedbert_cli import main
 
@@ -182,29 +181,6 @@ def test_two_models_at_once():
     del one
     gc.collect()
     assert gone() is None
-
-
-def inspection_of(utilization, sizes: list[int]) -> Inspection:
-    """Returns an inspection with the given utilization, zeros for all other measures, and sequences of 128 tokens."""
-    measures = ("rank", "effective_rank", "entropy", "distance", "max_similarity", "condition_number", "importance")
-    empty: dict = dict.fromkeys(measures, torch.zeros(3, 2))
-    empty |= {"singular_values": [], "similarities": [], "examples": [], "compared": None}
-    shape = {"layers": 3, "heads": 2, "head_counts": [2, 2, 2], "head_sizes": sizes, "width": 64}
-    text = {"max_seq_length": 128, "sequences": 1, "importance_sequences": 1}
-    return Inspection("m", **shape, **text, utilization=torch.tensor(utilization), **empty)
-
-
-def test_suggestion_for_layers_with_a_high_utilization():
-    """The suggestion names the layers with high utilization, and contains a command only if there are any."""
-    utilization = [[0.9, 0.8], [0.2, 0.9], [0.85, 0.85]]
-    text = suggestion(inspection_of(utilization, [32, 32, 32]))
-    assert "utilization is at least 80% in layers 0, 2." in text
-    assert "convert m --output_dir OUTPUT --attention_head_size 64 32 64`" in text
-    assert "does not show whether larger heads" in suggestion(inspection_of([[0.0, 0.0]] * 3, [32, 32, 32]))
-    assert "Larger heads add nothing" in suggestion(inspection_of(utilization, [128] * 3))
-    mixed = suggestion(inspection_of(utilization, [128, 32, 16]))  # heads in layer 0 can express every pattern
-    assert "in layers 2." in mixed
-    assert "--attention_head_size 128 32 32`" in mixed
 
 
 @pytest.fixture

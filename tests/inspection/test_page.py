@@ -60,7 +60,6 @@ def inspection_of(name: str, counts: list[int], sizes: list[int], tokens: list[s
             )
             for number in range(2)
         ],
-        compared=None,
     )  # fmt: skip
 
 
@@ -93,38 +92,30 @@ def check_numbers(found: Inspection, side: dict):
 
 
 def test_page_shows_the_results_of_inspect(model, text, tmp_path):
-    """A page for two checkpoints contains the numbers that `inspect` returns, all within the color scales."""
-    found = inspect(
-        model, tmp_path / "out", text, max_seq_length=16, max_eval_samples=5, importance_samples=3, compare=model
-    )
-    assert {file.name for file in (tmp_path / "out").iterdir()} == {
-        "inspection.html", "inspection.json", "inspection.png", "compared.json", "compared.png",
-    }  # fmt: skip
+    """The page contains the numbers that `inspect` returns, all within the color scales."""
+    found = inspect(model, tmp_path / "out", text, max_seq_length=16, max_eval_samples=5, importance_samples=3)
     data = Page((tmp_path / "out" / "inspection.html").read_text(encoding="utf-8")).data
-    assert found.compared is not None and torch.equal(found.compared.entropy, found.entropy)
-    for one, side in zip((found, found.compared), data["checkpoints"], strict=True):
-        check_numbers(one, side)
-    sentences = [example["sentence"] for example in data["checkpoints"][1]["examples"]]
+    check_numbers(found, data["checkpoint"])
+    sentences = [example["sentence"] for example in data["checkpoint"]["examples"]]
     assert sentences == ["The function takes a list and returns one string.", "What does the file read?"]
-    assert data["checkpoints"][0]["examples"][1]["tokens"] == "[CLS] what does the file read ? [SEP]".split()
+    assert data["checkpoint"]["examples"][1]["tokens"] == "[CLS] what does the file read ? [SEP]".split()
     for one in data["maps"]:
         low, high = one["limits"]
         assert low == 0 and getattr(found, one["name"]).max() <= high + 1e-6
-    assert json.loads((tmp_path / "out" / "compared.json").read_text()) == json_fields(found.compared)
+    assert json.loads((tmp_path / "out" / "inspection.json").read_text()) == json_fields(found)
 
 
 def test_markup_is_escaped():
     """Markup in names and tokens neither closes the script element nor creates tags."""
-    page = Page(inspection_html([inspection_of("<i>" + EVIL, [1], [3], [EVIL] * 5), BEFORE]))
+    page = Page(inspection_html(inspection_of("<i>" + EVIL, [1], [3], [EVIL] * 5)))
     tags = [tag for tag, _ in page.tags]
     assert tags.count("script") == 2 and "i" not in tags and "b" not in tags
-    assert page.data["checkpoints"][0]["examples"][0]["tokens"] == [EVIL] * 5
-    check_numbers(BEFORE, page.data["checkpoints"][1])
+    assert page.data["checkpoint"]["examples"][0]["tokens"] == [EVIL] * 5
 
 
 def test_page_is_self_contained():
     """The page loads no other resources, and its content security policy forbids it."""
-    html = inspection_html([BEFORE])
+    html = inspection_html(BEFORE)
     attributes = {name for _, found in Page(html).tags for name in found}
     assert attributes.isdisjoint(("src", "href", "srcset", "action"))
     assert set(re.findall(r"\w+://[^\"')\s]*", html)) == {"http://www.w3.org/2000/svg"}
@@ -140,14 +131,14 @@ def browser() -> Iterator:
 class Reader:
     """Simulates a reader with a mouse."""
 
-    def __init__(self, browser, folder: Path, *inspections: Inspection):
+    def __init__(self, browser, folder: Path, inspection: Inspection):
         from selenium.webdriver import ActionChains
         from selenium.webdriver.common.keys import Keys
         from selenium.webdriver.support.ui import WebDriverWait
 
         self.browser, self.keys, self.hand = browser, Keys, ActionChains(browser)
         file = folder / "inspection.html"
-        file.write_text(inspection_html([*inspections]), encoding="utf-8")
+        file.write_text(inspection_html(inspection), encoding="utf-8")
         browser.get(file.as_uri())
         WebDriverWait(browser, 20).until(lambda _: self.all(".map button"))  # slow on a busy machine
 

@@ -4,6 +4,7 @@ import inspect
 import json
 import subprocess
 import sys
+from contextlib import nullcontext
 from itertools import product
 from pathlib import Path
 
@@ -85,7 +86,8 @@ def test_gradient_accumulation_equals_one_large_batch(head, tmp_path):
     inputs = inputs_of(head, labels=True, size=16)
     if -100 in inputs.get("labels", ()):  # equal label counts in all rows, so that averages of averages agree
         inputs["labels"] = torch.where(torch.arange(L) % 2 == 0, inputs["input_ids"], -100)
-        inputs["attention_mask"][:] = 1
+    if inputs.get("labels", torch.empty(0)).shape == (16, L):
+        inputs["attention_mask"][:] = 1  # labels at padding would be refused
     rows = [{name: tensor[row] for name, tensor in inputs.items()} for row in range(16)]
     logs, options = [], {"max_steps": 1, "logging_steps": 1, "save_strategy": "no", "use_cpu": True}
     for batch, steps in ((16, 1), (4, 4)):
@@ -97,6 +99,29 @@ def test_gradient_accumulation_equals_one_large_batch(head, tmp_path):
         logs.append(trainer.state.log_history[0])
     assert logs[0]["loss"] == pytest.approx(logs[1]["loss"], rel=1e-5)
     assert logs[0]["grad_norm"] == pytest.approx(logs[1]["grad_norm"], rel=1e-5)
+
+
+@pytest.mark.parametrize("padding", [None, "right", "left"])
+@pytest.mark.parametrize("head", ["ForMaskedLM", "LMHeadModel", "ForTokenClassification"])
+def test_trainer_counts_the_labels_of_the_loss(head, padding, tmp_path):
+    """Trainer's loss is the average over the labels that the model uses. Others, which Trainer counts, are refused."""
+    inputs = inputs_of(head, labels=True, size=16)
+    inputs["labels"] = inputs["input_ids"] % 2
+    mask = torch.arange(L) < torch.arange(16)[:, None] % L + 1 if padding else torch.ones(16, L, dtype=torch.bool)
+    inputs["attention_mask"] = mask = mask.flip(-1) if padding == "left" else mask
+    inputs["labels"] = [inputs["labels"], inputs["labels"].masked_fill(~mask, -100)]
+    if head == "LMHeadModel" and padding == "left":  # padding does not predict the first token
+        inputs["labels"][1].masked_fill_(mask & ~mask.roll(1, -1), -100)
+    options = {"max_steps": 1, "logging_steps": 1, "save_strategy": "no", "use_cpu": True, "report_to": "none"}
+    for labels, fails in zip(inputs.pop("labels"), (padding is not None, False), strict=True):
+        rows = [{name: x[row] for name, x in (inputs | {"labels": labels}).items()} for row in range(16)]
+        model = model_of(head, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+        expected = model(**inputs, labels=labels).loss.item()
+        arguments = TrainingArguments(str(tmp_path), per_device_train_batch_size=16, disable_tqdm=True, **options)
+        trainer = Trainer(model=model, args=arguments, train_dataset=rows)
+        with pytest.raises(ValueError, match="^labels at padding.* must be -100") if fails else nullcontext():
+            trainer.train()
+            assert trainer.state.log_history[0]["loss"] == pytest.approx(expected, rel=1e-5)
 
 
 def test_saved_directory_loads_in_a_new_process(tmp_path, vocabulary):

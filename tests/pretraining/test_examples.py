@@ -1,10 +1,13 @@
 """The tokenizer and the examples that the options of pretraining describe, and what the run prints about them."""
 
+from contextlib import nullcontext
+
 import pytest
 from helpers.script_arguments import pretraining, read
 
 from fixedbert.pretraining.arguments import ARGUMENTS
 from fixedbert.pretraining.examples import make_examples, make_tokenizer
+from fixedbert.support.errors import InputError
 from fixedbert.training.arguments import make_arguments
 from fixedbert.training.models import load_config
 
@@ -28,24 +31,25 @@ def test_numbers_are_printed(tmp_path, capsys):
     options = ("--document_boundary", "line", "--objective", "mlm")
     _, (examples, held_out_examples, corpus) = prepare(str(file), tmp_path / "out", *options)
     count = len(examples) + len(held_out_examples)
+    characters = sum(map(len, lines)) + 189 * sum(map(len, lines[:10])) + 3998
+    size = "files: 1, documents: 3,999, of which 1,890 duplicates and 1,999 empty ones are left out, tokens: 550, "
     assert capsys.readouterr().out.splitlines() == [
-        "the tokenizer removes capital letters (A), accents and vowel signs (é, कि), control characters",
-        f"{file}: 1,890 of 2,000 documents are duplicates and were left out",
-        f"1 file, 2,000 documents, 1,890 duplicates, 550 tokens, {count} examples",
+        f"the tokenizer lowercases text; of {characters + 1:,} characters, 0 lose an accent or vowel sign or are "
+        "split, and 0 others are removed",
+        f"{size}examples: {count}",
     ]
     _, (examples, held_out_examples, corpus) = prepare(
         str(file), tmp_path / "out", *options, "--validation_file", str(held_out)
     )
     *_, first, second, third = capsys.readouterr().out.splitlines()
-    assert first == f"1 file, 2,000 documents, 1,890 duplicates, 550 tokens, {len(examples)} examples"
-    assert second.startswith("1 file, 5 documents, 0 duplicates, ")
+    assert first == f"{size}examples: {len(examples)}"
+    assert second.startswith("files: 1, documents: 5, of which 0 duplicates and 0 empty ones are left out, tokens: ")
     assert third == "3 of 5 held-out documents are in the training text"
 
 
 @pytest.mark.parametrize(
     "options, tokens",
     [
-        ((), ["mochte", "cafe"]),
         (("--language", "de"), ["möchte", "café"]),
         (("--strip_accents", "false"), ["möchte", "café"]),
         (("--language", "de", "--strip_accents", "true"), ["mochte", "cafe"]),
@@ -59,3 +63,32 @@ def test_accents_depend_on_the_language(tmp_path, options, tokens):
         (tmp_path / f"{number}.txt").write_text(f"Möchte Café. Möchte Café {number}. " * 20)
     tokenizer, _ = prepare(str(tmp_path), tmp_path / "out", "--objective", "mlm", *options)
     assert tokenizer.tokenize("Möchte Café") == tokens
+
+
+@pytest.mark.parametrize("text", ["Möchte Café. Und jetzt nicht.", "ที่นี่ไม่มีใคร", "한국어 문장이다.", "Мой ёж."])
+def test_other_languages_need_an_option(tmp_path, text):
+    """A new vocabulary for English does not silently remove the accents of text in other languages."""
+    for number in range(4):
+        (tmp_path / f"{number}.txt").write_text(f"The text has number {number}. {text} " * 20)
+    with pytest.raises(InputError, match=r"^\d+\.\d% of the characters .* set `language`, or set `strip_accents`"):
+        prepare(str(tmp_path), tmp_path / "out", "--objective", "mlm")
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("我们在学校里学习汉语 abc", "needs words, which this text does not separate"),
+        ("ที่นี่ไม่มีใครอยู่บ้าน", "needs words, which this text does not separate"),
+        ("a b c d " * 200 + "abc", r"would have no effect, because 0\.\d% of the words have several tokens"),
+        ("counting countable counters", None),
+    ],
+)
+def test_whole_word_masking_needs_words(tmp_path, capsys, text, message):
+    """Whole-word masking is refused if no word has several tokens or the text does not separate its words."""
+    for number in range(4):
+        (tmp_path / f"{number}.txt").write_text(f"{text}. " * (20 + number))
+    options = ("--objective", "mlm", "--whole_word_mask", "--strip_accents", "false", "--vocab_size", "36")
+    with pytest.raises(InputError, match=f"`whole_word_mask` {message}") if message else nullcontext():
+        prepare(str(tmp_path), tmp_path / "out", *options)
+    if not message:
+        assert "75.0% of the words have several tokens" in capsys.readouterr().out

@@ -60,14 +60,10 @@ def test_fine_tuned_model(model, download, tmp_path):
     assert "AutoModelForSequenceClassification.from_pretrained" in text
 
 
-def test_pretrained_model(tmp_path, monkeypatch):
+def test_pretrained_model(corpus, tmp_path):
     """run_pretraining.py writes a card with the preset, the data, the token count and the held-out results."""
-    texts = [" ".join(f"Sentence {index} of text {number} is short." for index in range(9)) for number in range(60)]
-    monkeypatch.setattr(
-        "fixedbert.data.sample.documents", lambda: texts
-    )  # collecting the sample takes several seconds
     run_pretraining(
-        ["--config_name", "tiny", "--dataset_name", "sample", "--do_train", "--do_eval", "--max_steps", "1",
+        ["--config_name", "tiny", "--train_file", corpus, "--do_train", "--do_eval", "--max_steps", "1",
          "--per_device_train_batch_size", "4", "--max_eval_samples", "8", "--max_seq_length", "32", "--use_cpu",
          "--config_overrides", "hidden_size=32,num_hidden_layers=1,intermediate_size=37", "--disable_tqdm", "true",
          "--save_strategy", "no", "--output_dir", str(tmp_path / "out")]
@@ -75,7 +71,7 @@ def test_pretrained_model(tmp_path, monkeypatch):
     data, text = metadata(tmp_path / "out" / "README.md"), (tmp_path / "out" / "README.md").read_text()
     assert data["pipeline_tag"] == "fill-mask" and "config_name: tiny\n" in text
     tokens = json.loads((tmp_path / "out" / "summary.json").read_text())["real tokens seen"]
-    assert f"{tokens:,} non-padding tokens" in text and "sample\n" in text
+    assert f"{tokens:,} non-padding tokens" in text and f"train_file:\n- {Path(corpus).name}\n" in text
     assert "perplexity" in text.split("## Results on held-out data")[1]
 
 

@@ -4,24 +4,24 @@ import hashlib
 import sys
 
 import pytest
+import torch
 from huggingface_hub.errors import HTTPError
 
 from fixedbert.inspection.inspect import inspect
-from fixedbert.planning import plan
 from fixedbert.support.checksums import checksum_path, has_valid_checksum, stable_hash, write_with_checksum
 from fixedbert.support.errors import InputError, exit_on_input_error, require_package
-from fixedbert.support.files import new_directory, reading
+from fixedbert.support.files import error_reason, new_directory, reading
 
 pytestmark = pytest.mark.usefixtures("same_signals")
 
 
 def test_parameters_become_flags_on_the_command_line(capsys):
     """Errors show parameter names in Python, but flags on the command line. Other text in backticks is unchanged."""
-    with pytest.raises(InputError, match="`max_seq_length` is 4, but must be"):
-        plan(max_seq_length=4, params="110M")
+    with pytest.raises(InputError, match="`max_seq_length` is 2, but must be"):
+        inspect("model", "out", "texts.txt", max_seq_length=2)
 
     def refuse_option():
-        plan(max_seq_length=4, params="110M")
+        inspect("model", "out", "texts.txt", max_seq_length=2)
 
     def refuse():
         raise InputError("a: give `num_attention_heads` 12, or `pip install a`.")
@@ -33,7 +33,7 @@ def test_parameters_become_flags_on_the_command_line(capsys):
         with pytest.raises(SystemExit, match="2"):
             exit_on_input_error(main)
     assert capsys.readouterr().err.splitlines() == [
-        "error: --max_seq_length is 4, but must be at least 8 and at most 512.",
+        "error: --max_seq_length is 2, but must be at least 3.",
         "error: a: give --num_attention_heads 12, or `pip install a`.",
         "error: the `token` is invalid",
     ]
@@ -96,3 +96,33 @@ def test_files_with_checksum(tmp_path):
     file.write_bytes(b"rows")
     checksum_path(file).write_bytes(b"\xff")
     assert not has_valid_checksum(file) and not has_valid_checksum(tmp_path / "absent")
+
+
+@pytest.mark.parametrize(
+    "message, reason",
+    [
+        ("no `operator`.\nmore", "no 'operator'"),
+        ("Exception from src/core.cpp:132:\nException from src/plugin.cpp:5:\nOut of memory.\n\n", "Out of memory"),
+        (
+            "Check 'size > 0' failed at src/matmul.hpp:65:\nWhile validating node 'x':\nToo large\n",
+            "Too large",
+        ),
+        ("\n", "RuntimeError"),
+        ("only this:", "only this:"),
+    ],
+)
+def test_reason_of_an_error(message, reason):
+    """Messages contain the reason for an error instead of a place in the source code of a library."""
+    assert error_reason(RuntimeError(message)) == reason
+
+
+def test_reason_of_an_error_while_tracing():
+    """The reason for an error of torch's exporter, which only names the step, is that of its cause."""
+
+    class Branch(torch.nn.Module):
+        def forward(self, x):
+            return x if x.sum() > 0 else -x
+
+    with pytest.raises(Exception) as caught:
+        torch.onnx.export(Branch().eval(), (torch.ones(3),), dynamo=True, verbose=False)
+    assert error_reason(caught.value).startswith("Could not guard on data-dependent expression")

@@ -98,4 +98,5 @@ def test_metrics_and_submissions_use_the_labels_of_the_task():
     assert found == {"accuracy": 0.6, "f1": 0.5, "combined_score": 0.55}
     assert submitted_names("mrpc", names) == ["1", "0"]
     assert submitted_names("rte", ["not entailment", "Entailment"]) == ["not_entailment", "entailment"]
-    assert submitted_names("cola", ["LABEL_0", "LABEL_1"]) == ["LABEL_0", "LABEL_1"]
+    with pytest.raises(InputError, match="predicts LABEL_0, LABEL_1, but .* unacceptable, acceptable; .* id2label"):
+        submitted_names("cola", ["LABEL_0", "LABEL_1"])

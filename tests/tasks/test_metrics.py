@@ -191,6 +191,27 @@ def test_glue_metrics_against_their_formulas(task):
     }
 
 
+@pytest.mark.parametrize(
+    "task, predictions, sentence",
+    [
+        ("mrpc", [0.7, 0.2], "`predictions` must be label ids, but contain 0.7"),
+        (SINGLE, [np.nan, 1], "`predictions` must be label ids, but contain nan"),
+        (MULTI, [[0, 1], [0.5, 1]], "`predictions` must be label ids, but contain 0.5"),
+    ],
+)
+def test_probabilities_are_no_label_ids(task, predictions, sentence):
+    """Numbers that are not whole are refused instead of truncated, also one by one. Whole floats are label ids."""
+    references = np.round(np.nan_to_num(predictions)).astype(int)
+    with pytest.raises(InputError, match=sentence):
+        GlueMetric(task).compute(predictions=predictions, references=references)
+    with pytest.raises(InputError, match="references"):
+        GlueMetric(task).compute(predictions=references, references=predictions)
+    metric = GlueMetric(task)
+    for one, other in zip(references.astype(float), references, strict=True):
+        metric.add(prediction=one, reference=other)
+    assert 1.0 in metric.compute().values()
+
+
 def test_average_precision():
     """Average precision uses the probabilities, and excludes labels that do not occur."""
     flags = np.array([[1, 0, 0], [0, 1, 0], [1, 1, 0]])  # the last label does not occur

@@ -116,10 +116,10 @@ def questions_for_post_processing(tmp_path, version_2_with_negative):
 
 
 def answers_by_loops(rows, windows, start, end, n_best_size, max_answer_length, with_null):
-    """Returns n-best spans and null odds for each question, computed with loops as in run_qa.py."""
+    """Returns n-best spans and null odds for each question, with loops as in run_qa.py, but each span once."""
     found = {}
     for question, row in enumerate(rows):
-        spans, null = [], None
+        found_spans, null = {}, None
         for number, window in enumerate(windows):
             if window["question"] != question:
                 continue
@@ -136,11 +136,12 @@ def answers_by_loops(rows, windows, start, end, n_best_size, max_answer_length, 
                 for last in best[1]:
                     if min(offsets[first][0], offsets[last][0]) < 0 or not 0 <= last - first < max_answer_length:
                         continue
-                    text = row["context"][offsets[first][0] : offsets[last][1]]
-                    spans.append(
-                        (start[number, first] + end[number, last], text, start[number, first], end[number, last])
-                    )
-        spans = sorted(spans, key=lambda span: -span[0])[:n_best_size]
+                    place = offsets[first][0], offsets[last][1]
+                    score = start[number, first] + end[number, last]
+                    if place not in found_spans or score > found_spans[place][0]:
+                        text = row["context"][slice(*place)]
+                        found_spans[place] = (score, text, start[number, first], end[number, last])
+        spans = sorted(found_spans.values(), key=lambda span: -span[0])[:n_best_size]
         best_score = next(span[0] for span in spans if span[1])
         if with_null:  # "no answer" is always kept
             spans = sorted([*spans, null], key=lambda span: -span[0])[:n_best_size]
@@ -177,22 +178,20 @@ def test_post_processing_against_plain_loops(tmp_path, tokenizer, version_2_with
             assert evaluation.predictions[name] == best
 
 
-def test_best_null_threshold(tmp_path, tokenizer):
-    """With "best", each evaluation chooses the threshold with the best F1."""
+def test_null_threshold(tmp_path, tokenizer):
+    """Null odds above the threshold mean "no answer". The scores name the threshold with the best F1."""
     rows = questions_for_post_processing(tmp_path, True)
     windows = squad_windows(rows, tokenizer, 19, 4, for_training=False)
     start, end = np.zeros((2, len(windows), 19))
     start[:, 0] = np.where(np.array(windows["question"]) == 1, 6.0, 5.0)  # [CLS] has the highest score
-    evaluation = SquadEvaluation(rows, windows, answer_options(True, "best", 20, 1))
+    evaluation = SquadEvaluation(rows, windows, answer_options(True, 3.0, 20, 1))
     for number, window in enumerate(windows):
         if window["question"] != 1 and window["start_positions"]:
             start[number, window["start_positions"]] = end[number, window["end_positions"]] = 1.0
     scores = evaluation(EvalPrediction((start, end), None))
     assert evaluation.predictions == {"q0": "two", "q1": "", "q2": "two"}
     assert scores["exact"] == scores["f1"] == scores["best_f1"] == 100.0
-    assert scores["null_score_diff_threshold"] == evaluation.threshold == 3.0
-    scores = evaluation(EvalPrediction((start + 1, end), None))
-    assert scores["exact"] == 100.0
+    assert scores["null_score_diff_threshold"] == scores["best_f1_thresh"] == 3.0
     fixed = SquadEvaluation(rows, windows, answer_options(True, 0.0, 20, 1))(EvalPrediction((start, end), None))
     assert (fixed["exact"], fixed["HasAns_exact"], fixed["NoAns_exact"]) == (pytest.approx(100 / 3), 0.0, 100.0)
 

@@ -233,6 +233,36 @@ def test_validation_split_is_stratified(tmp_path):
         make({"validation_file": file, "validation_split_percentage": 10}, GlueDataOptions)
 
 
+def test_groups_stay_together(tmp_path, capsys):
+    """Texts in common on both sides of a split are counted, and `group_column_name` keeps their rows together."""
+    rows = [{"q": f"q {' ' * (n % 3)}{n % 25}", "s": f"s{n}", "label": "ab"[n < 50], "g": n % 25} for n in range(100)]
+    rows += [{"q": f"r{n}", "s": f"t{n}", "label": "c", "g": "last"} for n in range(3)]
+    file = own_file(tmp_path, rows, "a.jsonl")
+    options = {"validation_percentage": 20, "max_samples": {"train": None, "validation": 13}, "text_columns": "qs"}
+
+    def texts_of(**more):
+        splits = load_files({"train": file}, **options | more).splits
+        return [[" ".join(text.split()) for text in splits[name]["sentence1"]] for name in options["max_samples"]]
+
+    train, validation = texts_of()
+    shared = sum(text in train for text in validation)
+    assert shared > 5 and f"a.jsonl: {shared} of 13 rows for validation have a 'q' that" in capsys.readouterr().out
+    for seed in range(5):
+        train, validation = texts_of(group_column="g", seed=seed, max_samples={"train": None, "validation": None})
+        assert not {*train} & {*validation} and len(validation) == 20  # of 103 rows, in groups of 4
+        assert {"r0", "r1", "r2"} <= {*train}  # the only rows with this label
+    assert "rows for validation" not in capsys.readouterr().out
+    with pytest.raises(InputError, match="3: splitting 103 rows leaves one split too small"):
+        texts_of(group_column="g", validation_percentage=3)
+    with pytest.raises(InputError, match=r"no column 'x' \(`group_column_name`\)"):
+        texts_of(group_column="x")
+    with pytest.raises(InputError, match="`group_column_name` requires `validation_split_percentage`"):
+        make({"group_column_name": "g"}, GlueDataOptions)
+    file = own_file(tmp_path, [*rows[:2], rows[2] | {"g": " "}], "b.jsonl")
+    with pytest.raises(InputError, match="line 3: 'g' is empty"):
+        texts_of(group_column="g")
+
+
 @pytest.mark.parametrize(
     "name, content, sentence",
     [

@@ -14,6 +14,7 @@ import psutil
 import pytest
 from helpers import ROOT, fork_server
 
+from experiments import sample_tasks
 from experiments.study.execution import RunLog, run_study
 from experiments.study.records import read_records
 from experiments.study.report import Report, make_report
@@ -24,7 +25,6 @@ from experiments.study.sources import DataSources
 from experiments.study.studies import load_study
 from experiments.tests.tiny_studies import SMALL, fields_of, table, write
 from fixedbert.counts import forward_flops
-from fixedbert.data import sample
 from fixedbert.presets import preset_config
 from fixedbert.support.errors import InputError
 from fixedbert.support.files import directory_lock
@@ -202,7 +202,7 @@ def test_two_stages_and_fine_tuning(text, vocabulary, download, tmp_path):
     """Each stage continues from the previous one with new examples, and fine-tuning follows."""
     (tmp_path / "squad").mkdir()
     for name, split in (("train-v1.1.json", "train"), ("dev-v1.1.json", "dev")):
-        (tmp_path / "squad" / name).write_text(json.dumps(sample.questions(31, split)))
+        (tmp_path / "squad" / name).write_text(json.dumps(sample_tasks.questions(31, split)))
     first = {**SMALL["pretraining"], "max_steps": 10}
     tune = {"max_steps": 3, "train_batch_size": 4, "max_seq_length": 32, "bf16": False}
     made = table(

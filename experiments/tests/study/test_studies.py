@@ -192,7 +192,7 @@ def test_shares():
 def test_invalid_studies(tmp_path, changes, message):
     """An invalid study is refused before anything runs, with a message that names the key."""
     with pytest.raises(InputError, match=message):
-        main([write(tmp_path, **changes), "--output_dir", str(tmp_path / "out"), "--dataset_name", "sample"])
+        main([write(tmp_path, **changes), "--output_dir", str(tmp_path / "out"), "--train_file", "texts.txt"])
     assert not (tmp_path / "out").exists()
 
 

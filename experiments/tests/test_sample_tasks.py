@@ -1,19 +1,13 @@
-"""The built-in sample texts and tasks."""
+"""The tasks of the demo."""
 
 import pytest
 
-from fixedbert.data.sample import SUBJECTS, documents, nouns_in, questions, sentence_pairs, write_tasks
+from experiments.sample_tasks import SUBJECTS, nouns_in, questions, sentence_pairs, write_tasks
 from fixedbert.tasks.questions import load_squad
 from fixedbert.tasks.texts import load_files
 
 NOUNS = {noun: subject for subject, (nouns, _) in SUBJECTS.items() for noun in nouns.split()}
 PREDICATES = {predicate: subject for subject, (_, predicates) in SUBJECTS.items() for predicate in predicates}
-
-
-def test_documents():
-    """The documentation of Python provides enough text, and contains no empty documents."""
-    texts = documents()
-    assert len(texts) > 250 and sum(map(len, texts)) > 1_000_000 and all(texts)
 
 
 def find_nouns(text: str) -> list[str]:

@@ -1,11 +1,10 @@
 """
-Built-in sample texts and tasks for trying out pretraining and fine-tuning offline.
+Stories and two tasks about them, for the demo, the notebooks and the tests.
 
-    python -m fixedbert.data.sample DIRECTORY    # writes the stories and the two tasks to files
+    python -m experiments.sample_tasks DIRECTORY    # writes the stories and the two tasks to files
 
-`documents` returns the documentation included in CPython: pydoc topics and docstrings from the standard library. The
-stories are generated from templates and do not resemble natural language. Each story uses the nouns and predicates of
-one subject. The two tasks use the same subjects:
+The stories are generated from templates and do not resemble natural language. Each story uses the nouns and predicates
+of one subject. The two tasks use the same subjects:
 - Sentence pairs in GLUE format: does the predicate apply to the two nouns?
 - Questions in SQuAD 1.1 format: which of the four nouns is the plant?
 
@@ -14,22 +13,11 @@ subject of those 6 nouns only by pretraining on the stories, which contain all n
 cannot be predicted from one sentence alone; a model has to compare the two.
 """
 
-import ast
 import csv
 import json
 import random
 import sys
-import sysconfig
-from contextlib import suppress
 from pathlib import Path
-from pydoc_data.topics import topics
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    import datasets
-
-# Directories in the standard library that contain tests, tools or data.
-EXCLUDED = set("test tests idlelib lib2to3 turtledemo encodings pydoc_data site-packages dist-packages".split())
 
 # The nouns and predicates for each subject.
 SUBJECTS = {
@@ -60,27 +48,6 @@ TEMPLATES = (
     "Which of them {predicate}?",
 )
 TRAINING_NOUNS = 14  # number of nouns per subject in the training rows
-
-
-def documents() -> list[str]:
-    """Returns the documentation included in Python, one text per pydoc topic and standard library module."""
-    directory = Path(sysconfig.get_path("stdlib"))
-    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-    texts = list(topics.values())
-    for file in sorted(directory.rglob("*.py")):
-        if not EXCLUDED.isdisjoint(file.relative_to(directory).parts):
-            continue
-        with suppress(SyntaxError):  # some files are templates
-            nodes = (node for node in ast.walk(ast.parse(file.read_bytes())) if isinstance(node, documented))
-            texts.append("\n\n".join(filter(None, map(ast.get_docstring, nodes))))
-    return [text for text in texts if text]
-
-
-def sample_dataset(column: str) -> "datasets.Dataset":
-    """Returns the texts of `documents` as a dataset with a single column."""
-    import datasets  # here because importing it takes a second
-
-    return datasets.Dataset.from_dict({column: documents()})
 
 
 def stories(count: int, seed: int, sentences: int = 12) -> list[str]:
