@@ -42,18 +42,10 @@ class Rows(ABC):
     def __init__(self, data: datasets.Dataset):
         self.data = data
 
-<<<<<<< HEAD
-    def keys(self) -> Cells:
-        """Returns the columns that identify the rows in the file."""
-        ids = zip(*self.data["ids"][:], strict=True) if self.id_columns else ()
-        return [("row", self.data["row"][:]), *zip(self.id_columns, ids, strict=True)]
-
     @abstractmethod
     def texts(self) -> list[tuple[str, ...]]:
         """Returns the texts of each row. The first one can be the same in several rows, such as a context."""
 
-=======
->>>>>>> 11a51978dbdd644eef6808b7818bcd86c6ffef4b
     @classmethod
     @abstractmethod
     def load(cls, options: CompareOptions, head: str, models: list[Model], length: int) -> "Rows":
