@@ -18,7 +18,7 @@ from .fisher_information import LayerStatistics, attention_mask_for, layers_of, 
 from .pruning import SecondMoments, fit, head_size_errors, least_squares, prune_inputs, reduce_head_size, square_root
 
 NEURON_STEPS = 192  # maximum number of steps for removing all neurons of a layer
-REFIT_TOKENS = 64  # maximum number of tokens for refitting a layer, per input; more would only use more memory
+REFIT_TOKENS = 32  # maximum number of tokens for refitting, per neuron of the original; more need more memory
 
 
 class LayerPruner:

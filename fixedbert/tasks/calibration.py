@@ -21,7 +21,7 @@ from .task_heads import row_length, unlabeled_rows
 
 MASKED = 0.15  # fraction of the tokens that are masked for a masked LM
 HELD_OUT = 6  # there are at most `max_train_samples` / 6 held-out rows
-CPU_TOKENS = 2048  # in a batch on a CPU; larger batches are not faster, and need more memory
+CPU_TOKENS = 1024  # in a batch on a CPU; larger batches are hardly faster, and need more memory
 
 
 class TokenizedRow(NamedTuple):
