@@ -24,7 +24,6 @@ from benchmarks.paired import data_directory, description, in_a_process, ratio
 from fixedbert.data.collator import PretrainingCollator
 from fixedbert.data.corpora import Corpus
 from fixedbert.data.examples import EpochSampler, PackedExamples, split_documents
-from fixedbert.data.masking import tokens_inside_words
 from fixedbert.data.segment_pairs import PairExamples
 from fixedbert.data.store import prepare_store
 from fixedbert.presets import preset_config
@@ -158,11 +157,9 @@ def print_batches(directory: str):
     documents, tokenizer = prepare(directory), load_vocabulary()
     numbers, _ = split_documents(documents, 0.05)
     pairs = PairExamples(documents, numbers, tokenizer)
-    whole_words = PairExamples(documents, numbers, tokenizer, inside_word=tokens_inside_words(tokenizer))
     step_speed = trained_tokens_per_second(pairs, 30)
     datasets_by_title = {
         "pairs": pairs,
-        "pairs, whole-word masking": whole_words,
         "packed rows": PackedExamples(documents, numbers, tokenizer),
         "packed rows, causal LM": PackedExamples(documents, numbers, tokenizer, objective="clm"),
     }

@@ -282,14 +282,11 @@ class PretrainingDataOptions(CorpusOptions):
     short_seq_prob: float = option(0.1, "Fraction of segment pairs shortened to a random length.", PROBABILITY)
     separate_documents: bool = option(False, "In packed rows, restrict attention to tokens of the same document.")
     mlm_probability: float = option(0.15, "Fraction of tokens to predict.", FRACTION)
-    whole_word_mask: bool = option(False, "Mask all tokens of a word together.")
     max_eval_samples: int | None = option(None, "Maximum number of examples for evaluation.", COUNT)
 
     def __post_init__(self):
         if self.separate_documents and self.objective == "mlm+nsp":
             raise ValueError("`separate_documents` requires `objective` mlm or clm.")
-        if self.whole_word_mask and self.objective == "clm":
-            raise ValueError("`whole_word_mask` requires `objective` mlm+nsp or mlm.")
 
 
 @dataclass(kw_only=True)

@@ -34,7 +34,7 @@ def trials(trial: Callable[[int, random.Random, Path], Trial], cases: range, see
     for number in cases:
         work = directory / f"case-{number}"
         shutil.rmtree(work, ignore_errors=True)
-        work.mkdir(parents=True)
+        work.mkdir(parents=True, exist_ok=True)
         result = trial(number, random.Random(f"{seed} {number}"), work)
         yield number, result
         if not result.fault:

@@ -85,7 +85,7 @@ def test_weights_that_overflow_are_refused(corpus, pretrained, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["overflow"]
 
 
-@pytest.mark.parametrize("task, flag", [("mlm", "--whole_word_mask"), ("clm", "--separate_documents")])
+@pytest.mark.parametrize("task, flag", [("mlm", "--do_train"), ("clm", "--separate_documents")])
 def test_other_objectives(corpus, tmp_path, task, flag):
     """Packed rows train a masked or causal model, with the correct perplexity, summary and plot."""
     run_pretraining.main(pretraining(corpus, tmp_path / "run", "--objective", task, flag))

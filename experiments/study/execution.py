@@ -22,6 +22,7 @@ from tqdm.auto import tqdm
 
 from fixedbert.support.errors import InputError, require_package
 from fixedbert.support.files import directory_lock, to_json, write_atomically, writing
+from fixedbert.support.machine import cores
 from fixedbert.support.processes import exit_with_parent
 from fixedbert.training.output import on_main_process
 
@@ -71,7 +72,7 @@ def run_study(
             if state.num_processes > 1:
                 run_together(log, sources, bar)
             else:
-                default = torch.accelerator.device_count() or os.cpu_count() or 1
+                default = torch.accelerator.device_count() or cores()
                 run_in_parallel(log, sources, bar, processes or default)
         report = make_report(log.records)
         if state.is_main_process:
@@ -230,7 +231,7 @@ class RunLog:
 def study_directory(folder: Path, study: Study, sources: DataSources, take_over: bool = False) -> Iterator[None]:
     """Context manager that checks the data sources, locks `folder` and writes the settings of the study to it."""
     sources.check(study)
-    remedy = "make it writable and free space; the same command then resumes the study"
+    remedy = "and run the same command to resume the study"
     with directory_lock(folder, take_over), writing(folder, remedy):
         folder.mkdir(parents=True, exist_ok=True)
         content = to_json({"study": study.name, "scale": study.scale, "data": sources.settings()}, indent=1) + "\n"

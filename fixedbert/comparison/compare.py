@@ -3,7 +3,6 @@ Compares the speed, scores and predictions of models, or of different ways to ru
 on the CPU with the same number of threads, in random order for each batch.
 """
 
-import csv
 import random
 from collections import Counter
 from dataclasses import asdict, replace
@@ -20,7 +19,7 @@ from ..exporting.openvino_graphs import CALIBRATION_ROWS
 from ..loading.loaded_model import LoadedModel
 from ..options import CompareOptions
 from ..support.errors import InputError
-from ..support.files import check_output_free, new_directory, reading, short_name, to_json
+from ..support.files import check_output_free, new_directory, reading, short_name, to_csv, to_json
 from ..support.machine import machine_name, warn_if_busy
 from ..tasks.predictions import Fidelity, fidelity
 from ..tasks.rows import Cells, RowPredictions
@@ -92,8 +91,7 @@ def compare(options: CompareOptions) -> Comparison:
             (directory / RESULTS).write_text(to_json(asdict(result), indent=1) + "\n")
             if answers[0].texts:
                 lines = changed_items(rows.cells(all_features), candidates, answers)
-                with (directory / CHANGED).open("w", newline="", encoding="utf-8") as output:
-                    csv.writer(output, lineterminator="\n").writerows(lines)
+                (directory / CHANGED).write_bytes(to_csv(lines).encode())
     return result
 
 

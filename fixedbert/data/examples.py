@@ -55,7 +55,6 @@ class Examples(torch.utils.data.Dataset):
         document_ids: Ids of the documents to use, indices into `documents`.
         max_seq_length: Maximum number of tokens per example, including special tokens.
         mlm_probability: Fraction of tokens that become prediction targets.
-        inside_word: The result of `tokens_inside_words`, for whole-word masking.
         num_proc: Number of processes that compute a plan.
     """
 
@@ -71,7 +70,6 @@ class Examples(torch.utils.data.Dataset):
         max_seq_length: int = 128,
         mlm_probability: float = 0.15,
         seed: int = 42,
-        inside_word: np.ndarray | None = None,
         num_proc: int = 1,
     ):
         self.documents = documents
@@ -79,7 +77,6 @@ class Examples(torch.utils.data.Dataset):
         self.max_seq_length = max_seq_length
         self.mlm_probability = mlm_probability
         self.seed = seed
-        self.inside_word = inside_word
         self.num_proc = num_proc
         self.cls, self.sep, self.mask = tokenizer.cls_token_id, tokenizer.sep_token_id, tokenizer.mask_token_id
         self.vocab_size = len(tokenizer)
@@ -133,9 +130,7 @@ class Examples(torch.utils.data.Dataset):
 
     def mask_example(self, input_ids: np.ndarray, rng: np.random.Generator) -> dict[str, np.ndarray]:
         maskable = np.flatnonzero((input_ids != self.cls) & (input_ids != self.sep))
-        masked, labels = mask_tokens(
-            input_ids, maskable, self.mlm_probability, self.mask, self.vocab_size, rng, self.inside_word
-        )
+        masked, labels = mask_tokens(input_ids, maskable, self.mlm_probability, self.mask, self.vocab_size, rng)
         return {"input_ids": masked, "labels": labels}
 
 

@@ -162,15 +162,18 @@ def check_unique(names: Iterable[str], location: str):
 
 
 def read_json(file: DataFile) -> Iterator[FileRow]:
-    """Reads one JSON object per line. A .json file may contain an array of objects instead."""
-    lines = file.lines()
-    first = next(lines, "")
-    if file_format(file.path) == ".json" and first.startswith("["):
+    """Reads one JSON object per line. A .json file may instead contain one object or an array, on several lines."""
+    lines, begin = file.lines(), list[str]()
+    while not "".join(begin).strip() and (line := next(lines, "")):
+        begin.append(line)
+    first = "".join(begin).strip()
+    if file_format(file.path) == ".json" and (first.startswith("[") or not first.endswith("}")):
         file.unit = "row"
-        for number, row in enumerate(parse_json("".join([first, *lines]), str(file.path))):
+        document = parse_json("".join(chain(begin, lines)), str(file.path)) if first else []
+        for number, row in enumerate(document if isinstance(document, list) else [document]):
             yield FileRow(number, check_object(row, file.location(number)))
         return
-    for number, line in enumerate(chain([first], lines), 1):
+    for number, line in enumerate(chain(begin, lines), 1):
         if line.strip():
             location = file.location(number)
             yield FileRow(number, check_object(parse_json(line, location), location))

@@ -35,6 +35,7 @@ from filelock import FileLock
 from huggingface_hub import constants
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
+from ..support import processes
 from ..support.checksums import checksum_path, file_sha256, has_valid_checksum, stable_hash, write_with_checksum
 from ..support.errors import InputError
 from ..support.files import new_directory, reading, write_atomically, writing
@@ -241,14 +242,16 @@ def prepare_tokenizer(
 def store_lock(path: Path) -> Iterator[None]:
     """Context manager that locks a file or directory in the store and converts write errors to InputError."""
     try:
-        with writing(path.parent, "free some space or set `store_dir`, and run the same command again to resume"):
+        with writing(path.parent, "or set `store_dir`, and run the same command again to resume"):
             path.parent.mkdir(parents=True, exist_ok=True)
             with FileLock(path.with_name(path.name + ".lock")):
                 yield
     except BrokenProcessPool as error:
+        remedy = "run the same command again with fewer `preprocessing_num_workers`"
+        if processes.START_METHOD == "spawn":  # each worker imports the script
+            remedy = f'in a script, call fixedbert only below if __name__ == "__main__"; otherwise, {remedy}'
         raise InputError(
-            f"{path}: a worker process was killed, possibly because it ran out of memory; run the same command again "
-            "with fewer `preprocessing_num_workers`."
+            f"{path}: a worker process ended, possibly because it ran out of memory; {remedy}."
         ) from error
 
 

@@ -69,7 +69,9 @@ def fine_tune(
         check_metric(training_args, task.metric_names)
         if training_args.label_smoothing_factor and getattr(config, "problem_type", None) != SINGLE:
             raise InputError("requires data with one label per text.", "label_smoothing_factor")
-        fingerprints = {split: rows._fingerprint for split, rows in task.features.items()}
+        # The metric for the best model influences when training stops, and which model is saved.
+        used = ("train", "validation") if training_args.metric_for_best_model else ("train",)
+        fingerprints = {split: rows._fingerprint for split, rows in task.features.items() if split.startswith(used)}
         check_same_data(training_args.directory, stable_hash(fingerprints))
         if task.new_head:
             model_args = replace(model_args, ignore_mismatched_sizes=True)
@@ -94,7 +96,7 @@ def fine_tune(
             task.predict(trainer)
         if training_args.do_train:
             trainer.create_model_card()
-    publish(trainer)
+    publish(training_args)
 
 
 def check_metric(training_args: FineTuningArguments, available: list[str]):

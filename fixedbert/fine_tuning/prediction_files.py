@@ -1,14 +1,12 @@
 """Files with predictions: GLUE submissions, and predictions.csv for other data."""
 
-import csv
-from io import StringIO
 from pathlib import Path
 
 import datasets
 import numpy as np
 
 from ..support.errors import InputError
-from ..support.files import write_atomically
+from ..support.files import to_csv, write_atomically
 from ..tasks.glue import TASKS
 from ..tasks.labels import MULTI, Labels, match_names
 
@@ -81,6 +79,4 @@ def write_predictions(
     lines = [[row["row"], *row.get("ids", []), *[""] * len(columns)] for row in skipped]
     for row, values in zip(rows, zip(*columns.values(), strict=True), strict=True):
         lines.append([row["row"], *row.get("ids", []), *values])
-    buffer = StringIO()
-    csv.writer(buffer, lineterminator="\n").writerows([["row", *id_columns, *columns], *sorted(lines)])
-    write_atomically(directory / PREDICTIONS, buffer.getvalue())
+    write_atomically(directory / PREDICTIONS, to_csv([["row", *id_columns, *columns], *sorted(lines)]))

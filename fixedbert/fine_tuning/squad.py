@@ -11,7 +11,7 @@ from ..options import ModelOptions, SquadDataOptions
 from ..support.files import to_json, write_atomically
 from ..tasks.answers import SquadEvaluation
 from ..tasks.examples import longest_first, map_options, max_samples, sample_rows, warn_of_overlap
-from ..tasks.questions import load_squad, question_rows, questions_that_fit, warn_of_long_answers
+from ..tasks.questions import question_rows, questions_that_fit, warn_of_long_answers
 from ..tasks.reading import data_sources
 from ..tasks.squad_metrics import note_on_spaces, squad_scores, squad_v2_scores
 from ..tasks.windows import squad_windows
@@ -51,11 +51,10 @@ class QuestionAnswering(FineTuningTask):
         examples: dict[str, datasets.Dataset] = {}
         size = data_args.max_seq_length, data_args.doc_stride
         splits = {kind: kind for kind in training_args.kinds}
-        sources = data_sources(data_args, splits, **model_args.download_options())
-        for kind, (source, questions) in sources.items():
+        for kind, questions in data_sources(data_args, splits, **model_args.download_options()).items():
             options = {"version_2_with_negative": data_args.version_2_with_negative, "answered": kind != "test"}
-            options["skip_bad_rows"] = data_args.skip_bad_rows
-            rows = load_squad(source, **options) if questions is None else question_rows(questions, source, **options)
+            source, options["skip_bad_rows"] = questions.name, data_args.skip_bad_rows
+            rows = question_rows(questions, **options)
             fitting = questions_that_fit(rows, source, tokenizer, *size, data_args.skip_bad_rows)
             # `max_train_samples` limits the number of questions and then the number of windows, as in run_qa.py.
             limit, seed = max_samples(data_args, kind), training_args.sample_seed

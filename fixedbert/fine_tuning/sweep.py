@@ -16,7 +16,7 @@ from ..support.files import to_json, write_atomically
 from ..tasks.glue import TASKS
 from ..tasks.glue_metrics import METRICS
 from ..training.arguments import make_arguments
-from ..training.output import Trained, already_complete, output_directory, read_result
+from ..training.output import Trained, already_complete, output_directory, publish, read_result
 from ..training.plots import is_metric
 from .fine_tune import FineTuningTask, check_metric, fine_tune
 from .trainer import FineTuningArguments
@@ -69,10 +69,14 @@ def sweep(task_class: type[FineTuningTask], **given: Any) -> Trained:
     _, data_args, training_args = arguments
     if not training_args.kinds:
         raise InputError("nothing to do; set `do_train`, `do_eval` or `do_predict`.")
-    if already_complete(training_args.output_dir, given):
-        return read_result(training_args.directory)
     runs = plan_runs(tasks_of(data_args, training_args.do_predict), training_args)
-    if len(runs) == 1 and training_args.seeds is None:
+    is_single = len(runs) == 1 and training_args.seeds is None
+    if already_complete(training_args.output_dir, given):
+        training_args.hub_model_id = training_args.hub_model_id or training_args.directory.name
+        for each in [given] if is_single else [run_fields(run, given, training_args) for run in runs]:
+            publish(make_arguments(each, *task_class.arguments)[-1])  # in case the upload failed
+        return read_result(training_args.directory)
+    if is_single:
         fine_tune(task_class, runs[0].task, arguments, given)
         return read_result(training_args.directory)
     if training_args.resume_from_checkpoint is not None:
@@ -80,12 +84,14 @@ def sweep(task_class: type[FineTuningTask], **given: Any) -> Trained:
     with output_directory(training_args, given):
         directory = training_args.directory
         for number, run in enumerate(runs, start=1):
+            fields = run_fields(run, given, training_args)
+            each = make_arguments(fields, *task_class.arguments)
             if (directory / run.directory).exists():
                 PartialState().print(f"{run.directory}: already complete")
+                publish(each[-1])  # in case the upload failed
                 continue
             PartialState().print(f"\n=== run {number} of {len(runs)}: {run.directory}", flush=True)
-            fields = run_fields(run, given, training_args)
-            fine_tune(task_class, run.task, make_arguments(fields, *task_class.arguments), fields)
+            fine_tune(task_class, run.task, each, fields)
             gc.collect()
         if PartialState().is_main_process:
             summarize(directory, runs)

@@ -1,7 +1,5 @@
 """Builds the tokenizer and the datasets that the arguments describe."""
 
-import os
-import unicodedata
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -15,7 +13,6 @@ from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 from ..data.corpora import Corpus, corpus_files
 from ..data.examples import Examples, PackedExamples, split_documents
-from ..data.masking import tokens_inside_words
 from ..data.segment_pairs import PairExamples
 from ..data.store import Documents, prepare_store, prepare_tokenizer
 from ..data.tokenizers import load_tokenizer, tokenizer_state
@@ -23,12 +20,11 @@ from ..loading.families import max_tokens
 from ..options import NewModelOptions, PretrainingDataOptions
 from ..support.checksums import stable_hash
 from ..support.errors import InputError
+from ..support.machine import cores
 from ..training.models import tokenizer_source
 from .arguments import PretrainingArguments, corpora_of
 
 MAX_CHANGED = 0.003  # maximum fraction of characters with accents; English novels and Wikipedia have at most 0.001
-MIN_SPLIT_WORDS = 0.01  # minimum fraction of words with several tokens for whole-word masking
-UNSPACED = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR")  # scripts without spaces between words
 
 
 def make_tokenizer(
@@ -85,7 +81,7 @@ def make_examples(
         document_ids, held_out_ids = np.arange(len(documents)), np.arange(len(held_out_documents))
     else:
         document_ids, held_out_ids = split_documents(documents, data_args.validation_split_percentage / 100)
-    create = examples_for(data_args, documents, tokenizer)
+    create = examples_for(data_args)
     examples = create(documents, document_ids, tokenizer, seed=training_args.seed)
     held_out = create(held_out_documents, held_out_ids, tokenizer, seed=0)
     if data_args.validation_file:
@@ -164,48 +160,19 @@ def held_out_corpora(first: Corpus, data_args: PretrainingDataOptions) -> list[C
     return [replace(first, source=source, on_hub=False, config_name=None) for source in sources]
 
 
-def examples_for(
-    data_args: PretrainingDataOptions, documents: Documents, tokenizer: PreTrainedTokenizerBase
-) -> Callable[..., Examples]:
+def examples_for(data_args: PretrainingDataOptions) -> Callable[..., Examples]:
     """Returns a function that creates the examples for the objective from documents, their ids, and a tokenizer."""
     settings: dict = {
         "max_seq_length": data_args.max_seq_length,
         "mlm_probability": data_args.mlm_probability,
         "num_proc": processes_of(data_args),
     }
-    if data_args.whole_word_mask:
-        settings["inside_word"] = tokens_inside_words(tokenizer)
-        check_words(documents, tokenizer, settings["inside_word"])
     if data_args.objective == "mlm+nsp":
         return partial(PairExamples, short_seq_prob=data_args.short_seq_prob, **settings)
     settings["separate_documents"] = data_args.separate_documents
     return partial(PackedExamples, objective=data_args.objective, **settings)
 
 
-def check_words(documents: Documents, tokenizer: PreTrainedTokenizerBase, inside_word: np.ndarray | None):
-    """
-    Prints how many words have several tokens, in a sample of the documents.
-
-    Raises:
-        InputError: If whole-word masking would have hardly any effect, or if the text does not separate words.
-    """
-    if inside_word is None:
-        raise InputError("requires a WordPiece tokenizer, in which ## marks the parts of a word.", "whole_word_mask")
-    sample = np.random.default_rng(0).permutation(len(documents))[:1000].tolist()
-    tokens = np.concatenate([documents.tokens(document)[:10_000] for document in sample])
-    characters = [token.removeprefix("##")[:1] for token in tokenizer.convert_ids_to_tokens(range(len(tokenizer)))]
-    is_unspaced = np.array([unicodedata.name(character, "").startswith(UNSPACED) for character in characters])
-    if is_unspaced[tokens].mean() > 0.5:
-        raise InputError("needs words, which this text does not separate by spaces.", "whole_word_mask")
-    inside = inside_word[tokens]
-    share = np.count_nonzero(inside[1:] & ~inside[:-1]) / np.count_nonzero(~inside)
-    PartialState().print(f"{share:.1%} of the words have several tokens, which are masked together")
-    if share < MIN_SPLIT_WORDS:
-        raise InputError(
-            f"would have no effect, because {share:.1%} of the words have several tokens.", "whole_word_mask"
-        )
-
-
 def processes_of(data_args: PretrainingDataOptions) -> int:
     """Returns the number of processes that prepare the corpus."""
-    return data_args.preprocessing_num_workers or os.cpu_count() or 1
+    return data_args.preprocessing_num_workers or cores()

@@ -64,7 +64,9 @@ def pretrain(
     arguments = with_recipe(recipe, arguments, *ARGUMENTS)
     *earlier, last = plan_stages(arguments)
     if already_complete(last.arguments.get("output_dir"), arguments):
-        return read_result(Path(last.arguments["output_dir"]))
+        *_, training_args = make_arguments(last.arguments, *ARGUMENTS)
+        publish(training_args)  # in case the upload failed
+        return read_result(training_args.directory)
     for stage in earlier:
         directory = Path(stage.arguments["output_dir"])
         if is_complete_checkpoint(directory):
@@ -128,7 +130,7 @@ def run_stage(stage: Stage, arguments: dict[str, Any], callbacks: Sequence[Train
             write_summary(trainer, corpus)
         if training_args.do_train:
             trainer.create_model_card()
-    publish(trainer)
+    publish(training_args)
     return read_result(training_args.directory)
 
 

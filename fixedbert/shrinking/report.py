@@ -10,7 +10,7 @@ from ..tasks.predictions import Fidelity
 from .budget import LayerSize
 
 RESULTS, PLOT = "shrinking.json", "shrinking.png"
-FAMILY, FAMILY_PLOT = "models.txt", "models.png"  # for several target speedups
+FAMILY = "models.txt"  # for several target speedups
 TOLERANCE = 0.95  # minimum fraction of the target speedup, because measured latencies vary by about 5%
 
 
@@ -172,19 +172,3 @@ def plot(result: ShrinkResult, file: Path):
 def percent(before: float, after: float) -> float:
     """Returns `after` as a percentage of `before`."""
     return 100 * after / before
-
-
-@skip_without_matplotlib
-def plot_family(results: list[ShrinkResult], file: Path):
-    """Plots the measured speedup of each model, and the similarity of its predictions to those of the original."""
-    with new_figure(6, 3.6, file) as figure:
-        axes = figure.subplots()
-        speeds = [1.0, *(result.speedup for result in results)]
-        similarities = [1.0, *((result.distilled or result.fidelity).similarity for result in results)]
-        axes.plot(speeds, [100 * similarity for similarity in similarities], "o-")
-        is_agreement = results[0].fidelity.agreement is not None
-        axes.set(
-            xlabel=f"speed relative to the original ({results[0].serving})",
-            ylabel="identical predictions (%)" if is_agreement else "similarity of the predictions (%)",
-            title=f"{short_name(results[0].model)}: predictions on {results[0].fidelity.rows:,} held-out rows",
-        )

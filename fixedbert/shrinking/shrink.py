@@ -33,7 +33,7 @@ from .context import ShrinkContext
 from .distillation import DistillationTrainer, distillation_arguments
 from .fisher_information import collect_statistics, layers_of
 from .layers import LayerPruner, prune_layers, refit
-from .report import FAMILY, FAMILY_PLOT, PLOT, ShrinkFamily, ShrinkResult, plot, plot_family
+from .report import FAMILY, PLOT, ShrinkFamily, ShrinkResult, plot
 from .target import budget_for, prices_for, prune_to_budget
 
 PRUNED = "pruned"  # subdirectory that contains the pruned model during distillation
@@ -74,7 +74,6 @@ def shrink(options: ShrinkOptions) -> ShrinkResult | ShrinkFamily:
             results.append(prune_and_write(directory / name, f"{options.output_dir}/{name}", one, prices, pruners))
         family = ShrinkFamily(results)
         (directory / FAMILY).write_text(str(family) + "\n")
-        plot_family(results, directory / FAMILY_PLOT)
     return family
 
 

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 
 from huggingface_hub.errors import HTTPError
+from tqdm import tqdm
 
 
 class InputError(ValueError):
@@ -23,7 +24,9 @@ class InputError(ValueError):
     """
 
     def __init__(self, message: str, field: str | None = None):
-        super().__init__(f"`{field}` {message}" if field is not None else message)
+        message = f"`{field}` {message}" if field is not None else message
+        # One printable line, even if the message contains names or values from a file.
+        super().__init__("".join(x if x.isprintable() else repr(x)[1:-1] for x in message))
 
 
 class Divergence(InputError):
@@ -77,6 +80,8 @@ def exit_on_input_error(main: Callable[[], object]):
         main()
     except (InputError, HTTPError) as error:
         message = re.sub(r"`(\w+)`", r"--\1", str(error)) if isinstance(error, InputError) else str(error)
+        while tqdm._instances:  # an open progress bar has not ended its line
+            tqdm._instances.pop().close()
         print(f"error: {message}", file=sys.stderr)
         sys.exit(2)
     except Stopped:

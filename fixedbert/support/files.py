@@ -6,7 +6,7 @@ import math
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from socket import gethostname
@@ -19,7 +19,14 @@ from huggingface_hub.errors import HFValidationError, StrictDataclassError
 from .errors import InputError
 
 LFS_POINTER, LFS_POINTER_SIZE = b"version https://git-lfs.github.com/spec/", 1024  # prefix; maximum size in bytes
-NOT_WRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR)
+# What the user can do about errors that only writing raises, and about errors that writing also raises.
+WRITE_REMEDIES = {
+    errno.ENOSPC: "free some space",
+    errno.EDQUOT: "free some space",
+    errno.EFBIG: "raise the limit on the size of files (ulimit -f)",
+    errno.EROFS: "make the disk writable",
+}
+REMEDIES = WRITE_REMEDIES | dict.fromkeys((errno.EACCES, errno.EPERM), "change the permissions")
 LOCK_TIMEOUT = 0.2  # seconds, enough for a second attempt after the lock of a dead process has been removed
 
 
@@ -55,6 +62,8 @@ def reading(path: object, remedy: str = "", problem: str = "cannot be read") -> 
     except InputError:
         raise
     except Exception as error:  # libraries raise many types of errors for a corrupted file
+        if isinstance(error, OSError) and error.errno in WRITE_REMEDIES:  # from copying or caching what was read
+            raise write_problem(error, "the disk", WRITE_REMEDIES[error.errno]) from error
         for file in Path(str(path)).glob("*"):
             check_regular(file)
         if not Path(str(path)).exists():
@@ -74,15 +83,54 @@ def check_regular(file: Path):
         raise InputError(f"{file}: this is a Git LFS pointer; run git lfs pull in the repository.")
 
 
+def to_csv(rows: Iterable[Iterable]) -> str:
+    """Returns rows as csv. Unlike Python's csv.writer, it quotes carriage returns, with which readers end a row."""
+
+    def cell(value: object) -> str:
+        text = str(value)
+        return '"' + text.replace('"', '""') + '"' if re.search('[",\r\n]', text) else text
+
+    return "".join(",".join(map(cell, row)) + "\n" for row in rows)
+
+
 @contextmanager
 def writing(directory: str | Path, remedy: str) -> Iterator[None]:
-    """Context manager that converts errors from a full disk or missing permissions to InputErrors with a remedy."""
+    """
+    Context manager that turns errors while writing to `directory` into InputErrors.
+
+    These are errors from a full disk or missing permissions anywhere, and all errors in the directory or its parents.
+
+    Args:
+        remedy: What else the user can do, beginning with "or" or "and".
+    """
     try:
         yield
-    except OSError as error:
-        if error.errno not in NOT_WRITABLE:
+    except Exception as error:
+        problem = write_error(error, directory)
+        if problem is None:
             raise
-        raise InputError(f"{error.filename or directory}: {error.strerror}; {remedy}.") from error
+        file, path = (f"{os.path.abspath(name)}{os.sep}" for name in (str(problem.filename), directory))
+        is_here = problem.filename is not None and (file.startswith(path[:-1]) or path.startswith(file))
+        if problem.errno not in REMEDIES and not is_here:
+            raise
+        advice = REMEDIES.get(problem.errno or 0, "check the path")
+        raise write_problem(problem, directory, f"{advice}, {remedy}") from error
+
+
+def write_error(error: Exception, directory: str | Path) -> OSError | None:
+    """Returns an error as an OSError if writing a file in `directory` may have caused it, and None otherwise."""
+    if isinstance(error, OSError):
+        return error
+    if match := re.search(r"\(os error (\d+)\)", str(error)):  # from safetensors and tokenizers
+        return OSError(int(match[1]), os.strerror(int(match[1])), str(directory))
+    if "inline_container.cc" in str(error) or "PytorchStreamWriter" in str(error):  # from torch.save
+        return OSError(errno.ENOSPC, "a file cannot be written", str(directory))
+    return None
+
+
+def write_problem(error: OSError, place: object, remedy: str) -> InputError:
+    """Returns an error that names the file, or `place` if the file is unknown."""
+    return InputError(f"{error.filename2 or error.filename or place}: {error.strerror}; {remedy}.")
 
 
 @contextmanager
@@ -174,29 +222,34 @@ def new_directory(output_dir: str | Path) -> Iterator[Path]:
     Raises:
         InputError: If `output_dir` is not empty or not writable.
     """
-    final = Path(output_dir)
+    final = output_path(output_dir)
     check_output_free(final)
     partial = final.with_name(f"{final.name}.{os.getpid()}.partial")  # NAME.partial may be an unfinished run
-    try:
-        with writing(final, "free some space, or choose a different output directory"):
-            partial.mkdir(parents=True)
+    with writing(final, "or choose a different output directory"):
+        partial.mkdir(parents=True)
+        try:
             yield partial
             move_into_place(final, partial)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
 
 
 def output_path(output_dir: str | Path | None) -> Path:
-    """Returns the output directory as a Path. Raises InputError if it is None."""
+    """Returns the output directory as a Path, or the target if it is a link. Raises InputError if it is None."""
     if output_dir is None:
         raise InputError("is required.", "output_dir")
-    return Path(output_dir)
+    path = Path(output_dir)
+    is_link = os.path.islink(path) and os.path.exists(path)
+    return path.resolve() if path.name in ("", "..") or is_link else path
 
 
 def check_output_free(final: Path):
-    """Raises InputError if the output path is a file or a non-empty directory."""
-    if final.exists() and (not final.is_dir() or any(final.iterdir())):
-        raise InputError(f"{final}: the output directory is not empty; choose a different one, or remove it.")
+    """Raises InputError if the output path exists, unless it is an empty directory that can be replaced."""
+    with writing(final, "or choose a different output directory"):
+        if os.path.lexists(final) and (not final.is_dir() or any(final.iterdir())):
+            raise InputError(f"{final}: the output directory is not empty; choose a different one, or remove it.")
+    if os.path.ismount(final) or Path.cwd().is_relative_to(final.resolve()):
+        raise InputError(f"{final}: cannot be replaced, because it is in use; choose a new directory inside it.")
 
 
 def move_into_place(final: Path, partial: Path):
@@ -222,7 +275,7 @@ def directory_lock(directory: Path, take_over: bool = False) -> Iterator[None]:
     """
     file = Path(f"{os.path.abspath(directory)}.lock")
     lock = SoftFileLock(file, timeout=LOCK_TIMEOUT)
-    with writing(directory, "choose a different `output_dir`"):
+    with writing(directory, "or choose a different `output_dir`"):
         file.parent.mkdir(parents=True, exist_ok=True)
         try:
             lock.acquire()

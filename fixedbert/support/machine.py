@@ -20,10 +20,15 @@ def machine_name() -> str:
     return f"{hardware_name()}, {processor_name()}, {threads}, torch {torch.__version__}"
 
 
+def cores() -> int:
+    """Returns the number of cores that this process may use, such as those of a job on a shared machine."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def warn_if_busy():
-    """Logs a warning if the load average shows that other programs can distort measured speeds."""
+    """Logs a warning if other programs use more than half of the machine and can therefore distort measured speeds."""
     load = os.getloadavg()[0]
-    if load > 1:
+    if load > (os.cpu_count() or 1) / 2:
         logger.warning(f"load average {load:.1f}: other programs can distort the measured speeds")
 
 
@@ -42,4 +47,4 @@ def has_bf16(use_cpu: bool) -> bool:
 
 
 def hardware_name() -> str:
-    return torch.cuda.get_device_name() if torch.cuda.is_available() else f"{os.cpu_count()} CPU cores"
+    return torch.cuda.get_device_name() if torch.cuda.is_available() else f"{cores()} CPU cores"

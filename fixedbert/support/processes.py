@@ -11,6 +11,8 @@ from functools import partial
 from typing import Any
 
 PR_SET_PDEATHSIG = 1  # from linux/prctl.h
+# Forked workers, which `datasets` also uses, start without imports and share memory.
+START_METHOD = "fork" if sys.platform == "linux" else "spawn"
 
 task: Callable[..., Any]  # the function that a worker process calls
 
@@ -21,8 +23,7 @@ def process_pool(num_proc: int, function: Callable[..., Any], *arguments: object
 
     Each worker receives `arguments` only once. On Linux, workers and parent share the memory of `arguments`.
     """
-    # Forked workers, which `datasets` also uses, start without imports and share memory.
-    context = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
+    context = multiprocessing.get_context(START_METHOD)
     return ProcessPoolExecutor(num_proc, context, start_worker, (os.getpid(), partial(function, *arguments)))
 
 

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
+from numbers import Number
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ MAX_LISTED, MAX_CHARACTERS = 20, 300  # maximum number of labels or rows in a me
 # The values of `problem_type`, as in transformers: one label, any number of labels, or a score for each text.
 SINGLE, MULTI, REGRESSION = "single_label_classification", "multi_label_classification", "regression"
 MAX_CLASSES = 20  # up to this many different whole numbers can be classes, even if they are written as floats
+NOT_NUMBERS = ("nan", "inf", "infinity", "na", "n/a", "none", "null", "?", "")  # in a column of numbers, not classes
 MISSING = (-1, -100)  # Hugging Face datasets and transformers use these ids for missing labels
 # The usual learning rates are made for targets near unit scale, such as those of STS-B (0 to 5).
 MAX_MEAN, MIN_DEVIATION, MAX_DEVIATION = 10.0, 0.1, 10.0
@@ -61,24 +63,21 @@ class Labels:
         numbers. Raises InputError, which names the `source`, if the values are ambiguous.
         """
         values = [value for row in rows for value in map(row.get, columns) if not is_missing(value)]
-        strings = {str(value) for value in values if not isinstance(value, list)}
+        scalars = {str(value) for value in values if isinstance(value, str | Number)}
+        strings = {text for text in scalars if not text_problem(text, "")}
         # Floats, as pandas would parse them: all are numbers, and at least one has a decimal point or an exponent.
         are_floats = all(math.isfinite(as_float(text)) for text in strings) and any({*".eE"} & {*t} for t in strings)
         scores = do_regression or (do_regression is None and are_floats)
         if len(columns) > 1:
-            flags = {flag_of(value) for value in values if not is_placeholder(value)}
-            if do_regression or (do_regression is None and not flags <= {0, 1}):
-                raise InputError(
-                    f"{source}: the columns {', '.join(columns)} must contain 0 or 1 for each label; for regression, "
-                    "train one model per column."
-                )
+            if do_regression:
+                raise InputError(f"{source}: there are {len(columns)} label columns; train one model for each score.")
             return cls(MULTI, {column: column for column in columns}, columns)
         lists = [value for value in values if isinstance(value, list)]
         items = [*chain(*lists)]
         if lists and (do_regression or any(isinstance(item, float) for item in items)):
             raise InputError(f"{source}: the labels are lists of scores; for regression, use one number per text.")
-        if scores and do_regression is None:
-            check_scores(strings, source)
+        if do_regression is None and not lists:
+            check_scores(strings, are_floats, source)
         if scores:
             return cls(REGRESSION, {}, columns)
         found = {normalized(value) for value in (items if lists else strings) if not is_placeholder(value)}
@@ -132,13 +131,16 @@ class Labels:
     def name_of(self, value: object) -> str:
         if is_missing(value):
             raise ValueError("the label is missing")
-        if not isinstance(value, str | int | float):
+        if not isinstance(value, str | Number):
             raise ValueError("the label is neither a string nor a number")
         if problem := text_problem(str(value), "the label"):
             raise ValueError(problem)
-        name = normalized(value)
+        if "\0" in (name := normalized(value)):
+            raise ValueError(f"the label {name!r} contains a NUL character")
         if name in self.names:
             return self.names[name]
+        if similar := match_names([name], [*self.names]):  # such as "False" for the class "false"
+            return [*self.names.values()][similar[0]]
         if is_placeholder(value):
             raise ValueError(f"the label {name} stands for a missing label; if it is a class, rename it")
         raise ValueError(f"unknown label {value!r}; available labels: {shorten(self.names)}")
@@ -243,8 +245,12 @@ class Labels:
 
 def check_label_names(names: list[str], rows: int, source: str):
     """Raises InputError if the strings in a label column are unlikely to be class names."""
+    by_value: dict[float, str] = {}
+    for name in names:
+        if not math.isnan(flag_of(name)) and (same := by_value.setdefault(flag_of(name), name)) != name:
+            raise InputError(f"{source}: the labels {same!r} and {name!r} have the same value; use one of them.")
     others = [name for name in names if not math.isfinite(as_float(name))]  # names that are not numbers
-    if 0 < len(others) < len(names) and all(name.lower().strip("+-") in ("nan", "inf", "infinity") for name in others):
+    if 0 < len(others) < len(names) and all(name.lower().strip("+-") in NOT_NUMBERS for name in others):
         raise InputError(f"{source}: the label {others[0]!r} is not a finite number; leave missing labels empty.")
     if (rows >= 5 and len(names) == rows) or (rows >= 20 and len(names) > 0.9 * rows):
         raise InputError(
@@ -253,13 +259,22 @@ def check_label_names(names: list[str], rows: int, source: str):
         )
 
 
-def check_scores(strings: set[str], source: str):
-    """Raises InputError if floats can also be class names: whole numbers of which there are few, or codes like 1E2."""
+def check_scores(strings: set[str], are_floats: bool, source: str):
+    """
+    Raises InputError if labels can be scores and classes: few different whole numbers with a decimal point, codes such
+    as 1E2, or numbers with commas.
+    """
     numbers = {as_float(text) for text in strings}
-    if all(number.is_integer() for number in numbers) and len(numbers) <= MAX_CLASSES:
+    is_whole = all(number.is_integer() for number in numbers) and len(numbers) <= MAX_CLASSES
+    if are_floats and (is_whole or not any("." in text for text in strings)):
         raise InputError(
             f"{source}: the labels {shorten(sorted(strings, key=as_float))} can be scores or classes; set "
             "`do_regression` to true for scores or to false for classes."
+        )
+    if any("," in text for text in strings) and all(re.fullmatch(r"[+-]?\d[\d.,]*", text) for text in strings):
+        raise InputError(
+            f"{source}: the labels {shorten(sorted(strings))} can be numbers with commas or classes; write scores "
+            "with decimal points, or set `do_regression` to false for classes."
         )
 
 
@@ -288,8 +303,8 @@ def flag_of(value: object) -> float:
 
 
 def normalized(value: object) -> str:
-    """Returns a label as a string in which equal characters have equal code points (NFC)."""
-    return unicodedata.normalize("NFC", str(value))
+    """Returns a label as a string without outer spaces, in which equal characters have equal code points (NFC)."""
+    return unicodedata.normalize("NFC", str(value)).strip()
 
 
 def as_float(label: object) -> float:
@@ -360,7 +375,8 @@ def match_names(names: list[str], known: list[str]) -> list[int] | None:
 
 
 def simplified(name: str) -> str:
-    return re.sub(r"(?<=\w)[-_\s]+(?=\w)", "_", name.strip()).casefold()
+    whole = re.sub(r"^(-?\d+)\.0+$", r"\1", name.strip())  # as pandas writes integers in a column with gaps
+    return re.sub(r"(?<=\w)[-_\s]+(?=\w)", "_", whole).casefold()
 
 
 def is_unnamed(names: list[str]) -> bool:

@@ -1,21 +1,20 @@
 """Questions in the format of SQuAD 1.1 and 2.0, with or without answers: loads, tokenizes and scores them."""
 
-from collections.abc import Iterable, Iterator
-from itertools import chain
-from pathlib import Path
+from collections.abc import Iterator
+from itertools import chain, count
 
 import datasets
 import numpy as np
 from accelerate import PartialState
 from transformers import PreTrainedTokenizerBase
 
-from ..data.file_formats import REDOWNLOAD, DataFile, check_columns, parse_json, text_problem
+from ..data.file_formats import REDOWNLOAD, FileRow, text_problem
 from ..options import AnswerOptions, CompareOptions
 from ..support.errors import InputError
 from ..support.files import reading
 from .answers import SquadEvaluation
 from .examples import SAMPLE_SEED, drawn
-from .reading import valid_rows
+from .reading import RowSource, valid_rows
 from .rows import Features, Model, RowPredictions, Rows, file_of
 from .squad_metrics import best_score, exact_match, note_on_spaces
 from .windows import squad_windows
@@ -37,54 +36,67 @@ def load_squad(file: str, **options) -> datasets.Dataset:
     Loads the questions from a .json file in SQuAD's official format, or from rows with the columns `id`, `context`,
     `question` and `answers`. The rows are in a .jsonl or .parquet file, or under "data" in a .json file.
     """
-    return question_rows(questions_in(Path(file)), file, **options)
+    return question_rows(RowSource.from_file(file), **options)
 
 
 def question_rows(
-    questions: Iterable[dict],
-    name: str,
+    source: RowSource,
     version_2_with_negative: bool = False,
     answered: bool = True,
     skip_bad_rows: bool = False,
+    max_samples: int | None = None,
+    seed: int = SAMPLE_SEED,
 ) -> datasets.Dataset:
     """
-    Validates the questions in the file or dataset `name` and returns a dataset with the columns in FEATURES.
+    Validates the questions in a file or dataset and returns a dataset with the columns in FEATURES. Draws
+    `max_samples` of them at random before, or reads all if it is None.
 
     Questions without an answer are valid if `version_2_with_negative` is True, as in SQuAD 2.0, or if `answered` is
     False, as in test data. Invalid questions raise InputError, or are printed and skipped with `skip_bad_rows`.
     """
-    if isinstance(questions, datasets.Dataset):
-        check_columns(dict.fromkeys(("id", "context", "question"), "dataset_name"), questions.column_names, name)
     seen = set()
 
-    def parse(question: dict) -> dict:
-        row = {column: question[column] for column in ("context", "question")}
-        row |= {"id": str(question["id"]), "answers": answers_of(question)}
+    def parse(numbered: FileRow) -> dict:
+        question = numbered.values
+        if numbered.problem:
+            raise ValueError(numbered.problem)
+        row = {"id": str(question["id"]), "context": question.get("context"), "question": question.get("question")}
+        row["answers"] = answers_of(question)
         if row["id"] in seen:
-            raise ValueError("its id occurs more than once")
+            raise ValueError(f"its id {row['id']!r} occurs more than once; each question needs its own id, or none")
         if answered and "answers" not in question and question.get("is_impossible") is not True:
             raise ValueError("it has no answers")
         check_question(row, version_2_with_negative or not answered)
         seen.add(row["id"])
         return row
 
-    with reading(name, REDOWNLOAD, "not in SQuAD's format"):
-        places = ((f"question {question['id']}", question) for question in questions)
-        rows, _ = valid_rows(name, places, parse, skip_bad_rows, "questions")
+    with reading(source.name, REDOWNLOAD, "not in SQuAD's format"):
+        questions = drawn(questions_in(source), max_samples, seed)
+        rows, _ = valid_rows(source.name, questions, parse, skip_bad_rows, "questions")
     return datasets.Dataset.from_list(rows, features=FEATURES)
 
 
-def questions_in(path: Path) -> Iterator[dict]:
-    """Yields the questions in a file as dictionaries with context, question, id and answers."""
-    if path.suffix != ".json":
-        yield from (row.values for row in DataFile(path).rows())
-        return
-    for article in parse_json("".join(DataFile(path).lines()), str(path))["data"]:
-        if "paragraphs" not in article:
-            yield article
-            continue
-        for paragraph in article["paragraphs"]:
-            yield from ({"context": paragraph["context"], **question} for question in paragraph["qas"])
+def questions_in(source: RowSource) -> Iterator[tuple[str, FileRow]]:
+    """
+    Yields the place of each question, and its context, question, id and answers. If it has no id, this is its number.
+
+    A row contains a question, an article with paragraphs, or, as in SQuAD's files, a list of these in "data".
+    """
+    total = count()
+    for row in source.rows:
+        data = row.values.get("data")
+        for article in data if isinstance(data, list) else [row.values]:
+            questions, place = [article], f"{source.unit} {row.number}"
+            if "paragraphs" in article:
+                parts = article["paragraphs"]
+                questions = [
+                    {"context": part.get("context"), **question} for part in parts for question in part["qas"]
+                ]
+            for question in questions:
+                number = next(total)
+                question = {**question, "id": number if question.get("id") is None else question["id"]}
+                in_row = article is row.values and "paragraphs" not in article
+                yield place if in_row else f"question {question['id']}", row._replace(values=question)
 
 
 def answers_of(question: dict) -> dict[str, list]:
@@ -92,9 +104,12 @@ def answers_of(question: dict) -> dict[str, list]:
     answers = question.get("answers")
     if not answers or question.get("is_impossible") is True:
         return {"text": [], "answer_start": []}
-    if isinstance(answers, list):
-        return {name: [answer[name] for answer in answers] for name in ("text", "answer_start")}
-    return {name: [*answers[name]] for name in ("text", "answer_start")}
+    try:
+        if isinstance(answers, list):
+            answers = {name: [answer[name] for answer in answers] for name in ("text", "answer_start")}
+        return {name: [*answers[name]] for name in ("text", "answer_start")}
+    except (TypeError, KeyError) as error:
+        raise ValueError('its answers are not two lists, "text" and "answer_start"') from error
 
 
 def check_question(row: dict, answer_is_optional: bool):
@@ -110,7 +125,8 @@ def check_question(row: dict, answer_is_optional: bool):
     if len(texts) != len(starts):
         raise ValueError(f"it has {len(texts)} answers, but {len(starts)} values of answer_start")
     for text, start in zip(texts, starts, strict=True):
-        if not text or start < 0 or row["context"][start : start + len(text)] != text:
+        is_valid = isinstance(text, str) and isinstance(start, int) and text and start >= 0
+        if not is_valid or row["context"][start : start + len(text)] != text:
             raise ValueError(f"the answer {text!r} is not at character {start} of its context")
 
 
@@ -174,8 +190,8 @@ class QuestionRows(Rows):
             raise InputError(f"{file}: files in SQuAD format have fixed column names; do not specify any.")
         rows = unlabeled_questions(file, [tokenizer for _, tokenizer in models], length, options.skip_bad_rows)
         positions: dict[str, int] = {}
-        for position, question in enumerate(questions_in(Path(file))):
-            positions.setdefault(str(question["id"]), position)
+        for position, (_, question) in enumerate(questions_in(RowSource.from_file(file))):
+            positions.setdefault(str(question.values["id"]), position)
         note_on_spaces(answers["text"] for answers in rows["answers"])
         return cls(rows.add_column("row", [positions[name] for name in rows["id"]]))
 
@@ -217,19 +233,13 @@ class QuestionRows(Rows):
 
 
 def unlabeled_questions(
-    file: str,
-    tokenizers: list[PreTrainedTokenizerBase],
-    length: int,
-    skip_bad_rows: bool,
-    max_samples: int | None = None,
-    seed: int = SAMPLE_SEED,
+    file: str, tokenizers: list[PreTrainedTokenizerBase], length: int, skip_bad_rows: bool, **options
 ) -> datasets.Dataset:
     """
-    Loads questions, with or without answers, that fit into windows of `length` tokens for all tokenizers. Draws
-    `max_samples` of them at random, or loads all if it is None.
+    Loads questions, with or without answers, that fit into windows of `length` tokens for all tokenizers. `options`
+    are `max_samples` and `seed` of `question_rows`.
     """
-    questions = drawn(questions_in(Path(file)), max_samples, seed)
-    rows = question_rows(questions, file, version_2_with_negative=True, answered=False, skip_bad_rows=skip_bad_rows)
+    rows = load_squad(file, version_2_with_negative=True, answered=False, skip_bad_rows=skip_bad_rows, **options)
     for tokenizer in tokenizers:
         rows = questions_that_fit(rows, file, tokenizer, length, stride_for(length), skip_bad_rows)
     return rows

@@ -1,7 +1,7 @@
 """Files and Hub datasets from which rows are read, and the loop that validates rows of all kinds."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import TypeVar
 
@@ -13,6 +13,7 @@ from ..options import FineTuningDataOptions
 from ..support.errors import InputError
 from .labels import MAX_CHARACTERS, shorten
 
+COLUMN_ROWS = 100  # the columns are those of the first rows, because a row of a .jsonl file can lack some
 Row = TypeVar("Row")
 Parsed = TypeVar("Parsed")
 
@@ -21,10 +22,11 @@ class RowSource:
     """The rows of a file or dataset. Messages contain its `name`, and the `unit` of its rows: "line" or "row"."""
 
     def __init__(self, name: str, rows: Iterator[FileRow], unit: str = "row"):
-        first = next(rows, None)
-        if first is None:
+        first = [*islice(rows, COLUMN_ROWS)]
+        if not first:
             raise InputError(f"{name} contains no rows.")
-        self.name, self.columns, self.rows, self.unit = name, [*first.values], chain([first], rows), unit
+        self.columns = [*dict.fromkeys(chain.from_iterable(row.values for row in first))]
+        self.name, self.rows, self.unit = name, chain(first, rows), unit
 
     @classmethod
     def from_file(cls, path: str | Path, **options) -> "RowSource":
@@ -52,7 +54,8 @@ class RowSource:
 def ids_of(row: FileRow, columns: Sequence[str]) -> list[str]:
     """Returns the values in the columns that identify a row."""
     values = [row.values.get(name) for name in columns]
-    return ["" if value is None else str(value) for value in values]
+    written = ["" if value is None else str(value) for value in values]
+    return [value.encode(errors="backslashreplace").decode() for value in written]  # unpaired surrogates
 
 
 def dataset_rows(data: datasets.Dataset) -> Iterator[FileRow]:
@@ -71,11 +74,9 @@ def dataset_rows(data: datasets.Dataset) -> Iterator[FileRow]:
         yield FileRow(number, row | {name: decode(kind, row[name]) for name, kind in classes.items()})
 
 
-def data_sources(
-    data_args: FineTuningDataOptions, splits: Mapping[str, str], **hub_options
-) -> dict[str, tuple[str, datasets.Dataset | None]]:
+def data_sources(data_args: FineTuningDataOptions, splits: Mapping[str, str], **hub_options) -> dict[str, RowSource]:
     """
-    Returns the source of each split: the path to a file and None, or a name and the rows of a dataset on the Hub.
+    Returns the rows of each split, from a file or from a dataset on the Hub.
 
     `splits` maps "train", "validation" and "test" to the names of these splits on the Hub. Raises InputError if a
     split is missing.
@@ -86,11 +87,11 @@ def data_sources(
         if absent := [f"`{kind}_file`" for kind, file in files.items() if file is None]:
             options = " or ".join(f"`{name}`" for name in data_args.alternatives)
             raise InputError(f"no data specified; set {options}, or set {' and '.join(absent)}.")
-        return {kind: (file, None) for kind, file in files.items()}
+        return {kind: RowSource.from_file(file) for kind, file in files.items()}
     hub = load_from_hub(name, data_args.dataset_config_name, **hub_options)
     if absent := [split for split in splits.values() if split not in hub]:
         raise InputError(f"{name} has no split {absent[0]!r}; available splits: {', '.join(hub)}.")
-    return {kind: (f"{name}, {split}", hub[split]) for kind, split in splits.items()}
+    return {kind: RowSource(f"{name}, {split}", dataset_rows(hub[split])) for kind, split in splits.items()}
 
 
 def valid_rows(

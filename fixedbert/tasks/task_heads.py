@@ -1,7 +1,6 @@
 """The rows for each task head: those on which models are compared, and unlabeled ones for calibration."""
 
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -84,8 +83,8 @@ def shares(files: Sequence[str], head: str, count: int, seed: int) -> list[int]:
         return [count] * len(files)
     sizes = []
     for file in files:
-        rows = questions_in(Path(file)) if head == QUESTIONS else RowSource.from_file(file).numbered_rows()
-        sizes.append(sum(1 for _ in rows))
+        source = RowSource.from_file(file)
+        sizes.append(sum(1 for _ in (questions_in(source) if head == QUESTIONS else source.numbered_rows())))
     return np.random.default_rng(seed).multivariate_hypergeometric(sizes, min(count, sum(sizes))).tolist()
 
 

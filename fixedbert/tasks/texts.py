@@ -140,12 +140,8 @@ def load_texts(
     if arguments.validation_split_percentage and "validation" in kinds:  # its rows come from the training data
         kinds = ("train", *(kind for kind in kinds if kind == "test"))
     names = {kind: arguments.validation_split_name if kind == "validation" else kind for kind in kinds}
-    sources = {
-        kind: RowSource.from_file(name) if rows is None else RowSource(name, dataset_rows(rows))
-        for kind, (name, rows) in data_sources(arguments, names, **hub_options).items()
-    }
     return read_splits(
-        sources,
+        data_sources(arguments, names, **hub_options),
         ReadingOptions(
             text_columns=split_names(arguments.text_column_names),
             expected_columns=expected_columns,

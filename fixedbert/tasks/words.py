@@ -11,7 +11,7 @@ from ..data.file_formats import FileRow, text_problem
 from ..options import CompareOptions
 from ..support.errors import InputError
 from .examples import SAMPLE_SEED, drawn
-from .labels import SINGLE, Labels, default_names, label_sort_key, shorten
+from .labels import SINGLE, Labels, default_names, label_sort_key, normalized, shorten
 from .predictions import Predictions
 from .reading import RowSource, valid_rows
 from .rows import Features, Model, RowPredictions, Rows, file_of
@@ -73,8 +73,17 @@ def parse_words(numbered: tuple[int, FileRow], column: str, label: str | None) -
         labels = row.values.get(label)
         if not isinstance(labels, list) or len(labels) != len(words):
             raise ValueError(f"{label!r} is not a list with a label for each of the {len(words)} words")
-        parsed["labels"] = ["" if name in NO_LABEL else str(name) for name in labels]
+        parsed["labels"] = [word_label(name) for name in labels]
     return parsed
+
+
+def word_label(name: object) -> str:
+    """Returns the label of a word, or "" if it has none. Raises ValueError if it is invalid."""
+    if not isinstance(name, str | int | None):
+        raise ValueError(f"the label {name!r} is neither a string nor a number")
+    if problem := text_problem(str(name), "a label"):
+        raise ValueError(problem)
+    return "" if name in NO_LABEL else normalized(name)
 
 
 def check_splits_words(tokenizer: PreTrainedTokenizerBase):
@@ -128,9 +137,13 @@ class WordRows(Rows):
             names = sorted({name for row in rows["labels"] for name in row if name}, key=label_sort_key)
             labels = Labels(SINGLE, {name: name for name in names})
             if not labels.match(outputs):
+                remedy = "use data with the same labels, or correct id2label in the model's config.json"
+                if all(name.isdecimal() for name in names):
+                    remedy = (
+                        "replace each number by the name of the label, or remove the column to compare without labels"
+                    )
                 raise InputError(
-                    f"{file}: the labels are {shorten(names)}, but the model predicts {shorten(outputs)}; use data "
-                    "with the same labels, or correct id2label in the model's config.json."
+                    f"{file}: the labels are {shorten(names)}, but the model predicts {shorten(outputs)}; {remedy}."
                 )
             ids = [[labels.ids.get(name, -1) for name in row] for row in rows["labels"]]
             rows = rows.remove_columns("labels").add_column("labels", ids)

@@ -6,6 +6,7 @@ OUTPUT.partial if its arguments and a fingerprint of its data, saved in command.
 """
 
 import json
+import os
 import re
 import shutil
 import sys
@@ -17,13 +18,15 @@ from typing import Any
 
 from accelerate import PartialState
 from accelerate.utils import broadcast_object_list
-from huggingface_hub.errors import HTTPError
+from huggingface_hub import HfApi
+from huggingface_hub.errors import HFValidationError, HTTPError
 from transformers import Trainer
 
 from ..support.errors import InputError
 from ..support.files import (
     check_output_free,
     directory_lock,
+    error_reason,
     finite,
     move_into_place,
     output_path,
@@ -37,10 +40,17 @@ from .arguments import CommonArguments
 COMMAND_FILE, DATA_FILE = "command.json", "data.json"
 # Arguments with these prefixes may differ when a run resumes, because they do not affect the training steps.
 UNCHECKED_PREFIXES = (
-    *("output_dir", "store_dir", "cache_dir", "hub_", "push_", "logging_", "save_"),
-    *("eval_", "per_device_eval_", "do_eval", "do_predict", "max_eval_", "max_predict_"),
-    *("num_train_epochs", "max_steps", "dataloader_", "preprocessing_", "report_to", "run_name", "disable_tqdm"),
+    *("output_dir", "store_dir", "cache_dir", "hub_", "push_", "logging_", "save_", "per_device_eval_"),
+    *("dataloader_", "preprocessing_", "report_to", "run_name", "disable_tqdm"),
 )
+LENGTH = ("num_train_epochs", "max_steps")  # may differ as long as no training is complete
+EVALUATION = (
+    "eval_",
+    "do_eval",
+    "do_predict",
+    "max_eval_",
+    "max_predict_",
+)  # as long as no run of a sweep is complete
 
 
 def already_complete(output_dir: str | Path | None, given: dict[str, Any]) -> bool:
@@ -55,9 +65,9 @@ def already_complete(output_dir: str | Path | None, given: dict[str, Any]) -> bo
     """
     final = output_path(output_dir)
     file = final / COMMAND_FILE
-    is_local = not given.get("push_to_hub")  # otherwise, the upload may have failed
-    if is_local and file.is_file():
-        if changed := [name for name in changed_arguments(file, given) if name != "output_dir"]:
+    if os.path.isfile(file):
+        changed = changed_arguments(file, given)
+        if changed := [name for name in changed if not name.startswith(("output_dir", "push_to_hub", "hub_"))]:
             raise InputError(
                 f"{final}: contains a complete run with different arguments ({', '.join(changed)}; see "
                 f"{COMMAND_FILE}); choose a different `output_dir`."
@@ -121,11 +131,11 @@ def output_directory(training_args: CommonArguments, given: dict[str, Any]) -> I
     """
     final = output_path(training_args.output_dir)
     lock = directory_lock(final, training_args.take_over_output_dir)
-    remedy = "free some space or change the permissions, and run the same command to resume"
-    with on_main_process(lock), writing(final, remedy):
+    with on_main_process(lock), writing(final, "and run the same command to resume"):
         partial, state = final.with_name(final.name + ".partial"), PartialState()
         reopen_sweep(final, partial, given)
         check_output_free(final)
+        check_own(partial)
         (checkpoint,) = broadcast_object_list([find_progress(partial)])
         if checkpoint:
             check_same_command(partial, given)
@@ -167,6 +177,14 @@ def reopen_sweep(final: Path, partial: Path, given: dict[str, Any]):
     PartialState().wait_for_everyone()
 
 
+def check_own(partial: Path):
+    """Raises InputError if `partial` exists and is not the directory of an unfinished run."""
+    own = (COMMAND_FILE, f"{COMMAND_FILE}.partial")  # the files that a run writes first
+    is_own = partial.is_dir() and not partial.is_symlink() and not any(partial.iterdir())
+    if os.path.lexists(partial) and not (is_own or any((partial / name).is_file() for name in own)):
+        raise InputError(f"{partial}: not from an unfinished run; move it, or choose a different `output_dir`.")
+
+
 def check_same_command(partial: Path, given: dict[str, Any]):
     """
     Raises InputError if `given` and the unfinished run or sweep in `partial` differ in arguments that affect training,
@@ -179,8 +197,10 @@ def check_same_command(partial: Path, given: dict[str, Any]):
                 f"{partial}: the number of processes has changed from {processes} to {here}; use as many as before, "
                 f"or remove {partial}."
             )
+    trained = [file.parent for file in partial.glob(f"**/{COMMAND_FILE}") if is_complete_checkpoint(file.parent)]
+    unchecked = UNCHECKED_PREFIXES + (() if trained else LENGTH) + (EVALUATION if trained in ([], [partial]) else ())
     names = changed_arguments(partial / COMMAND_FILE, given)
-    if changed := [name for name in names if not name.startswith(UNCHECKED_PREFIXES)]:
+    if changed := [name for name in names if not name.startswith(unchecked)]:
         raise InputError(
             f"{partial}: the unfinished run has different arguments ({', '.join(changed)}; see {COMMAND_FILE}); "
             f"restore them, choose a different `output_dir`, or remove {partial}."
@@ -269,10 +289,19 @@ def record_metrics(trainer: Trainer, split: str, metrics: dict[str, float]):
     trainer.save_metrics(split, finite(metrics))
 
 
-def publish(trainer: Trainer):
-    """Uploads the output directory to the Hub if `push_to_hub` is set."""
-    if trainer.args.push_to_hub:
-        try:
-            trainer.push_to_hub()
-        except (HTTPError, RuntimeError) as error:
-            raise InputError(f"{trainer.args.output_dir} is complete, but the upload failed: {error}") from error
+def publish(args: CommonArguments):
+    """Uploads the complete output directory to the Hub if `push_to_hub` is set."""
+    if not (args.push_to_hub and PartialState().is_main_process):
+        return
+    api = HfApi(token=args.hub_token)
+    try:
+        name = args.hub_model_id or args.directory.name
+        repo_id = api.create_repo(name, private=args.hub_private_repo, exist_ok=True).repo_id
+        ignored, message = ["_*", "checkpoint-*"], "End of training"
+        options = {"revision": args.hub_revision, "ignore_patterns": ignored, "commit_message": message}
+        api.upload_folder(repo_id=repo_id, folder_path=args.directory, **options)
+    except (HTTPError, HFValidationError, OSError, RuntimeError) as error:
+        raise InputError(
+            f"{args.output_dir} is complete, but the upload failed ({error_reason(error)}); run the same command to "
+            "upload it."
+        ) from error

@@ -4,12 +4,14 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import fields
+from pathlib import Path
 
 import numpy as np
 import torch
 from torch.distributed.tensor import DTensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 from transformers import PreTrainedModel, Trainer, TrainerCallback
+from transformers.trainer import SCHEDULER_NAME
 from transformers.utils import logging
 
 from ..model.modeling_fixed_head_bert import FixedHeadBertPreTrainedModel
@@ -120,7 +122,20 @@ class CommonTrainer(Trainer):
             if resume_from_checkpoint:
                 remedy = "remove it and run the same command to resume from the previous checkpoint"
                 self.loading.enter_context(reading(resume_from_checkpoint, remedy))
+                self.check_files(Path(str(resume_from_checkpoint)))
             return super().train(resume_from_checkpoint, *args, **kwargs)
+
+    def check_files(self, checkpoint: Path):
+        """Raises ValueError if a file is missing without which Trainer would resume inexactly."""
+        process = f"_{self.args.process_index}" if self.args.world_size > 1 else ""
+        for pattern in ("optimizer*", SCHEDULER_NAME, f"rng_state{process}.pth"):
+            if not any(checkpoint.glob(pattern)):
+                raise ValueError(f"{pattern.replace('*', '.pt')} is missing")
+
+    # trainer_state.json, which the main process writes next, marks the checkpoint as complete.
+    def _save_rng_state(self, *args):
+        super()._save_rng_state(*args)
+        self.accelerator.wait_for_everyone()
 
     def get_batch_samples(self, *args, **kwargs):
         """Returns the batches for the next step, or no batches if the run is resumed after its last step."""
@@ -270,6 +285,11 @@ class Resumption(TrainerCallback):
         if args.logging_steps < 1:  # a fraction of all steps
             state.logging_steps = min(state.logging_steps, LONGEST_INTERVAL)
         self.is_done = state.global_step >= state.max_steps
+        if state.global_step > state.max_steps and state.is_world_process_zero:
+            print(
+                f"this run has already done {state.global_step:,} steps, more than the {state.max_steps:,} requested; "
+                f"to train for fewer steps, remove {args.output_dir}"
+            )
 
     def on_epoch_begin(self, args, state, control, train_dataloader=None, **kwargs):
         control.should_training_stop |= self.is_done

@@ -93,39 +93,6 @@ def test_masking_is_80_10_10():
     assert ((inputs != 4) & (inputs != originals)).mean() == pytest.approx(0.1, abs=0.01)
 
 
-def test_whole_words_are_masked():
-    """15% of the tokens become targets. They form whole words, and the 80/10/10 rule applies to words."""
-    rng = np.random.default_rng(0)
-    inside_word = np.array([False] * 60 + [True] * 40)
-    ids = np.random.default_rng(1).integers(10, 100, size=120)
-    maskable = np.delete(np.arange(120), [0, 50, 119])
-    word = np.cumsum(~inside_word[ids] | np.isin(np.arange(120), [1, 51]))
-    count, outcomes = 0, []
-    for _ in range(1000):
-        masked, labels = mask_tokens(ids, maskable, 0.15, 4, 1_000_000, rng, inside_word)
-        target = labels != -100
-        count += target.sum()
-        assert not target[[0, 50, 119]].any() and (labels[target] == ids[target]).all()
-        for targeted in set(word[target]):
-            tokens = maskable[word[maskable] == targeted]
-            assert target[tokens].all()
-            drawn = {"mask" if masked[t] == 4 else "same" if masked[t] == ids[t] else "other" for t in tokens}
-            assert len(drawn) == 1
-            outcomes += drawn
-    assert 0.97 < count / (1000 * round(0.15 * 117)) <= 1  # the last word may not fit
-    fractions = [outcomes.count(outcome) / len(outcomes) for outcome in ("mask", "same", "other")]
-    assert fractions == pytest.approx([0.8, 0.1, 0.1], abs=0.015)
-
-
-def test_whole_word_masking_without_a_word_that_fits():
-    """If every word is longer than the number of targets, the tokens of the shortest word become the targets."""
-    inside_word = np.array([False] * 10 + [True] * 10)
-    ids = np.array([1, 11, 12, 2, 13, 3, 14, 15])
-    for seed in range(20):
-        _, labels = mask_tokens(ids, np.arange(8), 0.15, 4, 20, np.random.default_rng(seed), inside_word)
-        assert (labels != -100).nonzero()[0].tolist() == [3, 4]
-
-
 def test_packed_rows_against_a_simple_reference(tmp_path, tokenizer):
     """Rows are slices of the joined documents, with an additional [CLS] where a row continues a document."""
     store = make_store(tmp_path, [1], [3, 2], [1], [5])

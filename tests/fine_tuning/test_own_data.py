@@ -50,27 +50,6 @@ def predictions_in(output):
         return list(csv.DictReader(file))
 
 
-def test_predictions_can_be_joined_with_the_file(model, tmp_path):
-    """predictions.csv lists the number and ids of every row, with empty predictions for rows that were skipped."""
-    rows = texts(13)
-    labelled = write_csv(tmp_path / "train.csv", ("text", "label"), zip(rows, ["no", "yes"] * 7, strict=False))
-    rows[3] = rows[8] = ""
-    test = write_csv(tmp_path / "test.csv", ("key", "part", "text"), ((f"k{n}", n % 2, t) for n, t in enumerate(rows)))
-    files = ("--train_file", labelled, "--test_file", test, "--id_column_name", "key,part", "--skip_bad_rows")
-    _, _, logits = train(model, tmp_path / "out", *files, "--do_train", "--do_predict")
-    lines = predictions_in(tmp_path / "out")
-    assert [line["row"] for line in lines] == [str(n) for n in range(13)]
-    assert [(line["key"], line["part"]) for line in lines] == [(f"k{n}", str(n % 2)) for n in range(13)]
-    for line, text in zip(lines, rows, strict=True):
-        if not text:
-            assert {line[name] for name in ("prediction", "probability", "probability_no", "probability_yes")} == {""}
-            continue
-        no, yes = torch.tensor(logits([text])[0]).softmax(0).tolist()
-        assert float(line["probability_no"]) == pytest.approx(no, abs=2e-6)
-        assert line["prediction"] == ("yes" if yes > no else "no")
-        assert float(line["probability"]) == pytest.approx(max(no, yes), abs=2e-6)
-
-
 def test_several_labels_per_text(model, tmp_path):
     """Columns of 0 and 1 train a model with several labels per text, which keeps its threshold."""
     rows = [(text, n % 2, int(n % 3 == 0), int(n % 5 < 2)) for n, text in enumerate(texts(29))]

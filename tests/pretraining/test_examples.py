@@ -1,7 +1,5 @@
 """The tokenizer and the examples that the options of pretraining describe, and what the run prints about them."""
 
-from contextlib import nullcontext
-
 import pytest
 from helpers.script_arguments import pretraining, read
 
@@ -72,23 +70,3 @@ def test_other_languages_need_an_option(tmp_path, text):
         (tmp_path / f"{number}.txt").write_text(f"The text has number {number}. {text} " * 20)
     with pytest.raises(InputError, match=r"^\d+\.\d% of the characters .* set `language`, or set `strip_accents`"):
         prepare(str(tmp_path), tmp_path / "out", "--objective", "mlm")
-
-
-@pytest.mark.parametrize(
-    "text, message",
-    [
-        ("我们在学校里学习汉语 abc", "needs words, which this text does not separate"),
-        ("ที่นี่ไม่มีใครอยู่บ้าน", "needs words, which this text does not separate"),
-        ("a b c d " * 200 + "abc", r"would have no effect, because 0\.\d% of the words have several tokens"),
-        ("counting countable counters", None),
-    ],
-)
-def test_whole_word_masking_needs_words(tmp_path, capsys, text, message):
-    """Whole-word masking is refused if no word has several tokens or the text does not separate its words."""
-    for number in range(4):
-        (tmp_path / f"{number}.txt").write_text(f"{text}. " * (20 + number))
-    options = ("--objective", "mlm", "--whole_word_mask", "--strip_accents", "false", "--vocab_size", "36")
-    with pytest.raises(InputError, match=f"`whole_word_mask` {message}") if message else nullcontext():
-        prepare(str(tmp_path), tmp_path / "out", *options)
-    if not message:
-        assert "75.0% of the words have several tokens" in capsys.readouterr().out

@@ -272,7 +272,7 @@ def test_several_targets(large, rows, tmp_path, monkeypatch):
     family = shrink(large, tmp_path / "out", **options, **rows)
     assert [Path(result.folder).name for result in family.results] == ["1.2x", "1.5x"] and collect.call_count == 1
     assert family.results[0].after.parameters >= family.results[1].after.parameters
-    assert {path.name for path in (tmp_path / "out").iterdir()} == {"1.2x", "1.5x", "models.txt", "models.png"}
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"1.2x", "1.5x", "models.txt"}
     model = AutoModelForSequenceClassification.from_pretrained(tmp_path / "out" / "1.5x")
     assert model.dtype == torch.bfloat16 and model.base_model.unpad_inputs
     assert "without padding, in bfloat16" in (tmp_path / "out" / "1.5x" / "README.md").read_text()

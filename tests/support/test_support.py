@@ -1,16 +1,22 @@
 """Error messages, optional packages, hashes and checksum files."""
 
 import hashlib
+import os
 import sys
+from pathlib import Path
 
 import pytest
 import torch
 from huggingface_hub.errors import HTTPError
+from safetensors import SafetensorError
 
 from fixedbert.inspection.inspect import inspect
 from fixedbert.support.checksums import checksum_path, has_valid_checksum, stable_hash, write_with_checksum
 from fixedbert.support.errors import InputError, exit_on_input_error, require_package
-from fixedbert.support.files import error_reason, new_directory, reading
+from fixedbert.support.files import error_reason, new_directory, reading, writing
+from fixedbert.training.arguments import CommonArguments
+from fixedbert.training.output import output_directory
+from soak.output_paths import create, occupied_paths, snapshot
 
 pytestmark = pytest.mark.usefixtures("same_signals")
 
@@ -71,6 +77,62 @@ def test_errors_while_reading_name_the_file():
             raise RuntimeError("bad\nand more")
     with pytest.raises(KeyboardInterrupt), reading("a.json"):
         raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(
+    "error, message",
+    [
+        (
+            OSError(28, "No space left", "model/vocab.txt", None, "out.partial/vocab.txt"),
+            "vocab.txt: No space left; free",
+        ),
+        (SafetensorError("I/O error: No space left on device (os error 28)"), "^out: No space left on device; free"),
+        (
+            RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 64"),
+            "^out: .*; free some space, or",
+        ),
+        (OSError(27, "File too large", "out.partial/a"), "^out.partial/a: .*; raise the limit on the size of files"),
+        (OSError(13, "Permission denied", "/root/.cache"), "^/root/.cache: .*; change the permissions, or leave."),
+        (
+            FileNotFoundError(2, "No such file", "out.partial/a"),
+            "^out.partial/a: No such file; check the path, or leave.",
+        ),
+        (FileExistsError(17, "File exists", os.path.abspath(".")), "; check the path, or leave."),
+        (FileNotFoundError(2, "No such file", "other/a"), None),
+        (ConnectionResetError(104, "Connection reset by peer"), None),
+        (RuntimeError("CUDA out of memory"), None),
+    ],
+)
+def test_errors_while_writing(error, message):
+    """A full disk, missing permissions and a vanished directory become one sentence; other errors do not change."""
+    with pytest.raises(InputError if message else type(error), match=message):
+        with writing("out", "or leave"):
+            raise error
+
+
+@pytest.mark.parametrize("kind", occupied_paths(Path()))
+@pytest.mark.parametrize("for_run", [False, True])
+def test_output_paths(kind, for_run, tmp_path, monkeypatch):
+    """Any output path is written, or refused before the work with one sentence. Nobody else's file is removed."""
+    directory = tmp_path / "work"
+    directory.mkdir()
+    monkeypatch.chdir(directory)
+    path, files = occupied_paths(directory)[kind]
+    create(directory, files | {"rows.csv": "mine", "model/config.json": "mine"})
+    before = snapshot(directory)
+    arguments = CommonArguments(output_dir=path, use_cpu=True)
+    try:
+        with output_directory(arguments, {}) if for_run else new_directory(path) as yielded:
+            assert snapshot(directory).items() >= {name: entry for name, entry in before.items() if entry}.items()
+            partial = Path(arguments.output_dir) if for_run else yielded
+            (partial / "result").write_text("result")
+    except InputError as error:
+        assert snapshot(directory) == before and str(error).endswith(".") and "\n" not in str(error)
+    else:
+        after = snapshot(directory)
+        assert Path(path, "result").read_text() == "result"
+        assert after.items() >= {name: entry for name, entry in before.items() if entry is not None}.items()
+        assert not [name for name in after.keys() - before.keys() if name.endswith((".partial", ".lock"))]
 
 
 def test_hashes_are_stable():

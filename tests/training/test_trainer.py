@@ -24,6 +24,7 @@ PRIVATE = {
     "_get_grad_norm": ["model", "grad_norm"],
     "_issue_warnings_after_load": ["load_result"],
     "_save": ["output_dir", "state_dict"],
+    "_save_rng_state": ["output_dir"],
 }
 
 
