@@ -177,7 +177,9 @@ def test_unsupported_sentence_models(kinds, pooling, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 
-@pytest.mark.parametrize("family, longest", [("Roberta", 13 - 2), ("DistilBert", 13)])
+@pytest.mark.parametrize(
+    "family, longest", [("Roberta", 13 - 2), pytest.param("DistilBert", 13, marks=pytest.mark.slow)]
+)
 def test_other_families(family, longest, tmp_path, monkeypatch):
     """A DistilBERT, without token types, and a RoBERTa, whose positions begin after its padding id, are exported."""
     shape = {"num_hidden_layers": 1, "vocab_size": SHAPE["vocab_size"]}

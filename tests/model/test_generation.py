@@ -26,6 +26,7 @@ def test_generation_with_a_cache(how, variant):
     assert torch.equal(*outputs)
 
 
+@pytest.mark.slow
 def test_compiled_decoder_creates_its_cache():
     """torch.compile captures a decoder in one graph, including the cache that the decoder creates."""
     model = model_of("LMHeadModel", **UNEQUAL).eval()

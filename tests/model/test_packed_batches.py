@@ -57,9 +57,8 @@ def test_batches_of_the_collator(objective, lengths, separate, changes):
         assert torch.allclose(one, other, rtol=0, atol=1e-9)
 
 
-@pytest.mark.parametrize(
-    "backend, objective", [("eager", "mlm+nsp"), pytest.param("inductor", "mlm", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("backend, objective", [("eager", "mlm+nsp"), ("inductor", "mlm")])
 def test_compiled_step(backend, objective):
     """A compiled training step has the same loss as the model, for batches of different shapes."""
     changes = {"num_hidden_layers": 1, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}

@@ -324,6 +324,7 @@ def test_export(head, variant):
             assert torch.allclose(one, other, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_compile_and_trace():
     """torch.compile captures a model with unpadding in one graph, and torch.jit.trace works."""
     model = model_of("Model", unpad_inputs=True, **UNEQUAL).eval()

@@ -172,6 +172,7 @@ def test_script_pushes_its_results_and_no_token(api, folder, download, tmp_path)
         assert attempts == expected.split()
 
 
+@pytest.mark.slow
 def test_model_on_the_hub_loads_without_fixedbert(folder, tmp_path):
     """Every Auto class loads a model with trust_remote_code alone. Logits are the same, even if it is saved again."""
     shape = {"hidden_size": 9, "intermediate_size": 21, "unpad_inputs": True, "sparse_prediction": True, **UNEQUAL}
@@ -198,6 +199,7 @@ for source in ("user/model", {str(tmp_path / "saved")!r}):
     assert done.returncode == 0, done.stderr[-3000:]
 
 
+@pytest.mark.slow
 def test_conversion_reads_from_the_hub(tmp_path, vocabulary):
     """fixedbert convert with a Hub id downloads weights, tokenizer and license."""
     tokenizer = BertTokenizer(vocab=vocabulary)
