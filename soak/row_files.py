@@ -72,11 +72,14 @@ def draft(suffix: str, records: list[dict], columns: list[str], rng: random.Rand
 
 def write_separated(file: Draft, columns: list[str], rng: random.Random):
     delimiter, ending = {".csv": ",", ".tsv": "\t"}[file.suffix], rng.choice(("\n", "\n", "\r\n"))
-    style = rng.choice(("minimal", "all", "text") if file.suffix == ".csv" else ("minimal", "plain"))
+    endings = (ending, ending) if rng.random() < 0.8 else ("\n", "\r\n")
+    style = rng.choice(("minimal", "all", "text", "bare") if file.suffix == ".csv" else ("minimal", "plain"))
 
     def cell(value: object) -> str:
         value = "" if value is None else str(value)
         special = '"' if file.suffix == ".tsv" else f'{delimiter}"\n\r'
+        if style == "bare" and not value.startswith('"'):
+            special = special.replace('"', "")
         is_quoted = style == "all" or (style == "text" and not re.fullmatch(r"-?[\d.]*", value))
         if style != "plain" and (is_quoted or {*special} & {*value} or (len(columns) == 1 and not value)):
             return '"' + value.replace('"', '""') + '"'
@@ -85,10 +88,10 @@ def write_separated(file: Draft, columns: list[str], rng: random.Random):
     pad = " " if rng.random() < 0.1 else ""
     file.parts = [delimiter.join(cell(name + pad) for name in columns) + ending]
     for record in file.records:
-        if len(columns) > 1 and rng.random() < 0.05:
+        if rng.random() < 0.05:
             file.parts.append(ending)
         file.places.append(len(file.parts))
-        file.parts.append(delimiter.join(cell(record.get(name)) for name in columns) + ending)
+        file.parts.append(delimiter.join(cell(record.get(name)) for name in columns) + rng.choice(endings))
     file.parts += [ending] * rng.choice((0, 0, 0, 2))
 
 

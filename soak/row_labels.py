@@ -84,6 +84,7 @@ KINDS = {
         None,
         fixed=True,
     ),
+    "texts and numbers": LabelKind(of(("0.5", "good"), ("1.5", "\u22121.5", "2"), ("1.0", "beta")), None),
     "spellings": LabelKind(of(("true", "True", "False"), ("TRUE", "true", "false")), None, fixed=True),
     "types": LabelKind(of((True, 1, 0)), None, True, True),
 }  # fmt: skip
@@ -144,7 +145,7 @@ class DrawnLabels:
         """Returns True if the rows of the first file are unusual, so that a refusal is right, too."""
         if self.kind is None or self.typed:
             return self.name == "lists of numbers" or (self.typed and self.do_regression is not None)
-        if self.do_regression and self.name in ("names", "padded", "booleans"):
+        if self.do_regression and self.name in ("names", "padded", "booleans", "texts and numbers"):
             return True
         classes = {str(row.get("label")) for row in truth}
         is_single = self.problem_type == SINGLE

@@ -162,7 +162,7 @@ class TextFiles:
             raise AssertionError(f"the problem type is {data.labels.problem_type}")
         for split, lost in self.skipped.items():
             found = data.skipped[split]
-            if found != [{name: lost[name] for name in ("row", "ids") if name in lost}]:
+            if not self.is_refused and found != [{name: lost[name] for name in ("row", "ids") if name in lost}]:
                 raise AssertionError(f"{found} were skipped instead of {lost}")
         found = {split: rows.to_list() for split, rows in data.splits.items()}
         if self.limit is not None and "test" in found:
@@ -184,7 +184,7 @@ class TextFiles:
         has_bad_labels = self.labels.problem_type is None or self.is_refused
         case.may_refuse = self.labels.may_be_refused(first)
         if has_bad_labels and not self.refusals:
-            case.refusals = [str(self.files[self.splits[0]])]
+            case.refusals = ["/" if self.is_refused else str(self.files[self.splits[0]])]
         elif self.refusals and (has_bad_labels or case.may_refuse):
             case.refusals = ["/"]  # whichever fault is found first
         return case
@@ -195,7 +195,7 @@ def draw_texts(rng: random.Random, directory: Path, models: Path, end_to_end: bo
     case = drawn.case()
     if end_to_end:
         model = models / rng.choice(("single", "several", "score"))
-        flags = [f"--{name}={value}" for name, value in drawn.options.items() if value not in (None, True)]
+        flags = [f"--{name}={value}" for name, value in drawn.options.items() if value and value is not True]
         flags += ["--skip_bad_rows"] * drawn.skip
         case.command = ["glue", f"--model_name_or_path={model}", "--do_predict", "--max_seq_length=64", *flags, *QUIET]
         case.check = lambda output: wrong_predictions(output / "predictions.csv", model, drawn)

@@ -23,7 +23,7 @@ from .children import command, in_child
 from .row_cases import Case
 from .row_questions import draw_questions
 from .row_texts import draw_texts
-from .row_words import draw_words
+from .row_words import TAGS, draw_words
 from .runs import PIECES
 from .trials import Trial
 
@@ -38,6 +38,8 @@ MODELS = {
     "single": (Classifier, {"id2label": dict(enumerate(NAMES)), "problem_type": SINGLE}),
     "several": (Classifier, {"id2label": dict(enumerate(NAMES)), "problem_type": MULTI}),
     "score": (Classifier, {"num_labels": 1}),
+    "tagger": (fixedbert.FixedHeadBertForTokenClassification, {"id2label": dict(enumerate(TAGS[0]))}),
+    "other": (fixedbert.FixedHeadBertForTokenClassification, {"id2label": dict(enumerate(TAGS[0]))}),
     "questions": (fixedbert.FixedHeadBertForQuestionAnswering, {}),
 }
 
@@ -46,7 +48,7 @@ def prepare(inputs: Path):
     """Writes a small model for each kind of prediction."""
     tokenizer = BertTokenizer(vocab={piece: number for number, piece in enumerate(PIECES)})
     for name, (model_class, options) in MODELS.items():
-        torch.manual_seed(1)
+        torch.manual_seed(len(name))
         config = fixedbert.FixedHeadBertConfig(
             vocab_size=len(PIECES), hidden_size=32, num_hidden_layers=1, num_attention_heads=5, attention_head_size=6,
             intermediate_size=37, max_position_embeddings=64, initializer_range=0.3, **options,
@@ -55,13 +57,13 @@ def prepare(inputs: Path):
             config.label2id = {label: number for number, label in options["id2label"].items()}
         model_class(config).save_pretrained(inputs / name)
         tokenizer.save_pretrained(inputs / name)
-    for module in ("glue", "squad"):
-        importlib.import_module(f"fixedbert.fine_tuning.{module}")  # once instead of in every child process
+    for module in ("fine_tuning.glue", "fine_tuning.squad", "comparison.compare"):
+        importlib.import_module(f"fixedbert.{module}")  # once instead of in every child process
 
 
 def trial(number: int, rng: random.Random, directory: Path) -> Trial:
     end_to_end = number % END_TO_END == END_TO_END - 1
-    kind = rng.choice(("texts", "questions") if end_to_end else ("texts", "texts", "texts", "words", "questions"))
+    kind = rng.choice(tuple(KINDS) if end_to_end else ("texts", "texts", "texts", "words", "questions"))
     case = KINDS[kind](rng, directory, directory.parent / "inputs", end_to_end)
     outcome, fault = run_command(case, directory / "run") if case.command else read(case)
     return Trial(case.reproduction, f"{kind} {outcome}", fault)

@@ -138,6 +138,8 @@ def read_separated(file: DataFile) -> Iterator[FileRow]:
                 problem = TOO_FEW if len(fields) < len(columns) else TOO_MANY if len(fields) > len(columns) else None
                 if line > 1 and tuple(map(str.strip, fields)) == columns:
                     problem = "repeats the header"
+                if is_tsv and not file.raw and len(columns) == 1 and fields[0][0] == '"' and fields[0].count('"') % 2:
+                    problem = "begins with an unpaired quotation mark; a text cannot continue on the next line"
                 yield FileRow(line, dict(zip_longest(columns, fields[: len(columns)])), problem)
             line = reader.line_num + 1
     except csv.Error as error:

@@ -181,6 +181,7 @@ def fixed_head_model(model: PreTrainedModel, source: str) -> FixedHeadBertPreTra
     for name in ("head_embedding", "qk_norm"):
         if getattr(model.config, name, None):
             raise InputError(f"{source}: models that use {name} cannot be shrunk.")
+    model.float()
     fixed = model if isinstance(model, FixedHeadBertPreTrainedModel) else to_fixed_head_bert(model)
     if fixed is not model:
         check_equivalence(model, fixed)
@@ -189,4 +190,4 @@ def fixed_head_model(model: PreTrainedModel, source: str) -> FixedHeadBertPreTra
     fixed.config.unpad_inputs = False
     # Only gradients of hidden states are needed. Those of weights would keep the inputs of all layers in memory.
     fixed.requires_grad_(False).base_model.get_submodule("embeddings").requires_grad_()
-    return fixed.eval().to("cuda" if torch.cuda.is_available() else "cpu", torch.float32)
+    return fixed.eval().to("cuda" if torch.cuda.is_available() else "cpu")

@@ -77,7 +77,7 @@ class Labels:
         if lists and (do_regression or any(isinstance(item, float) for item in items)):
             raise InputError(f"{source}: the labels are lists of scores; for regression, use one number per text.")
         if do_regression is None and not lists:
-            check_scores(strings, are_floats, source)
+            check_scores(sorted(strings, key=label_sort_key), are_floats, source)
         if scores:
             return cls(REGRESSION, {}, columns)
         found = {normalized(value) for value in (items if lists else strings) if not is_placeholder(value)}
@@ -259,22 +259,20 @@ def check_label_names(names: list[str], rows: int, source: str):
         )
 
 
-def check_scores(strings: set[str], are_floats: bool, source: str):
+def check_scores(strings: list[str], are_floats: bool, source: str):
     """
     Raises InputError if labels can be scores and classes: few different whole numbers with a decimal point, codes such
-    as 1E2, or numbers with commas.
+    as 1E2, decimal numbers next to other texts, or numbers with commas.
     """
-    numbers = {as_float(text) for text in strings}
-    is_whole = all(number.is_integer() for number in numbers) and len(numbers) <= MAX_CLASSES
-    if are_floats and (is_whole or not any("." in text for text in strings)):
+    decimals = [text for text in strings if "." in text and math.isfinite(as_float(text))]
+    others = [text for text in strings if not math.isfinite(as_float(text))]
+    are_whole = all(as_float(text).is_integer() for text in strings) and len(strings) <= MAX_CLASSES
+    have_commas = any("," in text for text in strings) and all(re.fullmatch(r"[+-]?\d[\d.,]*", x) for x in strings)
+    if (are_floats and (are_whole or not decimals)) or (decimals and others) or have_commas:
+        shown = [*others, *decimals] if decimals and others else strings
         raise InputError(
-            f"{source}: the labels {shorten(sorted(strings, key=as_float))} can be scores or classes; set "
-            "`do_regression` to true for scores or to false for classes."
-        )
-    if any("," in text for text in strings) and all(re.fullmatch(r"[+-]?\d[\d.,]*", text) for text in strings):
-        raise InputError(
-            f"{source}: the labels {shorten(sorted(strings))} can be numbers with commas or classes; write scores "
-            "with decimal points, or set `do_regression` to false for classes."
+            f"{source}: the labels {shorten(shown)} can be scores or classes; set `do_regression` to false for "
+            "classes, or to true for scores, which need decimal points."
         )
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from functools import partial
+from itertools import chain
 
 import datasets
 import numpy as np
@@ -173,7 +174,9 @@ class WordRows(Rows):
         counts, read = [len(row) for row in self.data["words"]], read_by_all(all_features)
         columns = [("row", np.repeat(self.data["row"][:], counts))]
         columns += [("word", np.concatenate([np.arange(count) for count in counts]))]
-        columns += [("text", np.concatenate(self.data["words"][:]))]
+        columns += [
+            ("text", np.array([*chain(*self.data["words"])], dtype=object))
+        ]  # arrays of strings drop final NULs
         if "labels" in self.data.column_names:
             columns += [("label", self.outputs[np.concatenate(self.data["labels"][:])])]  # -1 is the last name, ""
         return [(name, values[read].tolist()) for name, values in columns]

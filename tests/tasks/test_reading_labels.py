@@ -27,7 +27,7 @@ def row_of(values, columns):
         ([(1, 0), (True, 0.0)], None, MULTI, ["c0", "c1"], [["c0"], ["c0"]]),
         ([("1.0",), ("2.5",)], None, REGRESSION, [], [1.0, 2.5]),  # as in run_glue.py, where pandas parses floats
         ([(float(n),) for n in range(21)], None, REGRESSION, [], [float(n) for n in range(21)]),
-        ([("1.5",), ("good",)], None, SINGLE, ["1.5", "good"], ["1.5", "good"]),
+        ([("1.5",), ("good",)], False, SINGLE, ["1.5", "good"], ["1.5", "good"]),
         ([("10",), ("9",)], None, SINGLE, ["9", "10"], ["10", "9"]),
         ([("deu",), ("nan",), ("eng",)], None, SINGLE, ["deu", "eng", "nan"], ["deu", "nan", "eng"]),
         ([("cafe\u0301",), ("tea",)], None, SINGLE, ["caf\u00e9", "tea"], ["caf\u00e9", "tea"]),
@@ -45,10 +45,11 @@ def test_formats(rows, do_regression, problem_type, names, parsed):
     [
         ([("1", "0"), ("0", "1")], ("a", "b"), True, "train one model for each score"),
         ([([1, 2],)], ("label",), True, "the labels are lists of scores"),
-        ([(2.5,), ("N/A",)], ("label",), None, "the label 'N/A' is not a finite number"),
+        ([(2.5,), ("N/A",)], ("label",), None, "the labels N/A, 2.5 can be scores or classes"),
+        ([("2",), ("3",), ("N/A",)], ("label",), None, "the label 'N/A' is not a finite number"),
         ([(1.0,), (0.0,), (None,)], ("label",), None, "the labels 0.0, 1.0 can be scores or classes; set `do_regr"),
         ([(f"{n}E1",) for n in range(1, 30)] * 2, ("label",), None, "2E1, .* and 9 more can be scores or classes"),
-        ([("1,5",), ("2,25",)], ("label",), None, "the labels 1,5, 2,25 can be numbers with commas or classes"),
+        ([("1,5",), ("2,25",)], ("label",), None, "the labels 1,5, 2,25 can be scores or classes"),
         ([("true",), ("True",), ("no",)], ("label",), None, "the labels 'True' and 'true' have the same value"),
         ([("1.0",), ("1",), ("2",)], ("label",), False, "the labels '1' and '1.0' have the same value"),
         ([("1E1",), ("1E2",), ("2E1",)], ("label",), None, "the labels 1E1, 2E1, 1E2 can be scores or classes"),
