@@ -13,6 +13,7 @@ from ..options import AnswerOptions, CompareOptions
 from ..support.errors import InputError
 from ..support.files import reading
 from .answers import SquadEvaluation
+from .labels import shorten
 from .reading import RowSource, valid_rows
 from .rows import Features, Model, RowPredictions, Rows, file_of
 from .squad_metrics import best_score, exact_match, note_on_spaces
@@ -66,6 +67,10 @@ def question_rows(
         seen.add(row["id"])
         return row
 
+    if not {"data", "paragraphs", "context"} & {*source.columns}:
+        raise InputError(
+            f"{source.name}: no questions in SQuAD's format; it has the columns {shorten(source.columns)}."
+        )
     with reading(source.name, REDOWNLOAD, "not in SQuAD's format"):
         rows, _ = valid_rows(source.name, questions_in(source), parse, skip_bad_rows, "questions")
     return datasets.Dataset.from_list(rows, features=FEATURES)
@@ -122,7 +127,7 @@ def check_question(row: dict, answer_is_optional: bool):
     for text, start in zip(texts, starts, strict=True):
         is_valid = isinstance(text, str) and isinstance(start, int) and text and start >= 0
         if not is_valid or row["context"][start : start + len(text)] != text:
-            raise ValueError(f"the answer {text!r} is not at character {start} of its context")
+            raise ValueError(f"the answer {text!r} is not at character {start!r} of its context")
 
 
 def questions_that_fit(

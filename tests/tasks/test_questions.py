@@ -222,7 +222,8 @@ def test_invalid_questions_can_be_skipped(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    "content", [b"\xff\xfe", b"[" * 100_000, b'{"data": 7}', b'{"data": [{"paragraphs": 7}]}', b'{"data": []}', b""]
+    "content",
+    [b"\xff\xfe", b"[" * 100_000, b'{"data": 7}', b'{"a": 7}', b'{"data": [{"paragraphs": 7}]}', b'{"data": []}', b""],
 )
 def test_corrupted_files(tmp_path, content):
     """The message for a corrupted or empty file, or a file with a different format, contains its name."""
