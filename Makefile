@@ -69,7 +69,7 @@ benchmark: .venv/installed
 
 soak: .venv/installed
 	rm -rf soak-output
-	set -e; for generator in options rows checkpoints faults; do $(BIN)/python -m soak $$generator; done
+	set -e; for generator in corpora options rows checkpoints faults; do $(BIN)/python -m soak $$generator; done
 
 lint: .venv/installed
 	$(BIN)/ruff check .

@@ -118,7 +118,7 @@ def read(name: str, argv: list[str]) -> dict[str, Any]:
         converted = values.convert_all({key: value for key, value in given.items() if key in own}, command.options)
     except ValueError as error:
         parser.error(re.sub(r"`(\w+)`", r"--\1", str(error)).rstrip("."))
-    return {key: converted[key] if key in own else switch_or_value(value) for key, value in given.items()}
+    return {key: converted.get(key, value) if key in own else switch_or_value(value) for key, value in given.items()}
 
 
 def with_underscores(argument: str) -> str:

@@ -6,7 +6,7 @@ Like options.py, this module needs neither torch nor transformers, so that the c
 
 import ast
 from collections.abc import Callable, Iterator
-from dataclasses import MISSING, Field, fields
+from dataclasses import Field, fields
 from functools import wraps
 from importlib.util import find_spec
 from inspect import Parameter, Signature, get_annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from textwrap import dedent
 from typing import Any, NamedTuple, TypeVar
 
-from .option_values import describe_range, make
+from .option_values import default_of, describe_range, make
 from .options import (
     CompareOptions,
     ConvertOptions,
@@ -89,7 +89,7 @@ def groups(command: Command) -> Iterator[tuple[str, list[Described]]]:
 
 def described(member: Field) -> Described:
     metadata = member.metadata
-    default = member.default if member.default_factory is MISSING else member.default_factory()
+    default = default_of(member)
     text = metadata["help"]
     if "inf" not in metadata["interval"] and metadata["interval"]:
         text += f" Range: {describe_range(metadata['interval'])}."

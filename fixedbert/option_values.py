@@ -8,24 +8,53 @@ import math
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import fields
+from dataclasses import MISSING, Field, fields
 from difflib import get_close_matches
+from enum import Enum
+from fnmatch import fnmatch
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from .options import COUNT, NOT_NEGATIVE, POSITIVE
 
-EMPTY = {"none": None, "null": None}
-SWITCHES = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
-# Ranges of Trainer's own arguments, which TrainingArguments does not check.
+WORDS: dict[type, dict[str, bool | None]] = {
+    bool: {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False},
+    NoneType: {"none": None, "null": None},
+}
+# Choices and ranges of Trainer's own arguments, which TrainingArguments does not check.
+TRAINER_CHOICES = {
+    "torch_compile_mode": ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"),
+    "debug": ("underflow_overflow",),  # the other choice needs a TPU
+    "include_num_input_tokens_seen": ("all", "non_padding", "no", True, False),
+}
 TRAINER_RANGES = {
     **dict.fromkeys(("adam_beta1", "adam_beta2", "label_smoothing_factor"), "[0, 1)"),
     **dict.fromkeys(("adam_epsilon", "num_train_epochs", "save_steps", "eval_steps"), POSITIVE),
-    **dict.fromkeys(("seed", "data_seed", "dataloader_num_workers", "warmup_steps"), NOT_NEGATIVE),
+    **dict.fromkeys(("seed", "data_seed", "dataloader_num_workers", "warmup_steps", "eval_delay"), NOT_NEGATIVE),
     **dict.fromkeys(("learning_rate", "weight_decay", "max_grad_norm"), NOT_NEGATIVE),
     **dict.fromkeys(("per_device_train_batch_size", "per_device_eval_batch_size"), COUNT),
     **dict.fromkeys(("gradient_accumulation_steps", "eval_accumulation_steps", "save_total_limit"), COUNT),
+    **dict.fromkeys(("dataloader_prefetch_factor", "torch_empty_cache_steps"), COUNT),
+    **dict.fromkeys(("ddp_bucket_cap_mb", "ddp_timeout"), COUNT),
 }
+# Other arguments without which Trainer ignores an argument.
+TRAINER_NEEDS = {
+    "eval_steps": "eval_strategy=steps",
+    "eval_delay": "eval_strategy=steps|epoch",
+    "save_steps": "save_strategy=steps",
+    "greater_is_better": "metric_for_best_model",
+    "fsdp_config": "fsdp",
+    "optim_args": "optim=[!al]*|adag*|*ademamix*|adamw_anyprecision|apollo*|*_[48]bit",
+    "optim_target_modules": "optim=galore*|apollo*",
+    **dict.fromkeys(
+        ("activation_checkpointing_kwargs", "gradient_checkpointing_kwargs"),
+        "activation_checkpointing|gradient_checkpointing",
+    ),
+    **dict.fromkeys(
+        ("hub_model_id", "hub_strategy", "hub_private_repo", "hub_always_push", "hub_revision"), "push_to_hub"
+    ),
+}
+LARGEST = 2**32 - 1  # the largest seed of numpy
 
 
 @contextmanager
@@ -38,7 +67,7 @@ def input_errors() -> Iterator[None]:
     except InputError:
         raise
     except ValueError as error:
-        raise InputError(str(error)) from error
+        raise InputError(" ".join(str(error).split())) from error  # Trainer's messages can have several lines
 
 
 def make(given: Mapping[str, Any], *types: type) -> tuple:
@@ -56,7 +85,32 @@ def build(given: Mapping[str, Any], *types: type) -> tuple:
     """
     values = convert_all(given, types)
     own = [{member.name for member in fields(cls) if member.init} & values.keys() for cls in types]
-    return tuple(cls(**{name: values[name] for name in names}) for cls, names in zip(types, own, strict=True))
+    instances = tuple(cls(**{name: values[name] for name in names}) for cls, names in zip(types, own, strict=True))
+    check_needs(values, instances)
+    return instances
+
+
+def check_needs(given: Mapping[str, Any], instances: tuple):
+    """Raises ValueError if a value in `given` differs from the default, but has no effect without another option."""
+    members = {member.name: member for instance in instances for member in fields(instance)}
+    values = {name: value for instance in instances for name, value in vars(instance).items()}
+    for name, value in given.items():
+        others, _, patterns = (members[name].metadata.get("needs") or TRAINER_NEEDS.get(name, "")).partition("=")
+        found = [item for other in others.split("|") for item in as_list(values.get(other))]
+        has_effect = any(fnmatch(item, pattern) for item in found for pattern in (patterns or "*").split("|"))
+        if others and value != default_of(members[name]) and not has_effect:
+            required = " or ".join(f"`{other}`" for other in others.split("|"))
+            raise ValueError(f"`{name}` requires {required} {or_list(patterns.split('|'))}".rstrip() + ".")
+
+
+def default_of(member: Field) -> Any:
+    return member.default if member.default_factory is MISSING else member.default_factory()
+
+
+def as_list(value: Any) -> list[str]:
+    """Returns one or several values as texts, without None and False, the values of an option that is not set."""
+    items = value if isinstance(value, list) else [value]
+    return [str(getattr(item, "value", item)) for item in items if item is not None and item is not False]
 
 
 def convert_all(given: Mapping[str, Any], types: tuple[type, ...]) -> dict[str, Any]:
@@ -78,14 +132,22 @@ def convert_all(given: Mapping[str, Any], types: tuple[type, ...]) -> dict[str, 
             raise ValueError(f"`{name}`: no such option; similar names: {similar}.")
         converted = None if value is None else convert(name, value, hints[name])
         if converted is not None:
-            check_range(name, converted, members[name].metadata.get("interval") or TRAINER_RANGES.get(name, ""))
+            metadata = members[name].metadata
+            check_range(name, converted, metadata.get("interval") or TRAINER_RANGES.get(name, ""))
+            choices = metadata.get("choices") or TRAINER_CHOICES.get(name)
+            if choices and converted not in choices:
+                names = [choice for choice in choices if isinstance(choice, str)]
+                raise ValueError(f"`{name}` is {converted!r}, but must be {or_list(names)}.")
             values[name] = converted
     return values
 
 
 def convert(name: str, value: Any, hint: Any) -> Any:
     """Converts a value from a flag, a recipe or a keyword argument to the type of an option. Raises ValueError."""
-    for kind in kinds_of(hint):
+    kinds = kinds_of(hint)
+    if any(get_origin(kind) is dict or kind is dict for kind in kinds) and not os.path.exists(str(value)):
+        kinds = [kind for kind in kinds if kind is not str]  # a mapping, or the path of a file with one
+    for kind in kinds:
         try:
             return convert_to(value, kind)
         except (AttributeError, KeyError, TypeError, ValueError):
@@ -110,15 +172,25 @@ def convert_to(value: Any, kind: Any) -> Any:
         return [convert("", item, arguments[0]) for item in items]
     if origin is dict:
         return mapping(value) if isinstance(value, str) else dict(value)
-    if origin is bool:
-        return value if isinstance(value, bool) else SWITCHES[value.lower()]
+    if origin in WORDS:
+        return value if isinstance(value, origin) else WORDS[origin][value.lower()]
     if origin in (int, float):
         return number(value, origin)
     if origin is str:
-        return os.fspath(value)
-    if origin is NoneType:
-        return EMPTY[value.lower()]
-    return value  # a type of Trainer's, which checks it itself
+        return text(value)
+    if issubclass(origin, Enum):
+        return origin(value).value
+    if not isinstance(value, origin):
+        raise TypeError(value)
+    return value
+
+
+def text(value: Any) -> str:
+    """Converts a text or path to text. Raises ValueError if it is empty, like an unset variable of a shell."""
+    result = os.fspath(value)
+    if not result.strip():
+        raise ValueError(value)
+    return result
 
 
 def number(value: Any, kind: type) -> int | float:
@@ -144,10 +216,13 @@ def mapping(text: str) -> dict:
 
 def check_range(name: str, value: Any, interval: str):
     """Raises ValueError if a number, or a number in a list, is outside an interval such as "(0, 1]"."""
+    items = value if isinstance(value, list) else [value]
+    if too_large := [item for item in items if isinstance(item, int) and item > LARGEST]:
+        raise ValueError(f"`{name}` is {too_large[0]}, but must be at most {LARGEST}.")
     if not interval:
         return
     low, high = (float(bound) for bound in interval[1:-1].split(","))
-    for item in value if isinstance(value, list) else [value]:
+    for item in items:
         above = item >= low if interval[0] == "[" else item > low
         below = item <= high if interval[-1] == "]" else item < high
         if not (above and below):
@@ -176,4 +251,9 @@ def describe(hint: Any) -> str:
             words.append(f"one or more {several.get(item) or 'of ' + describe(item)}")
         elif kind is not NoneType:
             words.append(names.get(get_origin(kind) or kind, getattr(kind, "__name__", str(kind))))
+    return or_list(words)
+
+
+def or_list(words: list[str]) -> str:
+    """Returns "a, b or c"."""
     return ", ".join(words[:-1]) + (" or " if words[:-1] else "") + words[-1]

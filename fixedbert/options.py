@@ -12,16 +12,20 @@ COUNT, NOT_NEGATIVE, POSITIVE = "[1, inf)", "[0, inf)", "(0, inf)"
 FRACTION, PROBABILITY = "(0, 1]", "[0, 1]"
 Dtype = Literal["float32", "bfloat16", "float16"]
 Objective = Literal["mlm+nsp", "mlm", "clm"]
+MASKED = "objective=mlm+nsp|mlm"
 
 
-def option(default: Any, help: str, interval: str = "", required: bool = False, positional: bool = False) -> Any:
+def option(
+    default: Any, help: str, interval: str = "", needs: str = "", required: bool = False, positional: bool = False
+) -> Any:
     """
     Returns a field of a dataclass of options.
 
     Args:
         interval: The range of a number, or of each number in a list, such as "(0, 1]". NaN is never in the range.
+        needs: Another option without which this one has no effect, such as "stride", with its values: "objective=clm".
     """
-    metadata = {"help": help, "interval": interval, "required": required, "positional": positional}
+    metadata = {"help": help, "interval": interval, "needs": needs, "required": required, "positional": positional}
     if isinstance(default, list):
         return field(default_factory=lambda: [*default], metadata=metadata)
     return field(default=default, metadata=metadata)
@@ -68,7 +72,9 @@ class ModelOptions(HubOptions):
     config_overrides: dict | None = option(None, "Changes to the configuration, such as hidden_size=256.")
     tokenizer_name: str | None = option(None, "Directory, Hub id or vocab.txt file. Default: the model's tokenizer.")
     attn_implementation: str | None = option(None, "Attention function. Default: eager on CPUs, sdpa on GPUs.")
-    ignore_mismatched_sizes: bool = option(False, "Initialize the task head randomly if its shape does not match.")
+    ignore_mismatched_sizes: bool = option(
+        False, "Initialize the task head randomly if its shape does not match.", needs="model_name_or_path"
+    )
     trust_remote_code: bool = option(False, "Run custom code from the model's repository.")
 
     def hub_options(self) -> dict[str, Any]:
@@ -96,7 +102,9 @@ class TaskOptions:
     """GLUE task"""
 
     task_name: str | None = option(None, "GLUE task: cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte or wnli.")
-    data_dir: str | None = option(None, "Directory with the original GLUE download. Default: GLUE from the Hub.")
+    data_dir: str | None = option(
+        None, "Directory with the original GLUE download. Default: GLUE from the Hub.", needs="task_name"
+    )
 
 
 @dataclass(kw_only=True)
@@ -105,6 +113,14 @@ class RowOptions:
 
     text_column_names: str | None = option(None, "Text column, or two for pairs: a,b. Default: well-known names.")
     skip_bad_rows: bool = option(False, "Print and skip invalid rows.")
+
+    def __post_init__(self):
+        texts, labels = (getattr(self, name, None) or "" for name in ("text_column_names", "label_column_name"))
+        names = [name for name in f"{texts},{labels}".split(",") if name]
+        if len(set(names)) < len(names):
+            raise ValueError("`text_column_names` and `label_column_name` must name different columns.")
+        if len(texts.split(",")) > 2:
+            raise ValueError("`text_column_names` accepts at most two columns.")
 
 
 @dataclass(kw_only=True)
@@ -126,7 +142,7 @@ class FineTuningDataOptions(RowOptions):
     alternatives: ClassVar[tuple[str, ...]] = ("dataset_name",)  # options that replace the files
 
     dataset_name: str | None = option(None, "Hub id of a dataset, instead of files.")
-    dataset_config_name: str | None = option(None, "Configuration of the dataset.")
+    dataset_config_name: str | None = option(None, "Configuration of the dataset.", needs="dataset_name")
     train_file: str | None = option(None, "Training data in a .csv, .tsv, .json, .jsonl or .parquet file.")
     validation_file: str | None = option(None, "Validation data in the same format.")
     test_file: str | None = option(None, "Test data, with or without labels.")
@@ -139,6 +155,7 @@ class FineTuningDataOptions(RowOptions):
     overwrite_cache: bool = option(False, "Tokenize again instead of loading from the cache of datasets.")
 
     def __post_init__(self):
+        super().__post_init__()
         files = ("train_file", "validation_file", "test_file")
         given = [name for name in (*self.alternatives, *files) if getattr(self, name)]
         if len(given) > 1 and given[0] in self.alternatives:
@@ -152,15 +169,19 @@ class GlueDataOptions(FineTuningDataOptions):
     alternatives: ClassVar[tuple[str, ...]] = ("task_name", "dataset_name")
 
     task_name: list[str] | None = option(None, "GLUE: cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte, wnli, ax, or all.")
-    data_dir: str | None = option(None, "Directory with the original GLUE download. Default: GLUE from the Hub.")
+    data_dir: str | None = option(
+        None, "Directory with the original GLUE download. Default: GLUE from the Hub.", needs="task_name"
+    )
     label_column_name: str = option("label", "Column with labels, lists or scores, or several with 0 or 1: a,b.")
     id_column_name: str | None = option(None, "Test data columns to copy to predictions.csv, separated by commas.")
     do_regression: bool | None = option(None, "Whether the labels are scores. Default: floats are scores.")
     validation_split_percentage: int | None = option(None, "Percentage of the training data to hold out.", "(0, 100)")
     group_column_name: str | None = option(
-        None, "With `validation_split_percentage`: rows with equal values in this column stay together."
+        None, "Rows with equal values in this column stay together.", needs="validation_split_percentage"
     )
-    validation_split_name: str = option("validation", "Name of the validation split of a dataset on the Hub.")
+    validation_split_name: str = option(
+        "validation", "Name of the validation split of a dataset on the Hub.", needs="dataset_name"
+    )
     class_weights: str | None = option(None, "Class weights in the loss: balanced, or one per label, such as 1,5.")
     threshold: float | None = option(
         None, "For several labels: lowest probability of predicted labels. Default: the model's, or 0.5.", "(0, 1)"
@@ -168,20 +189,18 @@ class GlueDataOptions(FineTuningDataOptions):
     stride: int | None = option(
         None, "Overlap, in tokens, of the windows of a long text. Not for pairs.", NOT_NEGATIVE
     )
-    pool: Literal["mean", "max"] = option("mean", "How to combine the logits of the windows of a text.")
+    pool: Literal["mean", "max"] = option(
+        "mean", "How to combine the logits of the windows of a text.", needs="stride"
+    )
 
     def __post_init__(self):
         super().__post_init__()
-        if len((self.text_column_names or "").split(",")) > 2:
-            raise ValueError("`text_column_names` accepts at most two columns.")
         for name in (self.id_column_name or "").split(","):
             if name in ("row", "prediction", "probability") or name.startswith(("prediction_", "probability_")):
                 raise ValueError(f"`id_column_name` {name!r}: reserved for predictions.csv; rename the column.")
         for name in ("validation_file", "task_name"):
             if self.validation_split_percentage is not None and getattr(self, name):
                 raise ValueError(f"`validation_split_percentage` cannot be combined with `{name}`.")
-        if self.group_column_name is not None and self.validation_split_percentage is None:
-            raise ValueError("`group_column_name` requires `validation_split_percentage`.")
 
 
 @dataclass(kw_only=True)
@@ -189,7 +208,9 @@ class AnswerOptions:
     """Answers"""
 
     version_2_with_negative: bool = option(False, "Accept questions without an answer, as in SQuAD 2.0.")
-    null_score_diff_threshold: float = option(0.0, "No answer if [CLS] exceeds the best answer by more than this.")
+    null_score_diff_threshold: float = option(
+        0.0, "No answer if [CLS] exceeds the best answer by more than this.", needs="version_2_with_negative"
+    )
     n_best_size: int = option(20, "Number of starts and ends considered per window, and answers per question.", COUNT)
     max_answer_length: int = option(30, "Maximum answer length in tokens.", COUNT)
 
@@ -250,7 +271,9 @@ class CorpusOptions:
     """Corpora (several values of an option apply to the Hub datasets and then to the files, in order)"""
 
     dataset_name: list[str] | None = option(None, "Hub datasets.")
-    dataset_config_name: list[str] = option(["none"], "Configuration of the Hub dataset, or none.")
+    dataset_config_name: list[str] = option(
+        ["none"], "Configuration of the Hub dataset, or none.", needs="dataset_name"
+    )
     train_file: list[str] | None = option(
         None, "Files (.txt, .jsonl, .csv, .tsv, .parquet, optionally compressed), directories or glob patterns."
     )
@@ -258,7 +281,9 @@ class CorpusOptions:
     document_boundary: list[Literal["row", "line", "blank_line", "sentence_lines", "column"]] = option(
         ["row"], f"Where a document ends. {'; '.join(f'{name}: {text}' for name, text in BOUNDARIES.items())}."
     )
-    document_column_name: list[str] = option(["none"], "For `document_boundary` column: name of that column, or none.")
+    document_column_name: list[str] = option(
+        ["none"], "Column that determines the documents, or none.", needs="document_boundary=column"
+    )
     validation_file: list[str] | None = option(None, "Held-out files, read with the settings of the first corpus.")
     validation_split_percentage: float = option(5.0, "Without a file: percent of documents to hold out.", "(0, 100)")
     language: str = option("en", "Language code for splitting text into sentences.")
@@ -275,14 +300,15 @@ class PretrainingDataOptions(CorpusOptions):
         "mlm+nsp", "mlm+nsp: segment pairs, masked LM and next-sentence labels; mlm: packed rows; clm: causal LM."
     )
     max_seq_length: int = option(128, "Maximum number of tokens in an example, including special tokens.", "[8, inf)")
-    short_seq_prob: float = option(0.1, "Fraction of segment pairs shortened to a random length.", PROBABILITY)
-    separate_documents: bool = option(False, "In packed rows, restrict attention to tokens of the same document.")
-    mlm_probability: float = option(0.15, "Fraction of tokens to predict.", FRACTION)
+    short_seq_prob: float = option(
+        0.1, "Fraction of segment pairs shortened to a random length.", PROBABILITY, needs="objective=mlm+nsp"
+    )
+    separate_documents: bool = option(
+        False, "In packed rows, restrict attention to tokens of the same document.", needs="objective=mlm|clm"
+    )
+    mlm_probability: float = option(0.15, "Fraction of tokens to predict.", FRACTION, needs=MASKED)
+    whole_word_mask: bool = option(False, "Mask all tokens of a word together.", needs=MASKED)
     max_eval_samples: int | None = option(None, "Maximum number of examples for evaluation.", COUNT)
-
-    def __post_init__(self):
-        if self.separate_documents and self.objective == "mlm+nsp":
-            raise ValueError("`separate_documents` requires `objective` mlm or clm.")
 
 
 @dataclass(kw_only=True)
@@ -352,17 +378,18 @@ class ShrinkOptions(SizeOptions, CalibrationOptions):
     unpad_inputs: bool | None = option(None, "Skip padding. Default: with `speedup`, if it is faster; otherwise true.")
     dtype: Dtype | None = option(None, "Dtype of weights. Default: with `speedup`, the fastest; otherwise unchanged.")
     distil_steps: int | None = option(None, "Distillation steps, with the original as teacher, such as 600.", COUNT)
-    learning_rate: float | None = option(None, "Learning rate for distillation. Default: 5e-5.", POSITIVE)
+    learning_rate: float | None = option(
+        None, "Learning rate for distillation. Default: 5e-5.", POSITIVE, needs="distil_steps"
+    )
 
     def __post_init__(self):
+        super().__post_init__()
         targets = [name for name in ("speedup", "params", "flops") if getattr(self, name) is not None]
         targets += ["layer sizes"] if self.sizes() else []
         if len(targets) != 1:
             raise ValueError("specify one target: `speedup`, `params`, `flops`, or layer sizes.")
         if (self.task_name is None) == (self.train_file is None):
             raise ValueError("specify either `task_name` or `train_file` for the calibration rows.")
-        if self.learning_rate is not None and self.distil_steps is None:
-            raise ValueError("`learning_rate` requires `distil_steps`.")
         if self.distil_steps is not None and len(self.speedup or [1]) > 1:
             raise ValueError("`distil_steps` requires a single target.")
 
@@ -383,6 +410,7 @@ class CompareOptions(RowOptions, TaskOptions, HubOptions):
     output_dir: str | None = option(None, "New directory for the measurements and the changed predictions.")
 
     def __post_init__(self):
+        super().__post_init__()
         if (self.task_name is None) == (self.validation_file is None):
             raise ValueError("specify either `task_name` or `validation_file`.")
         for name in ("text_column_names", "label_column_name"):
@@ -403,6 +431,7 @@ class ExportOptions(CalibrationOptions):
     max_train_samples: int = option(200, "Maximum number of calibration rows, drawn at random.", COUNT)
 
     def __post_init__(self):
+        super().__post_init__()
         has_data = self.task_name is not None or self.train_file is not None
         if has_data != (self.runtime == "openvino" and self.int8):
             raise ValueError(

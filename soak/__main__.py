@@ -15,7 +15,7 @@ from pathlib import Path
 # Set before importing libraries that read these variables.
 os.environ |= {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 os.environ |= {"PYTHONPATH": str(Path(__file__).parents[1]), "CUDA_VISIBLE_DEVICES": "", "MPLBACKEND": "agg"}
-GENERATORS = ("options", "rows", "checkpoints", "faults")
+GENERATORS = ("corpora", "options", "rows", "checkpoints", "faults")
 
 
 def main():

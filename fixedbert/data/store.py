@@ -114,7 +114,7 @@ class Documents:
         return self._row(self._sentence_ends, document)
 
     def text_hashes(self) -> np.ndarray:
-        """Returns hashes (documents,) of the texts. They do not depend on the tokenizer."""
+        """Returns hashes (documents,) of the texts. They do not depend on the tokenizer, spaces and line ends."""
         return np.concatenate(self._text_hashes)[self.metadata["row"]]
 
     def plan(self, name: str, blocks: Callable[[], Iterable[np.ndarray]], verify: bool = True) -> Path:
@@ -165,7 +165,7 @@ def prepare_store(
     Splits the documents in `corpora` into sentences and tokenizes them, or loads the result from the store.
 
     Only one process prepares a store while the others wait. After an interruption, the next call resumes preparation.
-    A document with the same text as an earlier document is dropped. One process per machine verifies the checksums.
+    A document with the same words as an earlier document is dropped. One process per machine verifies the checksums.
 
     Args:
         language: Language for sentence splitting, one of LANGUAGES.
@@ -357,7 +357,10 @@ def write_shard(
         **count_losses(chain.from_iterable(sentences), tokenizer),
     }
     # 64 bits: for 6.4 million texts (English Wikipedia), the probability of a collision is 1e-6.
-    digests = (hashlib.blake2b("\n".join(text).encode(), digest_size=8).digest() for text in sentences)
+    texts = (
+        " ".join(" ".join(text).split()) for text in sentences
+    )  # the same in every format and with any line width
+    digests = (hashlib.blake2b(text.encode(), digest_size=8).digest() for text in texts)
     hashes = [int.from_bytes(digest, "little") for digest in digests]
     save_shard(Path(directory) / name, tokens, hashes, counts)
 

@@ -108,8 +108,10 @@ def run_fields(run: PlannedRun, given: dict[str, Any], training_args: FineTuning
     if run.task:
         fields["task_name"] = [run.task]
     if run.task == "ax":  # ax has no training data, and is predicted with the MNLI model
-        fields |= dict.fromkeys(("do_train", "do_eval", "load_best_model_at_end", "push_to_hub"), False)
-        fields |= {"eval_strategy": "no", "early_stopping_patience": None}
+        unused = ("do_", "hub_", "push_", "eval_strategy", "eval_steps", "eval_delay", "eval_on_start")
+        unused += ("load_best_", "metric_for_", "greater_", "early_stopping_")
+        fields = {name: value for name, value in fields.items() if not name.startswith(unused)}
+        fields["do_predict"] = True
         mnli = directory / run.directory.replace("ax/", "mnli/", 1)
         if mnli.exists():
             fields |= dict.fromkeys(("config_name", "config_overrides", "tokenizer_name"))

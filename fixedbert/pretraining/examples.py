@@ -19,7 +19,7 @@ from ..data.tokenizers import load_tokenizer, tokenizer_state
 from ..loading.families import max_tokens
 from ..options import NewModelOptions, PretrainingDataOptions
 from ..support.checksums import stable_hash
-from ..support.errors import InputError
+from ..support.errors import InputError, error_context
 from ..support.machine import cores
 from ..training.models import tokenizer_source
 from .arguments import PretrainingArguments, corpora_of
@@ -86,7 +86,8 @@ def make_examples(
     held_out = create(held_out_documents, held_out_ids, tokenizer, seed=0)
     if data_args.validation_file:
         print_counts(documents, len(examples))
-        print_counts(held_out_documents, len(held_out))
+        with error_context("`validation_file`"):
+            print_counts(held_out_documents, len(held_out))
         if shared := int(np.isin(held_out_documents.text_hashes(), documents.text_hashes()).sum()):
             PartialState().print(f"{shared:,} of {len(held_out_ids):,} held-out documents are in the training text")
     else:

@@ -79,7 +79,8 @@ def exit_on_input_error(main: Callable[[], object]):
     try:
         main()
     except (InputError, HTTPError) as error:
-        message = re.sub(r"`(\w+)`", r"--\1", str(error)) if isinstance(error, InputError) else str(error)
+        is_input = isinstance(error, InputError)
+        message = re.sub(r"`(\w+)`", r"--\1", str(error)) if is_input else " ".join(str(error).split())
         while tqdm._instances:  # an open progress bar has not ended its line
             tqdm._instances.pop().close()
         print(f"error: {message}", file=sys.stderr)

@@ -25,11 +25,13 @@ from .speed import disable_emulated_bf16
 LONGEST_INTERVAL = 500  # steps; the default for evaluations, and the upper limit if `logging_steps` is a fraction
 RECIPES = Path(__file__).parents[1] / "recipes"
 FILES = ("train_file", "validation_file", "test_file")
+ON_HUB = ("dataset_name", "dataset_config_name", "validation_split_name")
+GLUE = ("task_name", "data_dir")
 # Maps a flag or keyword argument to the recipe entries that it replaces, because they are alternatives to it.
 REPLACES: dict[str, tuple[str, ...]] = {
-    "train_file": ("dataset_name", "task_name"),
-    "dataset_name": (*FILES, "task_name"),
-    "task_name": (*FILES, "dataset_name"),
+    "train_file": (*ON_HUB, *GLUE),
+    "dataset_name": (*FILES, *GLUE),
+    "task_name": (*FILES, *ON_HUB),
     "model_name_or_path": ("config_name",),
     "num_train_epochs": ("max_steps",),
     "gradient_accumulation_steps": ("total_train_batch_size",),
@@ -53,7 +55,11 @@ class CommonArguments(TrainerOptions, TrainingArguments):
         "batch_eval_metrics": (False, "the metrics need the predictions for all examples"),
         "eval_do_concat_batches": (True, "the metrics need the predictions for all examples"),
         "label_names": (None, "the task determines the labels"),
+        "include_for_metrics": ([], "the metrics need only the predictions and the labels"),
+        "remove_unused_columns": (True, "the model accepts no other columns"),
+        "length_column_name": ("length", "the lengths are always in this column"),
         "use_liger_kernel": (False, "Liger has no kernels for BERT"),
+        "liger_kernel_config": (None, "Liger has no kernels for BERT"),
         "neftune_noise_alpha": (None, "the noise depends on the amount of padding, but padding is skipped"),
     }
 
@@ -77,6 +83,8 @@ class CommonArguments(TrainerOptions, TrainingArguments):
         for name, (supported, reason) in self.refused.items():
             if attrgetter(name)(self) != supported:
                 raise InputError(f"is not supported: {reason}.", name)
+        if self.fp16 and self.device.type == "cpu":
+            raise InputError("requires a GPU; use `bf16`.", "fp16")
         if self.max_steps == 0 or self.max_steps < -1:
             raise InputError(
                 f"is {self.max_steps}, but must be at least 1, or -1 for `num_train_epochs`.", "max_steps"

@@ -60,6 +60,8 @@ def tokenizer_source(arguments: ModelOptions) -> str | None:
 def override(config: PreTrainedConfig, changes: dict[str, Any]):
     """Sets fields of a configuration in place. Raises InputError if a field does not exist."""
     for name, value in changes.items():
+        if name in ("num_labels", "id2label", "label2id", "problem_type"):
+            raise InputError(f"{name}: the data determine the labels.", "config_overrides")
         if not hasattr(config, name):
             raise InputError(f"{name}: the configuration has no such field.", "config_overrides")
         setattr(config, name, value)
@@ -101,7 +103,8 @@ def load_model(
     name = arguments.model_name_or_path
     if name is None:
         config.vocab_size, config.pad_token_id = len(tokenizer), tokenizer.pad_token_id
-        return auto_class.from_config(config, attn_implementation=attention, dtype=torch.float32)
+        with reading(arguments.config_name or "the new model", problem="cannot be created"):
+            return auto_class.from_config(config, attn_implementation=attention, dtype=torch.float32)
     check_same_vocabulary(tokenizer, tokenizer_source(arguments), name, **arguments.hub_options())
     check_vocab_size(tokenizer, config.vocab_size, name)
     with reading(name, problem="cannot load the weights"):

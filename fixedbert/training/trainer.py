@@ -26,14 +26,19 @@ logger = logging.get_logger(__name__)
 
 
 @contextmanager
-def trainer_errors() -> Iterator[None]:
-    """Context manager that turns Trainer's errors about arguments and missing packages into an InputError."""
+def trainer_errors(*types: type[Exception]) -> Iterator[None]:
+    """
+    Context manager that turns errors of these types into an InputError. The default is all types, because Trainer,
+    accelerate and torch raise many types of errors for arguments, missing packages and the Hub.
+    """
     try:
         yield
     except InputError:
         raise
-    except (ImportError, RuntimeError, TypeError, ValueError) as error:
-        raise InputError(f"Trainer cannot start: {error_reason(error)}") from error
+    except Exception as error:
+        if types and not isinstance(error, types):
+            raise
+        raise InputError(f"Trainer cannot {'train' if types else 'start'}: {error_reason(error)}") from error
 
 
 class CommonTrainer(Trainer):
@@ -142,7 +147,8 @@ class CommonTrainer(Trainer):
         return ([], None) if self.control.should_training_stop else super().get_batch_samples(*args, **kwargs)
 
     def training_step(self, *args, **kwargs):
-        loss = super().training_step(*args, **kwargs)
+        with trainer_errors(ImportError, NotImplementedError, ValueError):  # attention functions check their options
+            loss = super().training_step(*args, **kwargs)
         self.step_losses.append(loss)
         return loss
 
