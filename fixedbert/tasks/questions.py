@@ -67,10 +67,8 @@ def question_rows(
         seen.add(row["id"])
         return row
 
-    if not {"data", "paragraphs", "context"} & {*source.columns}:
-        raise InputError(
-            f"{source.name}: no questions in SQuAD's format; it has the columns {shorten(source.columns)}."
-        )
+    if not {"data", "paragraphs", "context", "question"} & {*source.columns}:
+        raise InputError(f"{source.name}: not in SQuAD's format; it has the columns {shorten(source.columns)}.")
     with reading(source.name, REDOWNLOAD, "not in SQuAD's format"):
         rows, _ = valid_rows(source.name, questions_in(source), parse, skip_bad_rows, "questions")
     return datasets.Dataset.from_list(rows, features=FEATURES)
