@@ -316,7 +316,6 @@ class TrainerOptions:
     """Training"""
 
     logging_steps: float = option(0.02, "Steps between log entries, or a fraction of all steps, up to 500.", POSITIVE)
-    max_nonfinite_steps: int = option(1, "Stop at this many non-finite losses or gradient norms in a row.", COUNT)
     take_over_output_dir: bool = option(False, "Remove the lock of a dead run on another machine.")
 
 

@@ -35,12 +35,15 @@ def convert(options: ConvertOptions) -> PreTrainedModel:
     source, hub_options = options.model, options.hub_options()
     with new_directory(options.output_dir) as directory:
         old = load_bert(source, options.architecture, **hub_options)
+        dtype: Any = getattr(torch, options.dtype) if options.dtype else old.dtype
+        precise: Any = torch.promote_types(old.dtype, torch.float32)
+        old.to(precise)  # rounding would hide differences
         with error_context(source):
             new = resize(old, options)
             difference = f"largest difference between outputs {check_equivalence(old, new):.1g}"
-        if options.dtype is not None:
-            new.to(getattr(torch, options.dtype))
-            difference += f" before rounding to {options.dtype}"
+        if dtype != new.dtype:
+            new.to(dtype)
+            difference += f" before rounding to {str(dtype).removeprefix('torch.')}"
         if options.unpad_inputs:
             new.config.unpad_inputs = vars(new.base_model)["unpad_inputs"] = True
         new.save_pretrained(directory)

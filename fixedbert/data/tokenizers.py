@@ -15,6 +15,7 @@ from transformers import AutoTokenizer, BertTokenizer, PreTrainedTokenizerBase
 from ..support.checksums import stable_hash
 from ..support.errors import InputError
 from ..support.files import reading
+from ..support.layouts import transformer_directory
 
 if TYPE_CHECKING:
     import datasets
@@ -49,12 +50,10 @@ def load_tokenizer(
     if name_or_path is None:
         raise InputError("no tokenizer specified; set `tokenizer_name` to a directory, a Hub id or a vocab.txt file.")
     if Path(name_or_path).suffix == ".txt" and not Path(name_or_path).is_dir():
-        with reading(name_or_path, "use a BERT vocabulary file"):
-            tokens = Path(name_or_path).read_text(encoding="utf-8-sig").rstrip("\n").split("\n")
-            vocabulary = {token: index for index, token in enumerate(tokens)}
-            tokenizer: PreTrainedTokenizerBase = BertTokenizer(
-                vocab=vocabulary, do_lower_case=do_lower_case is not False, strip_accents=strip_accents
-            )
+        vocabulary = read_vocabulary(Path(name_or_path))
+        tokenizer: PreTrainedTokenizerBase = BertTokenizer(
+            vocab=vocabulary, do_lower_case=do_lower_case is not False, strip_accents=strip_accents
+        )
     else:
         for name, value in (("do_lower_case", do_lower_case), ("strip_accents", strip_accents)):
             if value is not None:
@@ -62,7 +61,10 @@ def load_tokenizer(
         remedy = "set `tokenizer_name` to a directory or a vocab.txt file"
         with reading(name_or_path, remedy, "could not load a tokenizer"):
             options = {"trust_remote_code": False} | options
-            tokenizer = AutoTokenizer.from_pretrained(name_or_path, **options)
+            directory = transformer_directory(name_or_path, **options)
+            if (file := Path(directory) / "vocab.txt").is_file() and not file.with_name("tokenizer.json").exists():
+                read_vocabulary(file)
+            tokenizer = AutoTokenizer.from_pretrained(directory, **options)
         if not options["trust_remote_code"]:  # a copy must not name code that was not loaded
             tokenizer.init_kwargs.pop("auto_map", None)
         # If there are no tokenizer files, transformers 5 returns a tokenizer that contains only special tokens.
@@ -80,6 +82,22 @@ def load_tokenizer(
     return tokenizer
 
 
+def read_vocabulary(file: Path) -> dict[str, int]:
+    """Reads a vocab.txt with one token per line. Raises InputError for an empty, divided or repeated token."""
+    vocabulary: dict[str, int] = {}
+    with reading(file, "use a BERT vocabulary file"):
+        lines = file.read_text(encoding="utf-8-sig").rstrip("\n").split("\n")
+    for number, token in enumerate(lines, start=1):
+        if not token or " " in token or "\t" in token:
+            raise InputError(
+                f"{file}, line {number}: {token!r} is not a token; write one token per line, without blanks or counts."
+            )
+        if token in vocabulary:
+            raise InputError(f"{file}, line {number}: {token!r} is already on line {vocabulary[token] + 1}.")
+        vocabulary[token] = number - 1
+    return vocabulary
+
+
 def check_case(name: str, tokenizer: PreTrainedTokenizerBase):
     """
     Checks that the tokenizer's normalizer matches the vocabulary.
@@ -92,6 +110,8 @@ def check_case(name: str, tokenizer: PreTrainedTokenizerBase):
     model = json.loads(backend.to_str())["model"]
     if model["type"] != "WordPiece":
         return
+    if model["unk_token"] not in model["vocab"]:
+        raise InputError(f"{name}: the vocabulary does not contain the unknown token {model['unk_token']}; add it.")
     special = set(tokenizer.all_special_tokens)
     words = [
         token.removeprefix(model["continuing_subword_prefix"])

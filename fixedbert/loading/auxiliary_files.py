@@ -2,7 +2,6 @@
 
 import logging
 import shutil
-from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +11,19 @@ from transformers import AutoConfig
 from ..data.tokenizers import TOKENIZER_FILES, check_vocab_size, load_tokenizer
 from ..support.errors import InputError
 from ..support.files import reading
+from ..support.layouts import (
+    MODULES,
+    SENTENCE_FILES,
+    read_modules,
+    sentence_files,
+    transformer_directory,
+    write_modules,
+)
 from .families import max_tokens
 
 logger = logging.getLogger(__name__)
 
 CARD = "README.md"
-# Files in which sentence-transformers stores the pooling mode and the maximum sequence length.
-SENTENCE_FILES = ("modules.json", "*sentence*.json", "[0-9]*_*/*")
 # Model card fields that remain valid after conversion.
 CARD_FIELDS = ("license", "license_name", "license_link", "language", "datasets", "base_model")
 
@@ -27,7 +32,7 @@ def auxiliary_directory(source: str | Path, **hub_options) -> Path:
     """Returns the local directory that holds a model's auxiliary files. Downloads them if `source` is a Hub id."""
     if Path(source).is_dir():
         return Path(source)
-    patterns = [*SENTENCE_FILES, *TOKENIZER_FILES, "config.json", CARD]
+    patterns = [MODULES, *SENTENCE_FILES, *TOKENIZER_FILES, "config.json", CARD]
     remedy = "check the model's name and your connection to the Hub"
     with reading(source, remedy, "the tokenizer and configuration files cannot be downloaded"):
         return Path(snapshot_download(str(source), allow_patterns=patterns, **hub_options))
@@ -52,7 +57,8 @@ def copy_auxiliary_files(source: str | Path, auxiliary: Path, output: Path) -> t
 
 def copy_tokenizer(source: Path, output: Path):
     """Saves the tokenizer in `source` to `output`. Raises InputError if its vocabulary is too large for the model."""
-    if not any((source / name).exists() for name in TOKENIZER_FILES):
+    directory = Path(transformer_directory(source))
+    if not any((directory / name).exists() for name in TOKENIZER_FILES):
         logger.warning("%s contains no tokenizer, so none was copied.", source)
         return
     tokenizer = load_tokenizer(str(source), trust_remote_code=False)
@@ -64,12 +70,11 @@ def copy_tokenizer(source: Path, output: Path):
 
 def copy_sentence_files(source: Path, output: Path):
     """Copies the configuration files of all modules if `source` is a sentence-transformers model."""
-    files = source.rglob("*") if (source / "modules.json").is_file() else ()
-    for file in files:
-        name = file.relative_to(source).as_posix()
-        if file.is_file() and any(fnmatch(name, pattern) for pattern in SENTENCE_FILES):
-            (output / name).parent.mkdir(exist_ok=True, parents=True)
-            shutil.copyfile(file, output / name)
+    for file, name in sentence_files(source):
+        (output / name).parent.mkdir(exist_ok=True, parents=True)
+        shutil.copyfile(file, output / name)
+    if modules := read_modules(source):
+        write_modules(modules, output)
 
 
 def card_metadata(source: Path) -> dict[str, Any]:
@@ -81,7 +86,7 @@ def card_metadata(source: Path) -> dict[str, Any]:
     except InputError as error:
         logger.warning("%s The new card will not contain the license, language or datasets.", error)
     metadata: dict[str, Any] = {name: data[name] for name in CARD_FIELDS if data.get(name)}
-    if (source / "modules.json").is_file():
+    if read_modules(source):
         metadata |= {"library_name": "sentence-transformers", "pipeline_tag": "sentence-similarity"}
         metadata["tags"] = ["sentence-transformers", "sentence-similarity"]
     return metadata

@@ -1,6 +1,7 @@
 """Loads BERT-like models from all supported checkpoint formats, without running code from the checkpoint."""
 
 import re
+from contextlib import nullcontext
 from inspect import signature
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from ..model import modeling_fixed_head_bert
 from ..model.configuration_fixed_head_bert import AUTO_MAP, FixedHeadBertConfig
 from ..support.errors import InputError, error_context
 from ..support.files import reading
+from ..support.layouts import transformer_directory
 from .families import FAMILIES, check_config, fixed_head_config, task_head
 from .heads import Heads, int_or_list, set_heads
 from .weights import FILES, load_weights, stored_tensors, unexpected_weights
@@ -39,13 +41,17 @@ def read_config(source: str | Path, **options) -> PreTrainedConfig:
         InputError: If the directory contains exported graphs instead of weights, because their configuration does not
             describe the layers, or if transformers 5 does not support the model's relative positions or head size.
     """
-    graphs = [file for pattern in ("onnx/*.onnx", "openvino/*.xml") for file in Path(source).glob(pattern)]
-    if graphs and not any((Path(source) / file).is_file() for file in FILES):
+    directory = transformer_directory(source, **options)
+    graphs = [file for pattern in ("onnx/*.onnx", "openvino/*.xml") for file in Path(directory).glob(pattern)]
+    if graphs and not any((Path(directory) / file).is_file() for file in FILES):
         raise InputError(
             f"{source}: contains graphs instead of weights; use the model from which they were exported, or upload "
             "them with hf upload."
         )
-    config = AutoConfig.from_pretrained(source, **{"trust_remote_code": False} | options)
+    file = Path(directory) / "config.json"
+    remedy, problem = "use the file that was saved with the weights", "invalid configuration"
+    with reading(file, remedy, problem) if file.is_file() else nullcontext():
+        config = AutoConfig.from_pretrained(directory, **{"trust_remote_code": False} | options)
     with error_context(source):
         check_config(config)
     config._attn_implementation = None

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from transformers import BertConfig, PreTrainedConfig, PreTrainedModel
 
-from ..model.configuration_fixed_head_bert import HEADS, FixedHeadBertConfig
+from ..model.configuration_fixed_head_bert import HEAD_SIZE_NAMES, HEADS, FixedHeadBertConfig
 from ..support.errors import InputError
 
 Model = TypeVar("Model", bound=PreTrainedModel)
@@ -38,6 +38,16 @@ DISTILBERT_FIELDS = {  # names of configuration fields in BERT and DistilBERT
     "hidden_dropout_prob": "dropout",
     "attention_probs_dropout_prob": "attention_dropout",
 }
+SIZES = (
+    "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size",
+    "max_position_embeddings", "type_vocab_size",
+)  # fmt: skip
+# Fields that a converted model does not keep: they describe the original's class, code, weights and attention.
+DROPPED_FIELDS = {
+    *HEAD_SIZE_NAMES, "architectures", "auto_map", "dtype", "model_type", "num_key_value_heads",
+    "position_embedding_type", "pruned_heads",
+    "quantization_config", "torch_dtype", "_name_or_path",
+}  # fmt: skip
 # Patterns for parameter names in RoBERTa, DistilBERT and ELECTRA, and their replacements in BERT. The first layer of
 # these models' classification heads corresponds to BERT's pooler.
 BERT_NAMES = (
@@ -77,10 +87,13 @@ def task_head(architecture: str, model_type: str) -> str:
 
 
 def shared_fields(config: PreTrainedConfig) -> dict:
-    """Returns the fields that `config` shares with BertConfig, except dtype, class names and versions."""
-    shared = {*BertConfig.__dataclass_fields__} - {"architectures", "model_type", "transformers_version", "dtype"}
-    shared |= {"text_column_names", "label_threshold"}  # added by fine-tuning
-    return {name: value for name, value in config.to_dict().items() if name in shared}
+    """
+    Returns the fields that `config` shares with BertConfig, and those of other libraries, which transformers does not
+    know. The fields that describe the weights and the code on disk are left out.
+    """
+    known, own = {*BertConfig.__dataclass_fields__}, {*type(config).__dataclass_fields__}
+    dropped = (known ^ own) | ({*FixedHeadBertConfig.__dataclass_fields__} - known) | DROPPED_FIELDS
+    return {name: value for name, value in config.to_dict().items() if name not in dropped}
 
 
 def fixed_head_config(config: PreTrainedConfig, architecture: str | None = None) -> FixedHeadBertConfig:
@@ -112,6 +125,12 @@ def fixed_head_config(config: PreTrainedConfig, architecture: str | None = None)
     elif config.model_type == "electra":
         fields["pooler_hidden_act"] = "gelu"
         check_electra(config, head)
+    is_language_model = head in ("ForMaskedLM", "LMHeadModel")
+    if is_language_model and config.model_type in (*ROBERTAS, "electra") and config.hidden_act != "gelu":
+        raise InputError(
+            f"hidden_act must be gelu, not {config.hidden_act}: the prediction head of {config.model_type} models "
+            "always uses gelu, whereas BERT's uses hidden_act."
+        )
     return FixedHeadBertConfig(**fields, attention_head_size=config.hidden_size // config.num_attention_heads)
 
 
@@ -123,20 +142,24 @@ def check_electra(config: PreTrainedConfig, head: str | None):
         raise InputError(
             f"BERT has no equivalent of Electra{head}; set `architecture` to ElectraModel to convert only the encoder."
         )
-    if head in ("ForMaskedLM", "LMHeadModel") and config.hidden_act != "gelu":
-        raise InputError(
-            "hidden_act must be gelu: ELECTRA's prediction head always uses gelu, whereas BERT's uses hidden_act."
-        )
 
 
 def check_config(config: PreTrainedConfig):
-    """Raises InputError if transformers 5 would ignore relative positions or BERT's heads do not divide its width."""
+    """
+    Raises InputError if transformers 5 would ignore relative positions, a size is not a positive number, or BERT's
+    heads do not divide its width.
+    """
     kind = getattr(config, "position_embedding_type", None) or "absolute"
     supported = "position_embedding_type" in getattr(type(config), "__dataclass_fields__", ())
     if kind != "absolute" and not supported:
         raise InputError(f"position_embedding_type {kind!r} is no longer supported by transformers 5.")
-    has_fixed_size = config.model_type in FAMILIES and config.model_type != "fixed_head_bert"
-    if has_fixed_size and config.hidden_size % config.num_attention_heads:
+    if config.model_type not in FAMILIES or config.model_type == "fixed_head_bert":  # which checks its own sizes
+        return
+    for name in SIZES:
+        size = getattr(config, name, 1)
+        if not isinstance(size, int) or size < 1:
+            raise InputError(f"config.json has {name} {size!r}, but it must be a whole number of at least 1.")
+    if config.hidden_size % config.num_attention_heads:
         raise InputError(
             f"config.json has hidden_size {config.hidden_size}, but {config.model_type} models require a multiple of "
             f"num_attention_heads ({config.num_attention_heads}); only a fixed_head_bert model with an "

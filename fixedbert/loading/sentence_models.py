@@ -1,6 +1,5 @@
 """The pooling layer of sentence-transformers models, and their settings for tokenizing texts."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,10 +10,10 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
 from ..support.errors import InputError
-from ..support.files import read_json_object, reading
+from ..support.files import read_json_object
+from ..support.layouts import MODULES, read_modules
 
-# Supported pooling modes, and the configuration fields for them in earlier versions of sentence-transformers.
-MODES = {"cls": "pooling_mode_cls_token", "max": "pooling_mode_max_tokens", "mean": "pooling_mode_mean_tokens"}
+MODES = ("cls", "max", "mean")  # supported pooling modes
 
 
 class SentencePooling(nn.Module):
@@ -49,19 +48,35 @@ def read_pooling(directory: Path) -> SentencePooling | None:
     Raises:
         InputError: If the model has an unsupported module or pooling mode.
     """
-    file = directory / "modules.json"
-    if not file.is_file():
+    modules = read_modules(directory)
+    kinds = tuple(module.kind for module in modules[1:])
+    if not kinds:  # a plain model, or one whose only module is the transformer, such as a reranker
         return None
-    with reading(file, "save the model again with sentence-transformers"):
-        modules = json.loads(file.read_text(encoding="utf-8"))
-        kinds = [module["type"].split(".")[-1] for module in modules]
-        if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
-            raise InputError(f"{file}: only Transformer, Pooling and Normalize are supported, not {', '.join(kinds)}.")
-        config = json.loads((directory / modules[1]["path"] / "config.json").read_text(encoding="utf-8"))
-    modes = [config.get("pooling_mode")] if config.get("pooling_mode") else [m for m in MODES if config.get(MODES[m])]
+    if kinds not in (("Pooling",), ("Pooling", "Normalize")):
+        raise InputError(
+            f"{directory / MODULES}: the modules after the transformer must be Pooling, or Pooling and Normalize, not "
+            f"{', '.join(kinds)}."
+        )
+    file = directory / modules[1].path / "config.json"
+    config = read_json_object(file)
+    modes = pooling_modes(config)
     if len(modes) != 1 or modes[0] not in MODES or not config.get("include_prompt", True):
-        raise InputError(f"{file}: pooling must have one mode ({', '.join(MODES)}) and include prompt tokens.")
+        found = " and ".join(map(str, modes)) if config.get("include_prompt", True) else "include_prompt false"
+        raise InputError(
+            f"{file}: pooling must have one mode ({', '.join(MODES)}) and include prompt tokens, not {found}."
+        )
     return SentencePooling(modes[0], normalize="Normalize" in kinds)
+
+
+def pooling_modes(config: dict) -> list:
+    """Returns the modes in a pooling configuration. Earlier versions had a field with true or false for each mode."""
+    if "pooling_mode" in config:
+        mode = config["pooling_mode"]
+        return mode if isinstance(mode, list) else [mode]
+    old = [name for name, value in config.items() if name.startswith("pooling_mode_") and value]
+    return [name.removeprefix("pooling_mode_").removesuffix("_token").removesuffix("_tokens") for name in old] or [
+        "mean"
+    ]
 
 
 @dataclass(frozen=True)
@@ -96,9 +111,10 @@ def read_text_settings(directory: Path) -> TextSettings:
     Raises:
         InputError: If a file is malformed, or the default prompt does not exist.
     """
-    if not (directory / "modules.json").is_file():
+    if not (modules := read_modules(directory)):
         return TextSettings()
-    settings = next(map(read_json_object, sorted(directory.glob("sentence_*_config.json"))), {})
+    files = sorted((directory / modules[0].path).glob("sentence_*_config.json"))
+    settings = next(map(read_json_object, files), {})
     file = directory / "config_sentence_transformers.json"
     config = read_json_object(file) if file.is_file() else {}
     name, prompts = config.get("default_prompt_name"), {"query": "", "document": ""} | (config.get("prompts") or {})

@@ -15,11 +15,13 @@ from transformers.modeling_utils import load_state_dict
 from transformers.utils import cached_file
 
 from ..support.errors import InputError, shorten
-from ..support.files import read_json_object
+from ..support.files import read_json_object, reading
+from ..support.layouts import transformer_directory
 
 # Weight files, in the order in which transformers searches for them.
 FILES = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
 FLOATS = {torch.float16, torch.bfloat16, torch.float32, torch.float64}  # dtypes of weights that are not quantized
+COMPLETE = "use a complete checkpoint"
 OPTIONAL = ("pooler", "decoder")  # parts of a base model that some task heads do not use
 
 
@@ -52,7 +54,7 @@ def load_weights(
         options["dtype"] = highest_precision(config, stored)
     options |= {"config": config, "output_loading_info": True, "ignore_mismatched_sizes": True}
     with without_load_report():
-        model, info = model_class.from_pretrained(source, **options)
+        model, info = model_class.from_pretrained(transformer_directory(source, **options), **options)
     empty = {name for name, tensor in stored.items() if 0 in tensor.shape}  # from layers without heads
     buffers = {name.rpartition(".")[2] for name, _ in model.named_buffers()}  # may be in old files
     ignored = empty | {name for name in stored if name.rpartition(".")[2] in buffers}
@@ -88,13 +90,32 @@ def without_load_report() -> Iterator[None]:
 def stored_tensors(source: str | Path, **options) -> dict[str, Tensor]:
     """Returns the tensors that `from_pretrained` would load, on the meta device. Does not run pickled code."""
     hub_options = {name: options[name] for name in ("revision", "token", "cache_dir") if options.get(name) is not None}
+    source = transformer_directory(source, **hub_options)
     for name in FILES:
         file = cached_file(source, name, _raise_exceptions_for_missing_entries=False, **hub_options)
         if file is not None:
-            index = read_json_object(Path(file))["weight_map"] if file.endswith(".json") else {"": name}
+            index = read_json_object(Path(file)).get("weight_map") if file.endswith(".json") else {"": name}
+            if not isinstance(index, dict) or not all(isinstance(shard, str) for shard in index.values()):
+                raise InputError(f"{file}: has no weight_map with the file of each weight; {COMPLETE}.")
             files = [Path(str(cached_file(source, shard, **hub_options))) for shard in sorted({*index.values()})]
-            return {name: tensor for file in files for name, tensor in load_state_dict(file, "meta").items()}
+            return {name: tensor for file in files for name, tensor in tensors_in(file).items()}
     return {}  # from_pretrained reports missing files
+
+
+def tensors_in(file: Path) -> dict[str, Tensor]:
+    """Returns the tensors in a file, on the meta device. Raises InputError if it contains anything else."""
+    with reading(file, COMPLETE, "cannot be read as a file of weights"):
+        if not file.stat().st_size:
+            raise InputError(f"{file}: is empty; {COMPLETE}.")
+        content = load_state_dict(file, "meta")
+    if not isinstance(content, dict):
+        raise InputError(f"{file}: contains a {type(content).__name__} instead of weights by name; {COMPLETE}.")
+    if others := [f"{name!r} ({type(x).__name__})" for name, x in content.items() if not isinstance(x, Tensor)]:
+        raise InputError(
+            f"{file}: contains {', '.join(others[:3])} besides or instead of weights; save the weights alone, as "
+            "save_pretrained does."
+        )
+    return content
 
 
 def highest_precision(config: PreTrainedConfig, stored: dict[str, Tensor]) -> torch.dtype | str:

@@ -181,10 +181,11 @@ def fixed_head_model(model: PreTrainedModel, source: str) -> FixedHeadBertPreTra
     for name in ("head_embedding", "qk_norm"):
         if getattr(model.config, name, None):
             raise InputError(f"{source}: models that use {name} cannot be shrunk.")
+    model.float()
     fixed = model if isinstance(model, FixedHeadBertPreTrainedModel) else to_fixed_head_bert(model)
     if fixed is not model:
         check_equivalence(model, fixed)
     if 0 in (*fixed.config.head_counts, *fixed.config.neuron_counts):
         raise InputError(f"{source}: already pruned (a layer has no heads or no neurons); shrink the unpruned model.")
     fixed.config.unpad_inputs = False
-    return fixed.eval().to("cuda" if torch.cuda.is_available() else "cpu", torch.float32)
+    return fixed.eval().to("cuda" if torch.cuda.is_available() else "cpu")

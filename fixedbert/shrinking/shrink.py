@@ -23,7 +23,7 @@ from ..model.modeling_fixed_head_bert import FixedHeadBertPreTrainedModel
 from ..options import ShrinkOptions
 from ..publishing.model_card import checkpoint_card
 from ..support.errors import InputError
-from ..support.files import check_output_free, new_directory
+from ..support.files import check_output_free, new_directory, reading
 from ..support.machine import machine_name
 from ..tasks.calibration import check_files, mean_tokens
 from ..training.interruption import train
@@ -160,7 +160,8 @@ def prune_and_distil(context: ShrinkContext, steps: int) -> ShrinkResult:
 
 
 def pruned_model(context: ShrinkContext, directory: Path) -> FixedHeadBertPreTrainedModel:
-    model = type(context.original).from_pretrained(directory)
+    with reading(directory, f"remove {directory.parent} and run the same command again"):
+        model = type(context.original).from_pretrained(directory)
     return model.eval().to(context.original.device)
 
 

@@ -40,6 +40,8 @@ def error_reason(error: BaseException) -> str:
         isinstance(error, StrictDataclassError) or type(error).__module__.startswith("torch.onnx")
     ):  # these errors only name the step that failed
         error = error.__cause__
+    if isinstance(error, EOFError):
+        return "the file ends too early"
     text = str(getattr(error, "strerror", None) or error)
     lines = [*filter(None, map(str.strip, text.splitlines()))] or [type(error).__name__]
     reason = next((line for line in lines if not line.endswith(":")), lines[0])

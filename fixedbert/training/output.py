@@ -81,8 +81,13 @@ def already_complete(output_dir: str | Path | None, given: dict[str, Any]) -> bo
 
 def changed_arguments(file: Path, given: dict[str, Any]) -> list[str]:
     """Returns the names of the arguments that differ between command.json and `given`."""
-    earlier, now = read_json_object(file), command_of(given)
+    earlier, now = read_own(file), command_of(given)
     return [name for name in earlier | now if earlier.get(name) != now.get(name)]
+
+
+def read_own(file: Path) -> dict[str, Any]:
+    """Reads command.json or data.json."""
+    return read_json_object(file, f"remove {file.parent} to start again")
 
 
 def command_of(given: dict[str, Any]) -> dict[str, Any]:
@@ -172,7 +177,7 @@ def check_same_command(partial: Path, given: dict[str, Any]):
     """
     here = PartialState().num_processes
     for file in partial.glob(f"**/{DATA_FILE}"):  # one per run of a sweep
-        if (processes := read_json_object(file).get("processes", here)) != here:
+        if (processes := read_own(file).get("processes", here)) != here:
             raise InputError(
                 f"{partial}: the number of processes has changed from {processes} to {here}; use as many as before, "
                 f"or remove {partial}."
@@ -192,18 +197,20 @@ def check_same_data(output_dir: Path, fingerprint: str):
     Writes the data fingerprint and the number of processes to data.json when a run starts.
 
     Raises:
-        InputError: If the fingerprint of a resumed run differs.
+        InputError: If the fingerprint differs from that of a resumed run, or of other runs of the same sweep.
     """
     state, file = PartialState(), output_dir / DATA_FILE
     if state.is_main_process and not file.exists():
         content = {"fingerprint": fingerprint, "processes": state.num_processes}
         write_atomically(file, json.dumps(content) + "\n")
     state.wait_for_everyone()
-    if read_json_object(file).get("fingerprint") != fingerprint:
-        raise InputError(
-            f"{output_dir}: the data has changed since the unfinished run started; restore the original "
-            f"version, or remove {output_dir}."
-        )
+    in_sweep = any((parent / COMMAND_FILE).exists() for parent in [*output_dir.parents][:2])
+    for each in [file, *(output_dir.parent.glob(f"seed-*/{DATA_FILE}") if in_sweep else ())]:
+        if read_own(each).get("fingerprint") != fingerprint:
+            raise InputError(
+                f"{each.parent}: the data has changed since this run started; restore the original version, or remove "
+                f"{each.parent}."
+            )
 
 
 @contextmanager

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import datasets
 import pytest
-from transformers import AutoTokenizer, BertTokenizer, PreTrainedTokenizerFast
+from transformers import AutoTokenizer, BertConfig, BertTokenizer, PreTrainedTokenizerFast
 
 from fixedbert import FixedHeadBertConfig
 from fixedbert.data.corpora import Corpus
@@ -55,6 +55,26 @@ def test_vocabulary_files(tmp_path, vocabulary):
     assert load_tokenizer(str(tmp_path / "marked.txt"), False).get_vocab() == {t: n for n, t in enumerate(CASED)}
     with pytest.raises(InputError, match="missing.txt: cannot be read"):
         load_tokenizer(str(tmp_path / "missing.txt"))
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        (lambda lines: [*lines, lines[7]], "vocab.txt, line {end}: 'the' is already on line 8."),
+        (lambda lines: [lines[0], *(f"{token}\t3" for token in lines[1:])], r"line 2: '\[UNK\]\\t3' is not a token"),
+        (lambda lines: [*lines[:9], "", *lines[9:]], "vocab.txt, line 10: '' is not a token"),
+        (lambda lines: [], "vocab.txt, line 1: '' is not a token"),
+        (lambda lines: [token for token in lines if token != "[UNK]"], r"does not contain the unknown token \[UNK\]"),
+    ],
+)
+def test_damaged_vocabulary_files(tmp_path, change, message):
+    """A repeated, divided or empty token in a vocab.txt raises InputError with the line, also in a directory."""
+    lines = change(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "of", "a", "the", "cat", "sat", "mat"])
+    (tmp_path / "vocab.txt").write_text("\n".join(lines) + "\n")
+    BertConfig().save_pretrained(tmp_path)
+    for source in (tmp_path, tmp_path / "vocab.txt"):
+        with pytest.raises(InputError, match=message.format(end=len(lines))):
+            load_tokenizer(str(source))
 
 
 def test_directories_without_a_tokenizer(tmp_path, vocabulary):

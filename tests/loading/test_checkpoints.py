@@ -88,7 +88,7 @@ def test_pruned_weights_load_without_pruned_heads_in_the_configuration(tmp_path)
         load_bert(tmp_path)
 
 
-FAMILIES = {"DistilBert": {"hidden_dim": 37}, "Electra": {"embedding_size": 32}}
+FAMILIES = {"DistilBert": {"hidden_dim": 37}, "Electra": {"embedding_size": 32}, "Roberta": {}, "XLMRoberta": {}}
 
 
 def model_of_family(family: str, head: str, **changes) -> PreTrainedModel:
@@ -96,7 +96,7 @@ def model_of_family(family: str, head: str, **changes) -> PreTrainedModel:
 
 
 HEADS = ["Model", "ForMaskedLM", "ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering"]
-CASES = [*product(FAMILIES, HEADS), ("DistilBert", "ForMultipleChoice"), ("Electra", "ForCausalLM")]
+CASES = [*product(["DistilBert", "Electra"], HEADS), ("DistilBert", "ForMultipleChoice"), ("Electra", "ForCausalLM")]
 LANGUAGE_MODELS = [case for case in CASES if case[1] in ("ForMaskedLM", "ForCausalLM")]
 
 
@@ -134,21 +134,23 @@ def test_dropout_of_distilbert():
 
 
 @pytest.mark.parametrize(
-    "head, fields, message",
+    "family, head, fields, message",
     [
-        ("Model", {"embedding_size": 16}, "embedding_size and hidden_size differ"),
-        ("ForPreTraining", {}, "BERT has no equivalent of ElectraForPreTraining"),
-        ("ForMaskedLM", {"hidden_act": "relu"}, "hidden_act must be gelu"),
+        ("Electra", "Model", {"embedding_size": 16}, "embedding_size and hidden_size differ"),
+        ("Electra", "ForPreTraining", {}, "BERT has no equivalent of ElectraForPreTraining"),
+        ("Electra", "ForMaskedLM", {"hidden_act": "relu"}, "hidden_act must be gelu, not relu"),
+        ("Roberta", "ForMaskedLM", {"hidden_act": "gelu_new"}, "hidden_act must be gelu, not gelu_new"),
+        ("XLMRoberta", "ForCausalLM", {"hidden_act": "silu"}, "hidden_act must be gelu, not silu"),
     ],
 )
-def test_electra_without_an_equal_bert_is_refused(head, fields, message, tmp_path):
-    """An ELECTRA that BERT cannot represent is refused, but its encoder can be converted without the task head."""
-    model = model_of_family("Electra", head, **fields)
+def test_models_without_an_equal_bert_are_refused(family, head, fields, message, tmp_path):
+    """A model that BERT cannot represent is refused, but its encoder can be converted without the task head."""
+    model = model_of_family(family, head, **fields)
     model.save_pretrained(tmp_path)
     for load in (lambda: load_bert(tmp_path), lambda: to_fixed_head_bert(model)):
         with pytest.raises(InputError, match=message):
             load()
-    assert fixed_head_config(model.config).max_position_embeddings == 13
+    assert fixed_head_config(model.config).hidden_act == model.config.hidden_act
     if head == "ForPreTraining":
         body = to_fixed_head_bert(load_bert(tmp_path, "ElectraModel"))
         assert differences(body, model.electra, inputs_of("Model")) <= 1e-6
@@ -196,10 +198,15 @@ def test_maximum_number_of_tokens(family):
 
 @pytest.mark.parametrize("family", ["Bert", "DistilBert"])
 def test_width_without_an_integer_head_size(family, tmp_path):
-    """A width that is not a multiple of the number of heads raises InputError with both numbers."""
+    """A width that is not a multiple of the number of heads raises InputError with both numbers, and so does 0."""
     bert_of("Model", family).save_pretrained(tmp_path)
-    configure(tmp_path, **{"Bert": {"hidden_size": 30}, "DistilBert": {"dim": 30}}[family])
-    message = f"{tmp_path}: config.json has hidden_size 30, but .*bert models require .* num_attention_heads .4."
-    for load in (lambda: load_bert(tmp_path), lambda: load_config(ModelOptions(model_name_or_path=str(tmp_path)))):
-        with pytest.raises(InputError, match=message):
-            load()
+    heads = "num_attention_heads" if family == "Bert" else "n_heads"
+    for fields, message in (
+        ({"hidden_size" if family == "Bert" else "dim": 30}, "hidden_size 30, but .* num_attention_heads .4."),
+        ({heads: 0}, "num_attention_heads 0, but it must be a whole number of at least 1"),
+        ({heads: None}, r"config.json: invalid configuration .Field '\w+' expected int"),
+    ):
+        configure(tmp_path, **fields)
+        for load in (lambda: load_bert(tmp_path), lambda: load_config(ModelOptions(model_name_or_path=str(tmp_path)))):
+            with pytest.raises(InputError, match=f"{tmp_path}.*{message}"):
+                load()

@@ -1,11 +1,15 @@
 """Tests that the settings of sentence-transformers models apply in all commands."""
 
 import json
+import re
+import shutil
+from pathlib import Path
 
 import pytest
 import torch
+from helpers.outputs import configure
 from helpers.snippets import run_snippet
-from helpers.tiny_checkpoints import SHAPE, TEXTS, save, save_sentence_model
+from helpers.tiny_checkpoints import MEAN, SHAPE, TEXTS, save, save_sentence_model, write_texts
 from helpers.tiny_models import model_of
 
 from fixedbert import convert
@@ -79,7 +83,7 @@ def test_settings_of_other_models(tmp_path, directory, capsys):
     save(model_of("Model", **SHAPE), tmp_path)
     (tmp_path / "sentence_bert_config.json").write_text(json.dumps(SETTINGS))
     assert read_text_settings(tmp_path) == TextSettings()
-    (tmp_path / "modules.json").write_text("[]")
+    (tmp_path / "modules.json").write_text('[{"type": "models.Transformer", "path": ""}]')
     assert read_text_settings(tmp_path) == TextSettings(13, True, "")
     file = tmp_path / "config_sentence_transformers.json"
     file.write_text(json.dumps({"prompts": {"query": "", "passage": "where "}, "default_prompt_name": None}))
@@ -90,3 +94,69 @@ def test_settings_of_other_models(tmp_path, directory, capsys):
     file.write_text(json.dumps({"prompts": {}, "default_prompt_name": "sts"}))
     with pytest.raises(InputError, match="default_prompt_name 'sts' is not one of the prompts query, document"):
         read_text_settings(tmp_path)
+
+
+def test_nested_layout(directory, tmp_path):
+    """A transformer in a subdirectory keeps its pooling in all commands. Alone, the subdirectory is refused."""
+    nested = Path(shutil.copytree(directory, tmp_path / "nested"))
+    files = [file for file in nested.iterdir() if file.name not in ("modules.json", "1_Pooling")]
+    (nested / "0_Transformer").mkdir()
+    for file in files:
+        file.rename(nested / "0_Transformer" / file.name)
+    (nested / "0_Transformer" / "config_sentence_transformers.json").rename(
+        nested / "config_sentence_transformers.json"
+    )
+    modules = json.loads((nested / "modules.json").read_text())
+    modules[0]["path"] = "0_Transformer"
+    (nested / "modules.json").write_text(json.dumps(modules))
+    convert(nested, tmp_path / "flat")
+    assert json.loads((tmp_path / "flat" / "modules.json").read_text())[0]["path"] == ""
+    plain, *others = (LoadedModel.load(each) for each in (directory, nested, tmp_path / "flat"))
+    for other in others:
+        assert (other.settings, other.pooling.mode) == (plain.settings, plain.pooling.mode)
+        assert plain.tokenizer(TEXTS)["input_ids"] == other.tokenizer(TEXTS)["input_ids"]
+        assert torch.equal(
+            plain.model.embeddings.word_embeddings.weight, other.model.embeddings.word_embeddings.weight
+        )
+    with pytest.raises(InputError, match=f"0_Transformer: only a module of .* use the whole model, {nested}."):
+        convert(nested / "0_Transformer", tmp_path / "part")
+
+
+@pytest.mark.parametrize(
+    "pooling, found",
+    [
+        ({"pooling_mode": ["mean", "max"]}, "mean and max"),
+        ({"pooling_mode": "lasttoken"}, "lasttoken"),
+        ({"pooling_mode": {"mean": True}}, "{'mean': True}"),
+        (MEAN | {"pooling_mode_weightedmean_tokens": True}, "mean and weightedmean"),
+        (MEAN | {"include_prompt": False}, "include_prompt false"),
+    ],
+)
+def test_unsupported_pooling(directory, tmp_path, pooling, found):
+    """Other poolings than a single supported mode are refused with the file and the modes."""
+    copy = Path(shutil.copytree(directory, tmp_path / "model"))
+    (copy / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
+    with pytest.raises(
+        InputError, match=re.escape(f"{copy}/1_Pooling/config.json: pooling must have one mode")
+    ) as error:
+        LoadedModel.load(copy)
+    assert str(error.value).endswith(f"include prompt tokens, not {found}.")
+
+
+def test_reranker(tmp_path):
+    """A cross-encoder, with or without a modules.json, keeps its activation when converted, and can be compared."""
+    sentence_transformers = pytest.importorskip("sentence_transformers")
+    model = model_of("ForSequenceClassification", num_labels=1, **SHAPE)
+    save(model, tmp_path / "plain")
+    configure(tmp_path / "plain", sentence_transformers={"activation_fn": "torch.nn.modules.linear.Identity"})
+    reference = sentence_transformers.CrossEncoder(str(tmp_path / "plain"), device="cpu")
+    reference.save_pretrained(str(tmp_path / "saved"))
+    expected = reference.predict([("the cat", "sat on"), ("where", "the dog ran")])
+    assert abs(expected).max() > 1  # not a sigmoid
+    for source in ("plain", "saved"):
+        convert(tmp_path / source, tmp_path / f"{source}-fixed", attention_head_size=9)
+        converted = sentence_transformers.CrossEncoder(str(tmp_path / f"{source}-fixed"), device="cpu")
+        assert abs(converted.predict([("the cat", "sat on"), ("where", "the dog ran")]) - expected).max() < 1e-5
+        rows = write_texts(tmp_path) / "pairs.csv"
+        result = compare([tmp_path / source, tmp_path / f"{source}-fixed"], rows, runtime=["torch"])
+        assert result.models[1].fidelity.divergence < 1e-9

@@ -62,13 +62,13 @@ FLOWS = {
 }
 
 
-def check_refused(folder: Path, *parts: str, flows=FLOWS):
-    """Asserts that each of `flows` raises an error whose message starts with `folder` and contains all `parts`."""
+def check_refused(place: Path, *parts: str, flows=FLOWS):
+    """Asserts that each of `flows` raises an error whose message starts with `place` and contains all `parts`."""
     for name in flows:
         with pytest.raises(InputError) as error:
-            FLOWS[name](folder)
+            FLOWS[name](place.parent if place.suffix else place)
         sentence = str(error.value)
-        assert sentence.startswith(str(folder)) and sentence.endswith("."), name
+        assert sentence.startswith(str(place)) and sentence.endswith("."), name
         assert all(part in sentence for part in parts), (name, sentence)
 
 
@@ -166,10 +166,18 @@ def test_weights_are_finite_floating_point_numbers(folder):
     check_refused(folder, "encoder.layer.1.attention.self.query.weight contains NaN or infinity")
 
 
-def test_pickled_models_are_not_read(folder):
-    """A pickled model object is refused."""
-    write_pickle(folder, load_bert(folder))
-    check_refused(folder, flows=["run_glue", "convert, shrink, export", "inspect"])
+@pytest.mark.parametrize(
+    "content, message",
+    [
+        (lambda model: model, "cannot be read as a file of weights"),
+        (lambda model: {"state_dict": model.state_dict(), "epoch": 3}, "'state_dict' (OrderedDict), 'epoch' (int)"),
+        (lambda model: [*model.parameters()], "contains a list instead of weights by name"),
+    ],
+)
+def test_pickles_of_other_content_are_not_read(folder, content, message):
+    """A pickled model, and a dictionary that contains more than tensors, are refused with their content."""
+    write_pickle(folder, content(load_bert(folder)))
+    check_refused(folder / "pytorch_model.bin", message, flows=["run_glue", "convert, shrink, export", "inspect"])
 
 
 def test_shards_are_checked_like_one_file(folder):
