@@ -14,6 +14,7 @@ from ..support.errors import InputError
 from ..support.files import reading
 from .answers import SquadEvaluation
 from .examples import SAMPLE_SEED, drawn
+from .labels import shorten
 from .reading import RowSource, valid_rows
 from .rows import Features, Model, RowPredictions, Rows, file_of
 from .squad_metrics import best_score, exact_match, note_on_spaces
@@ -70,6 +71,8 @@ def question_rows(
         seen.add(row["id"])
         return row
 
+    if not {"data", "paragraphs", "context", "question"} & {*source.columns}:
+        raise InputError(f"{source.name}: not in SQuAD's format; it has the columns {shorten(source.columns)}.")
     with reading(source.name, REDOWNLOAD, "not in SQuAD's format"):
         questions = drawn(questions_in(source), max_samples, seed)
         rows, _ = valid_rows(source.name, questions, parse, skip_bad_rows, "questions")
@@ -127,7 +130,7 @@ def check_question(row: dict, answer_is_optional: bool):
     for text, start in zip(texts, starts, strict=True):
         is_valid = isinstance(text, str) and isinstance(start, int) and text and start >= 0
         if not is_valid or row["context"][start : start + len(text)] != text:
-            raise ValueError(f"the answer {text!r} is not at character {start} of its context")
+            raise ValueError(f"the answer {text!r} is not at character {start!r} of its context")
 
 
 def questions_that_fit(

@@ -323,8 +323,8 @@ def report_shared_texts(source: str, train: datasets.Dataset, rows: datasets.Dat
         known = {" ".join(text.split()) for text in train[name]}
         if shared := sum(" ".join(text.split()) in known for text in rows[name]):
             PartialState().print(
-                f"{source}: {shared:,} of {len(rows):,} rows for validation have a {column!r} that also occurs in the "
-                "training rows, which can make the metrics too optimistic; `group_column_name` keeps them together"
+                f"{source}: {shared:,} of {len(rows):,} rows for validation share their {column!r} with a training "
+                "row, which can make the metrics too optimistic; `group_column_name` keeps such rows together"
             )
 
 

@@ -81,7 +81,7 @@ def parse_words(numbered: tuple[int, FileRow], column: str, label: str | None) -
 def word_label(name: object) -> str:
     """Returns the label of a word, or "" if it has none. Raises ValueError if it is invalid."""
     if not isinstance(name, str | int | None):
-        raise ValueError(f"the label {name!r} is neither a string nor a number")
+        raise ValueError(f"the label {name!r} is neither a string nor an integer")
     if problem := text_problem(str(name), "a label"):
         raise ValueError(problem)
     return "" if name in NO_LABEL else normalized(name)
