@@ -56,7 +56,6 @@ class CommonArguments(TrainerOptions, TrainingArguments):
         "eval_do_concat_batches": (True, "the metrics need the predictions for all examples"),
         "label_names": (None, "the task determines the labels"),
         "include_for_metrics": ([], "the metrics need only the predictions and the labels"),
-        "remove_unused_columns": (True, "the model accepts no other columns"),
         "length_column_name": ("length", "the lengths are always in this column"),
         "use_liger_kernel": (False, "Liger has no kernels for BERT"),
         "liger_kernel_config": (None, "Liger has no kernels for BERT"),
