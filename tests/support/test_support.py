@@ -107,7 +107,7 @@ def test_errors_while_writing(error, message):
     """A full disk, missing permissions and a vanished directory become one sentence; other errors do not change."""
     with pytest.raises(InputError if message else type(error), match=message):
         with writing("out", "or leave"):
-            raise error
+            raise error() if callable(error) else error
 
 
 @pytest.mark.parametrize("kind", occupied_paths(Path()))
