@@ -85,13 +85,13 @@ def sweep(task_class: type[FineTuningTask], **given: Any) -> Trained:
         directory = training_args.directory
         for number, run in enumerate(runs, start=1):
             fields = run_fields(run, given, training_args)
-            each = make_arguments(fields, *task_class.arguments)
+            own_arguments = make_arguments(fields, *task_class.arguments)
             if (directory / run.directory).exists():
                 PartialState().print(f"{run.directory}: already complete")
-                publish(each[-1])  # in case the upload failed
+                publish(own_arguments[-1])  # in case the upload failed
                 continue
             PartialState().print(f"\n=== run {number} of {len(runs)}: {run.directory}", flush=True)
-            fine_tune(task_class, run.task, each, fields)
+            fine_tune(task_class, run.task, own_arguments, fields)
             gc.collect()
         if PartialState().is_main_process:
             summarize(directory, runs)
