@@ -79,8 +79,10 @@ class Labels:
             check_scores(sorted(strings, key=label_sort_key), are_floats, source)
         if scores:
             return cls(REGRESSION, {}, columns)
-        found = {normalized(value) for value in (items if lists else strings) if not is_placeholder(value)}
-        names = sorted(found, key=label_sort_key)
+        found = [
+            value for value in (items if lists else strings) if not (is_placeholder(value) or label_problem(value))
+        ]
+        names = sorted({*map(normalized, found)}, key=label_sort_key)
         check_label_names(names, len(values), source)
         return cls(MULTI if lists else SINGLE, {name: name for name in names}, columns)
 
