@@ -9,6 +9,7 @@ from ..support.errors import InputError
 from ..tasks.calibration import mean_tokens
 from .budget import LayerSize, Prices, SublayerSize, head_choices, neuron_choices, solve_knapsack
 from .context import ShrinkContext
+from .fisher_information import layer_sizes
 from .latency import measure_prices
 from .layers import LayerPruner, prune_layers
 
@@ -58,7 +59,7 @@ def prune_to_budget(
         return prune_layers(context.original, pruners, shapes)
 
     if context.speedup is None:
-        return pruned_within(wanted)
+        return with_heads(pruned_within(wanted))
     # The sum of the sublayers' latencies is only an estimate, so the copy is measured and the budget corrected.
     budget, best, smallest_error = wanted, None, (True, inf)
     for _ in range(TRIES):
@@ -72,7 +73,14 @@ def prune_to_budget(
         halved = prices.rest + (budget - prices.rest) / 2
         budget = max(budget * reached, halved, least)
     assert best is not None
-    return best
+    return with_heads(best)
+
+
+def with_heads(pruned: FixedHeadBertPreTrainedModel) -> FixedHeadBertPreTrainedModel:
+    """Returns the model. Raises InputError if no layer has heads, because tokens then don't depend on each other."""
+    if not any(size.heads.num_heads for size in layer_sizes(pruned)):
+        raise InputError("the target leaves no attention heads in any layer; choose a target closer to the original.")
+    return pruned
 
 
 def budget_for(context: ShrinkContext, prices: Prices, least: float) -> float:

@@ -238,6 +238,7 @@ def test_harmful_distillation_is_discarded(large, rows, context, tmp_path, capsy
         ({"params": 2e4, "max_train_samples": 10}, r"rows contain \d+ tokens, but a layer with 56 neurons needs"),
         ({"num_attention_heads": [7, 8, 7]}, "layer 1 with 7 heads of size 8 and 48 neurons cannot shrink to 8 heads"),
         ({"params": 1000}, "the target is 1000 parameters, but the original needs .* smallest possible model"),
+        ({"flops": 1}, "the target leaves no attention heads in any layer"),
     ],
 )
 def test_invalid_arguments(large, rows, tmp_path, options, message):
