@@ -146,6 +146,10 @@ class CalibrationOptions(TextOptions, TaskOptions, HubOptions):
     )
     seed: int = option(0, "Seed for drawing rows.", NOT_NEGATIVE, needs=DATA)
 
+    def __post_init__(self):
+        if self.task_name is not None and self.text_column_names is not None:
+            raise ValueError("`text_column_names` cannot be combined with `task_name`, which determines the columns.")
+
 
 @dataclass(kw_only=True)
 class FineTuningDataOptions(RowOptions):

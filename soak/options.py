@@ -282,7 +282,7 @@ def model_problems(output: Path) -> Iterator[str]:
 def output_problems(directory: Path) -> Iterator[str]:
     transformers.utils.logging.set_verbosity_error()
     (architecture,) = json.loads((directory / "config.json").read_text())["architectures"]
-    suffix = architecture[architecture.index("For") :] if "For" in architecture else "Model"
+    suffix = architecture.removeprefix("FixedHead").removeprefix("Bert")
     model, report = AUTO_CLASSES[suffix].from_pretrained(directory, output_loading_info=True)
     if any(report[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys")):
         yield f"success, but the weights do not fit: {report}"

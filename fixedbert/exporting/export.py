@@ -103,7 +103,7 @@ def calibration_rows(options: ExportOptions, loaded: LoadedModel) -> list[Batch]
     if options.train_file is None and options.task_name is None:
         return []
     rows = task_rows(options, loaded, options.max_train_samples)
-    return [dict(loaded.tokenizer.pad([row], return_tensors="pt")) for row in rows]
+    return [dict(loaded.tokenizer.pad([row.tokens], return_tensors="pt")) for row in rows]
 
 
 def write_onnx(loaded: LoadedModel, directory: Path):

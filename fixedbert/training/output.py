@@ -57,7 +57,8 @@ def already_complete(output_dir: str | Path | None, given: dict[str, Any]) -> bo
     """
     Returns True and prints a message if the output directory contains a complete run or sweep with the same arguments.
 
-    Returns False if the directory is empty or does not exist. Does not check whether the data changed.
+    Returns False if the directory is empty or does not exist, or if `given` adds seeds to a sweep. Does not check
+    whether the data changed.
 
     Raises:
         InputError: If the output directory contains anything else.
@@ -71,6 +72,8 @@ def already_complete(output_dir: str | Path | None, given: dict[str, Any]) -> bo
                 f"{final}: contains a complete run with different arguments ({', '.join(changed)}; see "
                 f"{COMMAND_FILE}); choose a different `output_dir`."
             )
+        if adds_seeds(read_own(file), command_of(given)):
+            return False
         PartialState().print(
             f"{final}: already complete; to run the command again, for example after the data changed, remove {final}"
         )
@@ -82,7 +85,14 @@ def already_complete(output_dir: str | Path | None, given: dict[str, Any]) -> bo
 def changed_arguments(file: Path, given: dict[str, Any]) -> list[str]:
     """Returns the names of the arguments that differ between command.json and `given`."""
     earlier, now = read_own(file), command_of(given)
-    return [name for name in earlier | now if earlier.get(name) != now.get(name)]
+    changed = [name for name in earlier | now if earlier.get(name) != now.get(name)]
+    return [name for name in changed if not (name == "seeds" and adds_seeds(earlier, now))]
+
+
+def adds_seeds(earlier: dict[str, Any], now: dict[str, Any]) -> bool:
+    """Returns True if the arguments of a sweep are repeated with additional seeds."""
+    before, after = (set(arguments.get("seeds") or ()) for arguments in (earlier, now))
+    return bool(before) and before < after
 
 
 def read_own(file: Path) -> dict[str, Any]:
@@ -128,6 +138,7 @@ def output_directory(training_args: CommonArguments, given: dict[str, Any]) -> I
     lock = directory_lock(final, training_args.take_over_output_dir)
     with on_main_process(lock), writing(final, "and run the same command to resume"):
         partial, state = final.with_name(final.name + ".partial"), PartialState()
+        reopen_sweep(final, partial, given)
         check_output_free(final)
         check_own(partial)
         (checkpoint,) = broadcast_object_list([find_progress(partial)])
@@ -160,6 +171,15 @@ def output_directory(training_args: CommonArguments, given: dict[str, Any]) -> I
             move_into_place(final, partial)
         state.wait_for_everyone()
         training_args.output_dir = str(final)
+
+
+def reopen_sweep(final: Path, partial: Path, given: dict[str, Any]):
+    """Moves the complete sweep in `final` back to `partial` if `given` adds seeds to it."""
+    file = final / COMMAND_FILE
+    if PartialState().is_main_process and file.is_file() and not partial.exists():
+        if adds_seeds(read_own(file), command_of(given)):
+            final.rename(partial)
+    PartialState().wait_for_everyone()
 
 
 def check_own(partial: Path):
@@ -285,7 +305,11 @@ def publish(args: CommonArguments):
         name = args.hub_model_id or args.directory.name
         repo_id = api.create_repo(name, private=args.hub_private_repo, exist_ok=True).repo_id
         ignored, message = ["_*", "checkpoint-*"], "End of training"
-        options = {"revision": args.hub_revision, "ignore_patterns": ignored, "commit_message": message}
+        options: dict[str, Any] = {
+            "revision": args.hub_revision,
+            "ignore_patterns": ignored,
+            "commit_message": message,
+        }
         api.upload_folder(repo_id=repo_id, folder_path=args.directory, **options)
     except (HTTPError, HFValidationError, OSError, RuntimeError) as error:
         raise InputError(
