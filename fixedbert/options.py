@@ -120,7 +120,7 @@ class TextOptions(RowOptions):
     """Columns"""
 
     text_column_names: str | None = option(
-        None, "Text column, or two for pairs: a,b. Default: well-known names.", needs=DATA.replace("task_name|", "")
+        None, "Text column, or two for pairs: a,b. Default: well-known names.", needs=DATA
     )
 
     def check_columns(self):
@@ -131,6 +131,8 @@ class TextOptions(RowOptions):
             raise ValueError("`text_column_names` and `label_column_name` must name different columns.")
         if len(texts.split(",")) > 2:
             raise ValueError("`text_column_names` accepts at most two columns.")
+        if texts and getattr(self, "task_name", None):
+            raise ValueError("`text_column_names` cannot be combined with `task_name`, which determines the columns.")
 
 
 @dataclass(kw_only=True)
@@ -145,10 +147,6 @@ class CalibrationOptions(TextOptions, TaskOptions, HubOptions):
         None, "Tokens per row. Default: as in fine-tuning, at most 512.", "[3, inf)", needs=DATA
     )
     seed: int = option(0, "Seed for drawing rows.", NOT_NEGATIVE, needs=DATA)
-
-    def __post_init__(self):
-        if self.task_name is not None and self.text_column_names is not None:
-            raise ValueError("`text_column_names` cannot be combined with `task_name`, which determines the columns.")
 
 
 @dataclass(kw_only=True)
@@ -417,7 +415,9 @@ class CompareOptions(TextOptions, TaskOptions, HubOptions):
 
     models: list[str] = argument("Directories or Hub ids. Of several models, each runs in its fastest runtime.")
     validation_file: str | None = option(None, "Texts, words or questions, instead of a GLUE task.")
-    label_column_name: str | None = option(None, "Label column, or several: a,b. Default: label, if it exists.")
+    label_column_name: str | None = option(
+        None, "Label column, or several: a,b. Default: label, if it exists.", needs="validation_file"
+    )
     max_eval_samples: int = option(1000, "Maximum number of rows, drawn at random.", COUNT)
     max_seq_length: int | None = option(None, "Tokens per row. Default: as in fine-tuning, at most 512.", "[3, inf)")
     batch_size: int = option(32, "Rows per batch, also for measuring speed.", COUNT)
@@ -428,9 +428,6 @@ class CompareOptions(TextOptions, TaskOptions, HubOptions):
         self.check_columns()
         if (self.task_name is None) == (self.validation_file is None):
             raise ValueError("specify either `task_name` or `validation_file`.")
-        for name in ("text_column_names", "label_column_name"):
-            if self.task_name is not None and getattr(self, name) is not None:
-                raise ValueError(f"`{name}` cannot be combined with `task_name`, which determines the columns.")
 
 
 @dataclass(kw_only=True)
