@@ -25,6 +25,7 @@ PIECES = [*WORDS, ".", "?", *LETTERS, *(f"##{letter}" for letter in LETTERS)]
 BERT_TOKENS = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
 ROBERTA_TOKENS = {"cls": "<s>", "pad": "<pad>", "sep": "</s>", "unk": "<unk>", "mask": "<mask>"}
 UNSUPPORTED = {"albert": "Albert", "mpnet": "MPNet", "convbert": "ConvBert", "modernbert": "ModernBert"}
+DTYPES = ("float32", "float32", "float16", "bfloat16")
 FLOATS = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 # Fields in config.json that transformers does not know, such as those of sentence-transformers' rerankers.
 UNKNOWN_FIELDS = {
@@ -140,7 +141,7 @@ def draw(rng: random.Random) -> Checkpoint:
     made = dict(
         family=family, head=KINDS[kind], kind=kind, fields=draw_fields(rng, family, kind), tokenizer=tokenizer,
         files="vocab.txt" if has_vocabulary and rng.random() < 0.4 else "tokenizer.json",
-        added=rng.choice([0, 0, 0, 2]), dtype=rng.choice(["float32", "float32", "float16", "bfloat16"]),
+        added=rng.choice([0, 0, 0, 2]), dtype="float32" if family in UNSUPPORTED else rng.choice(DTYPES),
         format=rng.choice(["safetensors", "safetensors", "shards", "pickle", "pickled shards", "legacy pickle"]),
         names=rng.choice(names), layout=layout, modes=tuple(modes), modules=modules, unknown=tuple(unknown),
     )  # fmt: skip
@@ -374,7 +375,7 @@ def write_modules(checkpoint: Checkpoint, directory: Path):
         (directory / "2_Dense/config.json").write_text(
             json.dumps(
                 {
-                    "in_features": 32,
+                    "in_features": 32 * len(checkpoint.modes),
                     "out_features": 13,
                     "bias": True,
                     "activation_function": "torch.nn.modules.activation.Tanh",
@@ -382,7 +383,7 @@ def write_modules(checkpoint: Checkpoint, directory: Path):
             )
         )
         save_file(
-            {"linear.weight": torch.ones(13, 32), "linear.bias": torch.ones(13)},
+            {"linear.weight": torch.ones(13, 32 * len(checkpoint.modes)), "linear.bias": torch.ones(13)},
             directory / "2_Dense/model.safetensors",
         )
 
