@@ -120,7 +120,7 @@ def dev_set(loaded: LoadedModel, options: ShrinkOptions) -> tuple[list[Batch], T
     """Returns the matched dev set of MNLI as batches, and its label ids in the same order."""
     rows = load_task("mnli", options.data_dir, ("validation",)).splits["validation_matched"]
     encoded = tokenize([TextRows(rows)], loaded, options.max_seq_length or 512)
-    order = sorted(range(len(encoded)), key=lambda index: len(encoded[index]["input_ids"]))
+    order = sorted(range(len(encoded)), key=lambda index: len(encoded[index].tokens["input_ids"]))
     ids, names = dict(loaded.model.config.label2id or {}), rows["label"]
     return batches_of(options, loaded, [encoded[index] for index in order]), torch.tensor(
         [ids[names[i]] for i in order]

@@ -134,6 +134,10 @@ class CalibrationOptions(RowOptions, TaskOptions, HubOptions):
     max_seq_length: int | None = option(None, "Tokens per row. Default: as in fine-tuning, at most 512.", "[3, inf)")
     seed: int = option(0, "Seed for drawing rows.", NOT_NEGATIVE)
 
+    def __post_init__(self):
+        if self.task_name is not None and self.text_column_names is not None:
+            raise ValueError("`text_column_names` cannot be combined with `task_name`, which determines the columns.")
+
 
 @dataclass(kw_only=True)
 class FineTuningDataOptions(RowOptions):
@@ -316,7 +320,6 @@ class TrainerOptions:
     """Training"""
 
     logging_steps: float = option(0.02, "Steps between log entries, or a fraction of all steps, up to 500.", POSITIVE)
-    max_nonfinite_steps: int = option(1, "Stop at this many non-finite losses or gradient norms in a row.", COUNT)
     take_over_output_dir: bool = option(False, "Remove the lock of a dead run on another machine.")
 
 

@@ -63,9 +63,9 @@ def draw_documents(rng: random.Random, earlier: list[Sentences], may_be_empty: b
     """Returns the documents of a file. Some are copies of earlier ones, and some are empty."""
     documents: list[Sentences] = []
     for _ in range(rng.randint(1, 6)):
-        kind = rng.random()
-        if kind < 0.2 and earlier + documents:
-            documents.append(rng.choice(earlier + documents))
+        kind, known = rng.random(), [*filter(None, earlier + documents)]
+        if kind < 0.2 and known:
+            documents.append(rng.choice(known))
         elif kind < 0.3 and may_be_empty:
             documents.append([])
         else:

@@ -280,18 +280,16 @@ def start_twice(case: Case):
 
 def read_damaged(case: Case):
     """A file that a new or resumed run reads is damaged."""
-    kill_at = case.moment()
+    kill_at, partial = case.moment(), case.directory / "out.partial"
     children = case.start()
     children[0].has_ended(kill_at)
     for child in children:
         child.end()
-    resumed = case.rng.random() < 0.7
-    if not resumed:
-        shutil.rmtree(case.directory / "out.partial", ignore_errors=True)
+    if case.rng.random() < 0.3:
+        shutil.rmtree(partial, ignore_errors=True)
+    is_resumed = any(partial.glob("checkpoint-*/trainer_state.json")) or any(partial.glob("seed-*"))
     shutil.rmtree(case.directory / "out", ignore_errors=True)
-    case.story.append(
-        f"after {kill_at:.2f} s: SIGKILL to all processes{'' if resumed else '; out.partial is removed'}"
-    )
+    case.story.append(f"after {kill_at:.2f} s: SIGKILL{'' if partial.exists() else '; out.partial is removed'}")
     groups = [files for files in files_read(case) if files]
     file = case.rng.choice(case.rng.choice(groups))
     content, here = file.read_bytes(), file.relative_to(case.directory)
@@ -301,8 +299,8 @@ def read_damaged(case: Case):
     case.check_endings(endings)
     is_input = (case.inputs / here).exists()
     if ending.outcome == "success":
-        may_differ = not resumed if is_input else here.parts[0] != "store" and change not in CUT
-        if not may_differ:
+        is_known = is_resumed and not ("model" in here.parts and case.name == "seeds")  # each run loads the model
+        if is_known if is_input else here.parts[0] == "store" or change in CUT:
             case.check_results()
         shutil.rmtree(case.directory / "out", ignore_errors=True)
         shutil.rmtree(case.directory / "store", ignore_errors=True)
@@ -344,14 +342,15 @@ def restore(file: Path, content: bytes):
 
 def follow_advice(case: Case, message: str):
     """Removes the file or directory that a message says to remove."""
-    advice = re.search(r"remove (?:it|(\S+?))(?: next to it)?(?: to|,| and|\.$|$)", message)
+    advice = re.search(r"move (?:it|(\S+?))(?: next to it)?(?: to|,| and|\.$|$)", message)
     if advice is None:
         case.faults.append(f"the message does not say what to remove: {message}")
         return
-    name = advice[1] or message.removeprefix("error: ").partition(":")[0]
+    named = message.removeprefix("error: ").partition(":")[0]
+    name = advice[1] or named
     path = case.directory / name
     if not path.exists() and not path.is_symlink():
-        path = (case.directory / message.removeprefix("error: ").partition(":")[0]).parent / name
+        path = (case.directory / named).parent / name
     if not (path.exists() or path.is_symlink()):
         case.faults.append(f"the message says to remove {name}, which does not exist: {message}")
         return

@@ -3,7 +3,7 @@
 from ..exporting.graphs import GRAPHS
 from ..exporting.onnx_graphs import result_names
 from ..options import CompareOptions
-from ..publishing.snippets import graph_code, sentence_code, transformers_code
+from ..publishing.snippets import graph_code, sentence_code, threshold_code, transformers_code
 from .candidates import Candidate
 from .report import RANDOM, SINGLE
 from .runtimes import TORCH
@@ -49,7 +49,7 @@ def instructions(runtime: str, candidate: Candidate, options: CompareOptions, lo
             longest,
             model.settings,
             graph.precision,
-        )
+        ) + threshold_code("outputs[0]", model.config)
         return f"$ fixedbert export {source}{revision} --output_dir {runtime}{export_flags(runtime, options)}\n{code}"
     serving = TORCH[runtime]
     dtype = str(serving.dtype).removeprefix("torch.")
@@ -59,7 +59,8 @@ def instructions(runtime: str, candidate: Candidate, options: CompareOptions, lo
     elif revision:
         command = f"# pass revision={options.model_revision!r} when you load the model and the tokenizer\n"
     if model.head:
-        return command + transformers_code(source, f"AutoModelFor{model.head}", True, longest, dtype)
+        code = transformers_code(source, f"AutoModelFor{model.head}", True, longest, dtype)
+        return command + code + threshold_code("outputs.logits", model.config)
     return command + sentence_code(source, True, longest, dtype)
 
 

@@ -75,7 +75,7 @@ class Candidate:
 
 
 def race(
-    candidates: list[Candidate], rows: Iterable[int], generator: random.Random
+    candidates: list[Candidate], rows: Iterable[int], generator: random.Random, repeats: int = REPEATS
 ) -> tuple[list[list[Predictions]], list[float]]:
     """
     Runs all candidates on the rows with these indices several times, each time in another random order.
@@ -86,7 +86,7 @@ def race(
     """
     fastest, order = [inf] * len(candidates), [*range(len(candidates))]
     predictions: list[list[Predictions]] = [[] for _ in candidates]
-    for _ in range(REPEATS):
+    for _ in range(repeats):
         generator.shuffle(order)
         for index in order:
             predictions[index], seconds = candidates[index].timed(rows)

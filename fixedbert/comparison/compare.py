@@ -26,7 +26,7 @@ from ..tasks.rows import Cells, RowPredictions
 from ..tasks.task_heads import compared_rows, row_length
 from .advice import NEARLY_SAME, advice
 from .candidates import Candidate, build_candidates, load_candidates, race
-from .report import CHANGED, RANDOM, SINGLE, SINGLE_ROWS, SORTED, Comparison
+from .report import CHANGED, RANDOM, REPEATS, RUNS, SINGLE, SINGLE_ROWS, SORTED, Comparison
 from .runtimes import RUNTIMES
 
 # If there are several models, the speeds on this many batches and the predictions for this many rows determine the
@@ -190,9 +190,10 @@ def run(candidates: list[Candidate], rows: int, batch_size: int):
         batches += [(name, order[begin : min(begin + size, rows)]) for begin in range(0, min(len(order), rows), size)]
     for model in candidates:
         model.seconds = dict.fromkeys(orders, 0.0)
-    generator = random.Random(0)
+    generator, counts = random.Random(0), Counter(name for name, _ in batches)
     for name, batch in tqdm(batches, "comparing", unit="batch"):
-        results = zip(candidates, *race(candidates, batch, generator), strict=True)
+        repeats = max(REPEATS, RUNS // counts[name])
+        results = zip(candidates, *race(candidates, batch, generator, repeats), strict=True)
         for model, predictions, seconds in results:
             model.seconds[name] += seconds
             if name == RANDOM:

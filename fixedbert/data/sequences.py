@@ -9,7 +9,9 @@ from .corpora import Corpus, CorpusReader
 from .tokenizers import check_unknown_tokens
 
 
-def read_sequences(sources: list[str], tokenizer: PreTrainedTokenizerBase, length: int, maximum: int) -> Tensor:
+def read_sequences(
+    sources: list[str], tokenizer: PreTrainedTokenizerBase, length: int, maximum: int, text_column: str = "text"
+) -> Tensor:
     """
     Returns the int64 token ids (sequences, length) of at most `maximum` sequences `[CLS] text [SEP]` from text files.
 
@@ -18,7 +20,8 @@ def read_sequences(sources: list[str], tokenizer: PreTrainedTokenizerBase, lengt
     """
     tokens: list[int] = []
     size = length - 2  # without [CLS] and [SEP]
-    for line in (line for source in sources for line in CorpusReader(Corpus(source, document_boundary="line"))):
+    corpora = [Corpus(source, text_column=text_column, document_boundary="line") for source in sources]
+    for line in (line for corpus in corpora for line in CorpusReader(corpus)):
         assert isinstance(line, str)  # only "column" and "sentence_lines" yield lists of sentences
         tokens += tokenizer(line, add_special_tokens=False, verbose=False)["input_ids"]
         if len(tokens) >= maximum * size:

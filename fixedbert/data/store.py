@@ -25,6 +25,7 @@ from contextlib import contextmanager
 from functools import partial
 from importlib.metadata import version
 from itertools import chain
+from multiprocessing import current_process
 from pathlib import Path
 from typing import TypeVar
 
@@ -241,6 +242,11 @@ def prepare_tokenizer(
 @contextmanager
 def store_lock(path: Path) -> Iterator[None]:
     """Context manager that locks a file or directory in the store and converts write errors to InputError."""
+    advice = 'in a script, call fixedbert only below if __name__ == "__main__"'
+    if getattr(
+        current_process(), "_inheriting", False
+    ):  # a spawned worker imports the script; its parent has the lock
+        raise InputError(f"{path}: {advice}.")
     try:
         with writing(path.parent, "or set `store_dir`, and run the same command again to resume"):
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -248,11 +254,10 @@ def store_lock(path: Path) -> Iterator[None]:
                 yield
     except BrokenProcessPool as error:
         remedy = "run the same command again with fewer `preprocessing_num_workers`"
-        if processes.START_METHOD == "spawn":  # each worker imports the script
-            remedy = f'in a script, call fixedbert only below if __name__ == "__main__"; otherwise, {remedy}'
-        raise InputError(
-            f"{path}: a worker process ended, possibly because it ran out of memory; {remedy}."
-        ) from error
+        if processes.START_METHOD == "spawn":
+            remedy = f"{advice}; otherwise, {remedy}"
+        problem = "a worker process ended, possibly because it ran out of memory"
+        raise InputError(f"{path}: {problem}; {remedy}.") from error
 
 
 def corpus_fingerprints(readers: list[CorpusReader], store_dir: Path) -> list[list[object]]:

@@ -23,7 +23,7 @@ from ..loading.weights import report_float32
 from ..model.configuration_fixed_head_bert import FixedHeadBertConfig
 from ..options import ExportOptions
 from ..publishing.model_card import checkpoint_card
-from ..publishing.snippets import graph_code
+from ..publishing.snippets import graph_code, threshold_code
 from ..support.errors import InputError
 from ..support.files import new_directory
 from ..tasks.calibration import task_rows
@@ -72,7 +72,7 @@ def export(options: ExportOptions) -> str:
             loaded.settings,
             runtime.precision,
             choices=graph.head == "ForMultipleChoice",
-        )
+        ) + threshold_code("outputs[0]", graph.model.config)
         provenance = f"Exported from `{origin}`: {summary}."
         checkpoint_card(graph.model, output_name, provenance, code=code, **metadata).save(directory / CARD)
     command = f"fixedbert compare {options.model} {options.output_dir} --validation_file FILE"
@@ -103,7 +103,7 @@ def calibration_rows(options: ExportOptions, loaded: LoadedModel) -> list[Batch]
     if options.train_file is None and options.task_name is None:
         return []
     rows = task_rows(options, loaded, options.max_train_samples)
-    return [dict(loaded.tokenizer.pad([row], return_tensors="pt")) for row in rows]
+    return [dict(loaded.tokenizer.pad([row.tokens], return_tensors="pt")) for row in rows]
 
 
 def write_onnx(loaded: LoadedModel, directory: Path):

@@ -1,5 +1,6 @@
 """Fine-tuning, evaluation and prediction for text classification and regression, on GLUE or the user's own data."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from ..support.errors import InputError
 from ..support.files import write_atomically
 from ..tasks.examples import longest_first, map_options, warn_of_overlap
 from ..tasks.glue_metrics import GlueEvaluation
-from ..tasks.labels import MULTI, REGRESSION, Labels
+from ..tasks.labels import MULTI, REGRESSION, Labels, known_names, problem_type_of
 from ..tasks.predictions import DEFAULT_THRESHOLD, threshold_of
 from ..tasks.rows import split_names
 from ..tasks.texts import check_text_columns, load_texts, text_features
@@ -57,6 +58,8 @@ class TextClassification(FineTuningTask):
         model_args, data_args, training_args = arguments
         trained_on = tuple(getattr(config, "text_column_names", None) or ())
         hub_options = model_args.download_options()
+        if not training_args.do_train and data_args.do_regression is None and known_names(config) is not None:
+            data_args = replace(data_args, do_regression=problem_type_of(config) == REGRESSION)
         self.name, self.data_args = name, data_args
         self.data = load_texts(
             name, data_args, training_args.kinds, training_args.sample_seed, trained_on, **hub_options

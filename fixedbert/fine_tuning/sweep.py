@@ -85,13 +85,13 @@ def sweep(task_class: type[FineTuningTask], **given: Any) -> Trained:
         directory = training_args.directory
         for number, run in enumerate(runs, start=1):
             fields = run_fields(run, given, training_args)
-            each = make_arguments(fields, *task_class.arguments)
+            own = make_arguments(fields, *task_class.arguments)
             if (directory / run.directory).exists():
                 PartialState().print(f"{run.directory}: already complete")
-                publish(each[-1])  # in case the upload failed
+                publish(own[-1])  # in case the upload failed
                 continue
             PartialState().print(f"\n=== run {number} of {len(runs)}: {run.directory}", flush=True)
-            fine_tune(task_class, run.task, each, fields)
+            fine_tune(task_class, run.task, own, fields)
             gc.collect()
         if PartialState().is_main_process:
             summarize(directory, runs)
@@ -108,9 +108,9 @@ def run_fields(run: PlannedRun, given: dict[str, Any], training_args: FineTuning
     if run.task:
         fields["task_name"] = [run.task]
     if run.task == "ax":  # ax has no training data, and is predicted with the MNLI model
-        unused = ("do_", "hub_", "push_", "eval_strategy", "eval_steps", "eval_delay", "eval_on_start")
-        unused += ("load_best_", "metric_for_", "greater_", "early_stopping_")
-        fields = {name: value for name, value in fields.items() if not name.startswith(unused)}
+        unused = ["do_", "hub_", "push_", "eval_strategy", "eval_steps", "eval_delay", "eval_on_start"]
+        unused += ["load_best_", "metric_for_", "greater_", "early_stopping_"]
+        fields = {name: value for name, value in fields.items() if not name.startswith((*unused,))}
         fields["do_predict"] = True
         mnli = directory / run.directory.replace("ax/", "mnli/", 1)
         if mnli.exists():

@@ -211,6 +211,19 @@ class FixedHeadBertConfig(transformers.BertConfig):
 
     head_size = head_dim
 
+    @property
+    def num_key_value_heads(self) -> int:
+        """Number of key and value heads, which follows from the other fields: 1 if all heads share one projection."""
+        return self.num_attention_heads if self.head_embedding is None else 1
+
+    @num_key_value_heads.setter
+    def num_key_value_heads(self, number: int | None):
+        if number not in (None, self.num_key_value_heads):
+            raise ValueError(
+                f"num_key_value_heads must be {self.num_key_value_heads}, not {number}: it follows from "
+                "num_attention_heads and head_embedding."
+            )
+
     def validate_architecture(self):
         """Validates sizes and combinations of fields. `strict` calls this method after construction."""
         for field in (

@@ -18,7 +18,7 @@ from ..loading.families import fixed_head_config, task_head
 from ..model.configuration_fixed_head_bert import HEADS, VERSION, FixedHeadBertConfig
 from ..support.machine import hardware_name
 from ..tasks.glue import TASKS
-from .snippets import sentence_code, transformers_code
+from .snippets import sentence_code, threshold_code, transformers_code
 
 PIPELINES = {
     "Model": "feature-extraction",
@@ -114,6 +114,7 @@ def checkpoint_card(
         code = sentence_code(name, fixed)
     elif not code:
         code = transformers_code(name, HEADS[head][0], fixed, choices=head == "ForMultipleChoice")
+        code += threshold_code("outputs.logits", config)
     title = name.split("/")[-1]
     metrics = {
         key.removeprefix("eval_"): value

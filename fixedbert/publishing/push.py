@@ -16,7 +16,7 @@ from ..model.configuration_fixed_head_bert import AUTO_MAP
 from ..model.modeling_fixed_head_bert import FixedHeadBertPreTrainedModel
 from ..options import PushOptions
 from ..support.errors import InputError, shorten
-from ..support.files import error_reason, read_json_object
+from ..support.files import error_reason, read_json_object, writing
 from .model_card import checkpoint_card
 
 UPLOADED = "config.json generation_config.json model*.safetensors model*.safetensors.index.json".split()
@@ -54,9 +54,10 @@ def push(options: PushOptions) -> str:
         names |= {CARD, *(file.name for file in CODE)}
         files = filter_repo_objects(sorted(names), allow_patterns=UPLOADED, ignore_patterns=IGNORED)
         return "\n".join([f"Files to upload to {repo_id}:", *files])
-    write_card(directory / CARD, model, repo_id, options.license)
-    for file in CODE:  # the copy in the directory can be older
-        shutil.copy(file, directory)
+    with writing(directory, "or push a copy of it"):
+        write_card(directory / CARD, model, repo_id, options.license)
+        for file in CODE:  # the copy in the directory can be older
+            shutil.copy(file, directory)
     try:
         repo_id = api.create_repo(repo_id, private=options.private, exist_ok=True).repo_id
         if options.private and not api.model_info(repo_id).private:

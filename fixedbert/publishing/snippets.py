@@ -1,10 +1,14 @@
 """Python code that runs a model or a graph, for model cards and for the terminal."""
 
 import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
+from transformers import PreTrainedConfig
+
 from ..loading.sentence_models import TextSettings
+from ..tasks.predictions import kind_of_logits, threshold_of
 
 TEXTS = '["A text.", "A second text."]'
 
@@ -36,6 +40,15 @@ inputs = tokenizer({TEXTS}, padding=True, truncation=True{length}, return_tensor
 with torch.inference_mode():
     outputs = model(**{inputs})
 """.lstrip()
+
+
+def threshold_code(logits: str, config: PreTrainedConfig) -> str:
+    """Returns code that predicts labels from the `logits`, or "" unless texts can have several labels."""
+    if kind_of_logits(config) != "labels":
+        return ""
+    threshold = threshold_of(config)
+    limit = math.log(threshold / (1 - threshold))
+    return f"predicted = {logits} >= {limit:.6g}  # labels with a probability of at least {threshold:g}\n"
 
 
 def sentence_code(source: str, imports: bool, longest: int | None = None, dtype: str = "") -> str:

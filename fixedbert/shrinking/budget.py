@@ -52,6 +52,14 @@ class Prices:
         """The price of everything outside the layers, such as the embeddings."""
         return max(0.0, self.total - self.of_layers(self.original))
 
+    @property
+    def least(self) -> float:
+        """The price of the smallest possible model. It has one head, because tokens would otherwise be unconnected."""
+        empty = [LayerSize(shape.heads._replace(num_heads=0), 0) for shape in self.original]
+        choices = [head_choices(shape.heads)[:2] for shape in self.original]  # no head, one small head
+        extra = min(price(one) - price(none) for price, (none, one) in zip(self.layers, choices, strict=True))
+        return self.rest + self.of_layers(empty) + extra
+
     def of_layers(self, shapes: list[LayerSize]) -> float:
         """Returns the total price of layers of these shapes."""
         pairs = zip(self.layers, shapes, strict=True)

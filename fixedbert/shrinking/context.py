@@ -76,7 +76,7 @@ class ShrinkContext:
         distilled_rows = (options.distil_steps or 0) * options.batch_size
         calibration, held_out, distillation = load_batches(options, loaded, distilled_rows)
         check_tokens(original, calibration)
-        batches = random_batches(calibration)
+        batches = random_batches(calibration, options.batch_size)
         dtype = getattr(torch, options.dtype) if options.dtype else None
         if options.speedup is None:
             serving = Serving(options.unpad_inputs is not False, dtype or stored_dtype)
@@ -188,4 +188,6 @@ def fixed_head_model(model: PreTrainedModel, source: str) -> FixedHeadBertPreTra
     if 0 in (*fixed.config.head_counts, *fixed.config.neuron_counts):
         raise InputError(f"{source}: already pruned (a layer has no heads or no neurons); shrink the unpruned model.")
     fixed.config.unpad_inputs = False
+    # Only gradients of hidden states are needed. Those of weights would keep the inputs of all layers in memory.
+    fixed.requires_grad_(False).base_model.get_submodule("embeddings").requires_grad_()
     return fixed.eval().to("cuda" if torch.cuda.is_available() else "cpu")

@@ -101,7 +101,7 @@ def collect_statistics(
             layer.keys.add(minus_row_mean(seen[key][1].detach(), non_padding)[non_padding])
     for layer in statistics:
         moments = [x for x in vars(layer).values() if isinstance(x, SecondMoments)]
-        if not all(x.sum.isfinite().all() for x in moments):
+        if not all(x.mean.isfinite().all() for x in moments):
             raise InputError("activations or gradients contain NaN or infinity; the weights are probably corrupted.")
     measure_score_errors(model, batches[::SCORE_STRIDE], statistics, head_sizes, predict)
     return statistics

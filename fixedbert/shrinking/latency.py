@@ -33,13 +33,13 @@ def measure_prices(model: FixedHeadBertPreTrainedModel, shapes: list[LayerSize],
     neurons = dict.fromkeys(choice for shape in shapes for choice in neuron_choices(shape.neurons))
     has_last = has_short_last_layer(model, batches)
     runs: dict[tuple[bool, tuple[int, ...]], Callable] = {}  # by whether it is in the short last layer, and by size
+    attentions = {choice: layer_with(model, choice).attention for choice in heads}
+    feed_forwards = {count: layer_with(model, Heads(1, 1, 1), count).feed_forward_chunk for count in neurons}
     for is_last in {False, has_last}:
         inputs = [sublayer_inputs(model, batch["attention_mask"], is_last) for batch in batches]
-        for choice in heads:
-            attention = layer_with(model, choice).attention
+        for choice, attention in attentions.items():
             runs[is_last, choice] = partial(call_all, [partial(attention, x, **options) for x, options in inputs])
-        for count in neurons:
-            feed_forward = layer_with(model, Heads(1, 1, 1), count).feed_forward_chunk
+        for count, feed_forward in feed_forwards.items():
             runs[is_last, (count,)] = partial(call_all, [partial(feed_forward, x) for x, _ in inputs])
     encoder = partial(call_all, [partial(encode(model), **batch) for batch in batches])
     times = interleaved([*runs.values(), encoder], ROUNDS, model.device, "measuring latencies")

@@ -15,9 +15,10 @@ from ..model.modeling_fixed_head_bert import FixedHeadBertLayer, FixedHeadBertPr
 from ..tasks.predictions import Batch
 from .budget import LayerSize
 from .fisher_information import LayerStatistics, attention_mask_for, layers_of, reduced_scores, self_attention
-from .pruning import LeastSquaresRefit, head_size_errors, least_squares, prune_inputs, reduce_head_size, square_root
+from .pruning import SecondMoments, fit, head_size_errors, least_squares, prune_inputs, reduce_head_size, square_root
 
 NEURON_STEPS = 192  # maximum number of steps for removing all neurons of a layer
+REFIT_TOKENS = 32  # maximum number of tokens for refitting, per neuron of the original; more need more memory
 
 
 class LayerPruner:
@@ -136,9 +137,12 @@ def refit(original: FixedHeadBertPreTrainedModel, pruned: FixedHeadBertPreTraine
     """
     Refits the output projections of attention and of the feed-forward block in each pruned layer by least squares, so
     that the hidden states match those of the original model. Begins with the first layer, because the outputs of a
-    refitted layer are the inputs for refitting the next layer.
+    refitted layer are the inputs for refitting the next layer. Uses a part of the batches if there are many tokens,
+    because all hidden states are kept in memory.
     """
     embeddings, width = original.base_model.get_submodule("embeddings"), original.config.hidden_size
+    batches = spread(batches, REFIT_TOKENS * max(width, *original.config.neuron_counts))
+    masks = [batch["attention_mask"].bool() for batch in batches]
     names = ("input_ids", "token_type_ids")
     targets = [embeddings(**{name: batch[name] for name in names if name in batch}) for batch in batches]
     states = list(targets)
@@ -147,28 +151,34 @@ def refit(original: FixedHeadBertPreTrainedModel, pruned: FixedHeadBertPreTraine
         for old, new in layers:
             W_o, W_f = new.attention.get_submodule("output.dense"), new.output.get_submodule("dense")
             weights = [weight_of(dense, width) for dense in (W_o, W_f)]
-            heads, neurons = (LeastSquaresRefit(weight.shape[1], width) for weight in weights)
-            inputs = []
-            for index, batch in enumerate(batches):
-                mask, non_padding = attention_mask_for(original, targets[index], batch), batch["attention_mask"].bool()
+            heads, neurons = (SecondMoments(1, weight.shape[1], width) for weight in weights)
+            outputs = []
+            for index, (batch, non_padding) in enumerate(zip(batches, masks, strict=True)):
+                mask = attention_mask_for(original, targets[index], batch)
                 z = self_attention(old.attention)(targets[index], attention_mask=mask)[0]
                 target = old.attention.get_submodule("output.dense")(z) + targets[index]
                 z = self_attention(new.attention)(states[index], attention_mask=mask)[0]
-                heads.add(z[non_padding][:, : weights[0].shape[1]], (target - states[index])[non_padding])
+                a = z[..., : weights[0].shape[1]]
+                heads.add(torch.cat([a, target - states[index]], dim=-1)[non_padding])
                 attended = old.attention.get_submodule("output.LayerNorm")(target)
-                target = old.output.dense(old.intermediate(attended)) + attended
-                targets[index] = old.output.LayerNorm(target)
-                inputs.append((z, target))
-            set_linear(W_o, *heads.solution(weights[0]))
-            for index, (batch, (z, target)) in enumerate(zip(batches, inputs, strict=True)):
-                non_padding = batch["attention_mask"].bool()
+                targets[index] = old.output.dense(old.intermediate(attended)) + attended  # before the LayerNorm
+                outputs.append(z)
+            set_linear(W_o, *fit(heads, weights[0]))
+            for index, (z, non_padding) in enumerate(zip(outputs, masks, strict=True)):
                 states[index] = new.attention.get_submodule("output.LayerNorm")(W_o(z) + states[index])
-                activations = new.intermediate(states[index])[non_padding]
-                neurons.add(activations[:, : weights[1].shape[1]], (target - states[index])[non_padding])
-            set_linear(W_f, *neurons.solution(weights[1]))
+                a = new.intermediate(states[index])[..., : weights[1].shape[1]]
+                neurons.add(torch.cat([a, targets[index] - states[index]], dim=-1)[non_padding])
+            set_linear(W_f, *fit(neurons, weights[1]))
             for index in range(len(batches)):
                 states[index] = new.output(new.intermediate(states[index]), states[index])
+                targets[index] = old.output.LayerNorm(targets[index])
                 progress.update()
+
+
+def spread(batches: list[Batch], tokens: int) -> list[Batch]:
+    """Returns all batches, or evenly spaced ones with about this number of tokens, at least one."""
+    count = min(len(batches), max(1, len(batches) * tokens // sum(batch["input_ids"].numel() for batch in batches)))
+    return [batches[number * len(batches) // count] for number in range(count)]
 
 
 def weight_of(dense: nn.Module, width: int) -> Tensor:

@@ -36,7 +36,7 @@ weights themselves have rank p, the reduction is exact for every input, not only
   above.
 
 Refit. W and b of each sublayer in the pruned model are refitted by least squares, given the inputs and the residual
-stream of the pruned model, so that W a + b + residual approximates this sum in the original (`LeastSquaresRefit`).
+stream of the pruned model, so that W a + b + residual approximates this sum in the original (`fit`).
 """
 
 from dataclasses import dataclass
@@ -52,40 +52,39 @@ PRIOR = 1e-4  # strength of the pull toward the initial weights in a refit, as a
 
 class SecondMoments:
     """
-    Accumulates first and second moments over tokens in float64, separately for G groups of S elements.
+    Accumulates means and covariances over tokens in float64, separately for G groups of S elements. Each batch is
+    centered first (Chan et al., 1979), because rounding errors of sums would exceed small variances.
+
+    Args:
+        others: Number of elements in addition to S whose covariances with the S elements are accumulated, too.
 
     Attributes:
         tokens: Number of tokens.
-        sum: Sums (G, S) of the vectors.
-        products: Sums (G, S, S) of the outer products of the vectors.
+        mean: Means (G, S + others) of the vectors.
+        covariance: Second moments (G, S, S + others) about the mean.
     """
 
-    def __init__(self, groups: int, size: int):
+    def __init__(self, groups: int, size: int, others: int = 0):
         self.tokens = 0
-        self.sum = torch.zeros(groups, size, dtype=torch.float64)
-        self.products = torch.zeros(groups, size, size, dtype=torch.float64)
+        self.mean = torch.zeros(groups, size + others, dtype=torch.float64)
+        self.covariance = torch.zeros(groups, size, size + others, dtype=torch.float64)
 
     def add(self, vectors: Tensor):
-        """Adds the vectors (n, G S) of n tokens."""
-        x = vectors.unflatten(-1, self.sum.shape).transpose(0, 1)  # (G, n, S)
-        self.products += (x.mT @ x).double().cpu()
-        self.sum += x.sum(dim=1).double().cpu()
+        """Adds the vectors (n, G (S + others)) of n tokens."""
+        size = self.covariance.shape[1]
+        x = vectors.unflatten(-1, self.mean.shape).transpose(0, 1)  # (G, n, S + others)
+        mean = x.mean(dim=1, dtype=torch.float64)
+        x = x - mean[:, None].to(x.dtype)
         self.tokens += len(vectors)
-
-    @property
-    def mean(self) -> Tensor:
-        """Mean (G, S) of the vectors in each group."""
-        return self.sum / self.tokens
+        weight, change = len(vectors) / self.tokens, mean.cpu() - self.mean
+        self.mean += weight * change
+        self.covariance.baddbmm_(change[:, :size, None], change[:, None], beta=1 - weight, alpha=weight * (1 - weight))
+        self.covariance += (x[..., :size].mT @ x).cpu().double().mul_(1 / self.tokens)
 
     @property
     def uncentered(self) -> Tensor:
         """Second moments (G, S, S) about zero."""
-        return self.products / self.tokens
-
-    @property
-    def covariance(self) -> Tensor:
-        """Second moments (G, S, S) about the mean."""
-        return self.uncentered - self.mean[:, :, None] * self.mean[:, None, :]
+        return self.covariance + self.mean[:, :, None] * self.mean[:, None, :]
 
 
 @dataclass(frozen=True)
@@ -191,37 +190,21 @@ def reduce_head_size(A: Tensor, C: Tensor, L: Tensor, R: Tensor, size: int) -> t
     return balance * first, second / balance
 
 
-class LeastSquaresRefit:
+def fit(moments: SecondMoments, prior: Tensor) -> tuple[Tensor, Tensor]:
     """
-    Fits the weight and bias of a linear layer by least squares, from sums accumulated over tokens. The layer has
-    N = `inputs` inputs and D = `outputs` outputs.
+    Fits a linear layer with N inputs and D outputs by least squares. Returns its weight (D, N) and bias (D,).
+
+    `moments` contains one group of vectors: N inputs, followed by D target outputs. In directions without input
+    variance, the weight stays near `prior` (D, N).
     """
-
-    def __init__(self, inputs: int, outputs: int):
-        self.tokens = 0
-        self.a, self.y = torch.zeros(inputs, dtype=torch.float64), torch.zeros(outputs, dtype=torch.float64)
-        self.aa = torch.zeros(inputs, inputs, dtype=torch.float64)
-        self.ay = torch.zeros(inputs, outputs, dtype=torch.float64)
-
-    def add(self, a: Tensor, y: Tensor):
-        """Adds the inputs `a` (n, N) and target outputs `y` (n, D) for n tokens."""
-        self.tokens += len(a)
-        self.a += a.sum(dim=0).double().cpu()
-        self.y += y.sum(dim=0).double().cpu()
-        self.aa += (a.T @ a).double().cpu()
-        self.ay += (a.T @ y).double().cpu()
-
-    def solution(self, prior: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns weight (D, N) and bias (D,). In directions without input variance, the weight stays near `prior`."""
-        mean_a, mean_y = self.a / self.tokens, self.y / self.tokens
-        prior = prior.double()
-        if not len(mean_a):
-            return prior, mean_y
-        A = self.aa / self.tokens - torch.outer(mean_a, mean_a)
-        B = self.ay / self.tokens - torch.outer(mean_a, mean_y)
-        ridge = PRIOR * A.diagonal().mean() * torch.eye(len(A), dtype=torch.float64)
-        weight = prior + torch.linalg.lstsq(A + ridge, B - A @ prior.T).solution.T
-        return weight, mean_y - weight @ mean_a
+    prior, inputs = prior.double(), prior.shape[1]
+    A, B = moments.covariance[0].split([inputs, len(prior)], dim=1)
+    mean_a, mean_y = moments.mean[0].split([inputs, len(prior)])
+    if not inputs:
+        return prior, mean_y
+    ridge = PRIOR * A.diagonal().mean() * torch.eye(inputs, dtype=torch.float64)
+    weight = prior + torch.linalg.lstsq(A + ridge, B - A @ prior.T).solution.T
+    return weight, mean_y - weight @ mean_a
 
 
 def low_rank_svd(A: Tensor, B: Tensor) -> tuple[Tensor, Tensor, Tensor]:

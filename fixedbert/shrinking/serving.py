@@ -33,9 +33,10 @@ class Serving(NamedTuple):
     def model(self, model: Model) -> Model:
         """
         Returns a copy of the model with these settings, in evaluation mode. Its config contains `unpad_inputs`. Other
-        models than FixedHeadBerts always compute padding.
+        models than FixedHeadBerts always compute padding. The copy shares weights that already have the dtype.
         """
-        served = copy.deepcopy(model)
+        shared = {id(weight): weight for weight in model.parameters() if weight.dtype == self.dtype}
+        served = copy.deepcopy(model, shared)
         nn.Module.to(served, dtype=self.dtype)
         if isinstance(served, FixedHeadBertPreTrainedModel):
             served.config.unpad_inputs = vars(served.base_model)["unpad_inputs"] = self.unpad_inputs
@@ -47,11 +48,14 @@ class Serving(NamedTuple):
         return lambda: [encoder(**batch) for batch in batches]
 
 
-def random_batches(batches: list[Batch]) -> list[Batch]:
-    """Returns up to three batches of ids and attention masks (B, L). Their row lengths are sampled from `batches`."""
+def random_batches(batches: list[Batch], size: int) -> list[Batch]:
+    """
+    Returns up to three batches of ids and attention masks (B, L) with `size` rows, whose lengths are sampled from
+    `batches`.
+    """
     lengths = [length for batch in batches for length in batch["attention_mask"].sum(1).tolist()]
     random.Random(0).shuffle(lengths)
-    size, device = max(len(batch["attention_mask"]) for batch in batches), batches[0]["attention_mask"].device
+    size, device = min(size, len(lengths)), batches[0]["attention_mask"].device
     drawn = []
     for begin in range(0, min(BATCHES, max(1, len(lengths) // size)) * size, size):
         rows = torch.tensor(lengths[begin : begin + size], device=device)

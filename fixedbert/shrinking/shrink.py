@@ -23,7 +23,7 @@ from ..model.modeling_fixed_head_bert import FixedHeadBertPreTrainedModel
 from ..options import ShrinkOptions
 from ..publishing.model_card import checkpoint_card
 from ..support.errors import InputError
-from ..support.files import check_output_free, new_directory
+from ..support.files import check_output_free, new_directory, reading
 from ..support.machine import machine_name
 from ..tasks.calibration import check_files, mean_tokens
 from ..training.interruption import train
@@ -34,7 +34,7 @@ from .distillation import DistillationTrainer, distillation_arguments
 from .fisher_information import collect_statistics, layers_of
 from .layers import LayerPruner, prune_layers, refit
 from .report import FAMILY, PLOT, ShrinkFamily, ShrinkResult, plot
-from .target import prices_for, prune_to_budget
+from .target import budget_for, prices_for, prune_to_budget
 
 PRUNED = "pruned"  # subdirectory that contains the pruned model during distillation
 NOT_COMPARED = ("output_dir", "cache_dir", "token")  # options that may change when an interrupted run resumes
@@ -79,7 +79,11 @@ def shrink(options: ShrinkOptions) -> ShrinkResult | ShrinkFamily:
 
 def statistics_for(context: ShrinkContext) -> tuple[Prices | None, list[LayerPruner]]:
     """Returns the prices of all sublayers (None if the target is layer sizes), and a pruner for each layer."""
-    prices = None if context.target_shapes else prices_for(context)
+    if context.target_shapes:
+        return None, layer_pruners(context)
+    prices = prices_for(context)
+    for speedup in context.options.speedup or [None]:
+        budget_for(context.options, prices, speedup)  # refuses a target that is out of reach before the slow part
     return prices, layer_pruners(context)
 
 
@@ -160,7 +164,8 @@ def prune_and_distil(context: ShrinkContext, steps: int) -> ShrinkResult:
 
 
 def pruned_model(context: ShrinkContext, directory: Path) -> FixedHeadBertPreTrainedModel:
-    model = type(context.original).from_pretrained(directory)
+    with reading(directory, f"remove {directory.parent} and run the same command again"):
+        model = type(context.original).from_pretrained(directory)
     return model.eval().to(context.original.device)
 
 

@@ -1,10 +1,12 @@
 """Chooses the shapes of all layers so that they meet a target speed or size at the lowest cost, and prunes to them."""
 
-from math import inf
+from functools import partial
+from math import ceil, floor, inf
 
 from ..counts import LayerShape
 from ..loading.heads import Heads
 from ..model.modeling_fixed_head_bert import FixedHeadBertPreTrainedModel
+from ..options import ShrinkOptions
 from ..support.errors import InputError
 from ..tasks.calibration import mean_tokens
 from .budget import LayerSize, Prices, SublayerSize, head_choices, neuron_choices, solve_knapsack
@@ -49,46 +51,54 @@ def prune_to_budget(
         heads, neurons = head_choices(pruner.shape.heads), neuron_choices(pruner.shape.neurons)
         sizes.append([SublayerSize(choice, pruner.cost_of_heads(choice), price(choice)) for choice in heads])
         sizes.append([SublayerSize(count, pruner.cost_of_neurons(count), price(count)) for count in neurons])
-    least = prices.rest + sum(min(size.price for size in sublayer) for sublayer in sizes)
-    wanted = budget_for(context, prices, least)
-
-    def pruned_within(budget: float) -> FixedHeadBertPreTrainedModel:
-        chosen = [size.choice for size in solve_knapsack(sizes, budget - prices.rest)]
-        shapes = [LayerSize(heads, neurons) for heads, neurons in zip(chosen[::2], chosen[1::2], strict=True)]
-        return prune_layers(context.original, pruners, shapes)
-
+    wanted = budget_for(context.options, prices, context.speedup)
+    prune = partial(prune_layers, context.original, pruners)
     if context.speedup is None:
-        return pruned_within(wanted)
+        return prune(choose_shapes(sizes, wanted - prices.rest))
     # The sum of the sublayers' latencies is only an estimate, so the copy is measured and the budget corrected.
-    budget, best, smallest_error = wanted, None, (True, inf)
+    budget, smallest_error = wanted, (True, inf)
+    best: list[LayerSize] = []
     for _ in range(TRIES):
-        pruned = pruned_within(budget)
+        shapes = choose_shapes(sizes, budget - prices.rest)
+        pruned = prune(shapes)
         reached = context.measure_speedup(pruned).ratio / context.speedup
         error = (reached < NEAR, abs(reached - 1))  # any model that is fast enough is better than all that are not
-        if best is None or error < smallest_error:
-            best, smallest_error = pruned, error
+        if not best or error < smallest_error:
+            best, smallest_error = shapes, error
         if NEAR <= reached <= ENOUGH:
             break
         halved = prices.rest + (budget - prices.rest) / 2
-        budget = max(budget * reached, halved, least)
-    assert best is not None
-    return best
+        budget = max(budget * reached, halved, prices.least)
+    return pruned if best == shapes else prune(best)
 
 
-def budget_for(context: ShrinkContext, prices: Prices, least: float) -> float:
+def choose_shapes(sizes: list[list[SublayerSize]], budget: float) -> list[LayerSize]:
+    """Chooses the heads and neurons of each layer at the lowest cost within the budget. At least one head remains."""
+    chosen = solve_knapsack(sizes, budget)
+    if not any(size.choice.num_heads for size in chosen[::2]):
+        solutions = []
+        for index in range(0, len(sizes), 2):
+            with_head = [size for size in sizes[index] if size.choice.num_heads]
+            solutions.append(solve_knapsack([*sizes[:index], with_head, *sizes[index + 1 :]], budget))
+        affordable = [each for each in solutions if sum(size.price for size in each) <= budget * (1 + 1e-9)]
+        chosen = min(affordable, key=lambda solution: sum(size.cost for size in solution))
+    return [LayerSize(heads.choice, neurons.choice) for heads, neurons in zip(chosen[::2], chosen[1::2], strict=True)]
+
+
+def budget_for(options: ShrinkOptions, prices: Prices, speedup: float | None) -> float:
     """
-    Returns the budget for the entire model. `least` is the price of the smallest possible model.
+    Returns the budget for the entire model.
 
     Raises:
         InputError: If the budget is not between the prices of the smallest possible model and the original.
     """
-    needed = prices.of_layers(prices.original) + prices.rest
-    options = context.options
-    wanted = needed / context.speedup if context.speedup else options.params or options.flops or 0
-    if not least <= wanted < needed or wanted == prices.rest:  # nothing would be left for the layers
-        unit = "seconds" if context.speedup else "parameters" if options.params else "FLOPs"
-        raise InputError(
-            f"the target is {wanted:.4g} {unit}, but the original needs {needed:.4g} and the smallest possible model "
-            f"needs {least:.4g}; choose a target in between."
-        )
-    return wanted
+    needed, least = prices.of_layers(prices.original) + prices.rest, prices.least
+    wanted = needed / speedup if speedup else options.params or options.flops or 0
+    if least <= wanted < needed:
+        return wanted
+    if speedup:
+        highest = floor(100 * needed / least) / 100
+        limits = f"above 1 and at most {highest:g}, the estimated speedup of the smallest possible model"
+        raise InputError(f"{speedup:g}: must be {limits}.", "speedup")
+    limits = f"at least {ceil(least)}, for the smallest possible model, and below {ceil(needed)}, for the original"
+    raise InputError(f"{wanted:g}: must be {limits}.", "params" if options.params else "flops")

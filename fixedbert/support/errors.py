@@ -81,8 +81,8 @@ def exit_on_input_error(main: Callable[[], object]):
     except (InputError, HTTPError) as error:
         is_input = isinstance(error, InputError)
         message = re.sub(r"`(\w+)`", r"--\1", str(error)) if is_input else " ".join(str(error).split())
-        while tqdm._instances:  # an open progress bar has not ended its line
-            tqdm._instances.pop().close()
+        for bar in [*getattr(tqdm, "_instances", ())]:  # an open progress bar has not ended its line
+            bar.close()
         print(f"error: {message}", file=sys.stderr)
         sys.exit(2)
     except Stopped:

@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from huggingface_hub import snapshot_download
 from transformers.utils import cached_file
@@ -62,7 +62,7 @@ def transformer_directory(source: str | Path, **hub_options) -> str | Path:
         if path.resolve().name in [module.path for module in read_modules(above)]:
             raise InputError(f"{path}: only a module of a sentence-transformers model; use the whole model, {above}.")
     elif not path.exists():
-        options = {name: hub_options.get(name) for name in ("revision", "token", "cache_dir")}
+        options: dict[str, Any] = {name: hub_options.get(name) for name in ("revision", "token", "cache_dir")}
         silent = {f"_raise_exceptions_for_{name}": False for name in ("missing_entries", "connection_errors")}
         file = cached_file(str(source), MODULES, **options, **silent)
         path = Path(file).parent if file else path

@@ -1,8 +1,11 @@
 """Calibration data: loads unlabeled rows for a model's task and returns them as batches of token ids."""
 
 import random
+from collections import Counter
 from glob import glob
+from math import inf
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from accelerate import PartialState
@@ -18,6 +21,14 @@ from .task_heads import row_length, unlabeled_rows
 
 MASKED = 0.15  # fraction of the tokens that are masked for a masked LM
 HELD_OUT = 6  # there are at most `max_train_samples` / 6 held-out rows
+CPU_TOKENS = 1024  # in a batch on a CPU; larger batches are hardly faster, and need more memory
+
+
+class TokenizedRow(NamedTuple):
+    """The tokens of a row, or of a window of a question, and its texts; the first one can occur in several rows."""
+
+    tokens: dict
+    texts: tuple
 
 
 def check_files(options: CalibrationOptions):
@@ -37,18 +48,46 @@ def load_batches(
     maximum = options.max_train_samples
     rows = task_rows(options, loaded, max(maximum, distillation_rows))
     if options.task_name is None:
-        count = max(1, min(len(rows), maximum) // HELD_OUT)
-        held_out, rows = rows[:count], rows[count:]
+        held_out, rows = hold_out(rows, max(1, min(len(rows), maximum) // HELD_OUT))
     else:
         held_out = task_rows(options, loaded, max(1, maximum // HELD_OUT), "validation")
-    parts = (rows[:maximum], held_out, rows[:distillation_rows])
-    calibration, held_out_batches, distillation = (batches_of(options, loaded, part) for part in parts)
-    return calibration, held_out_batches, distillation
+    tokens = CPU_TOKENS if loaded.model.device.type == "cpu" else inf
+    return (
+        batches_of(options, loaded, rows[:maximum], tokens),
+        batches_of(options, loaded, held_out, tokens),
+        batches_of(options, loaded, rows[:distillation_rows]),
+    )
 
 
-def task_rows(options: CalibrationOptions, loaded: LoadedModel, count: int, split: str = "train") -> list[dict]:
+def hold_out(rows: list[TokenizedRow], count: int) -> tuple[list[TokenizedRow], list[TokenizedRow]]:
     """
-    Returns at most `count` tokenized rows for the model's task, in random order, without their labels.
+    Splits `rows`, which are in random order, into about `count` held-out rows and the rest.
+
+    Rows with the same first text, such as the context of questions, are on one side. If the first text occurs in so
+    many rows that it says little about a row, only rows in which all texts are the same are on one side.
+
+    Raises:
+        InputError: If all rows have the same texts.
+    """
+    by_first = Counter(row.texts[0] for row in rows)
+    groups = [row.texts[:1] if by_first[row.texts[0]] <= count // 4 else row.texts for row in rows]
+    sizes, held_out, left = Counter(groups), set(), count
+    if len(sizes) == 1:
+        raise InputError(f"all {len(rows):,} calibration rows have the same context or text; add rows with others.")
+    for group, size in sizes.items():
+        if size <= left:
+            held_out.add(group)
+            left -= size
+    held_out = held_out or {min(sizes, key=lambda group: sizes[group])}
+    pairs = list(zip(rows, (group in held_out for group in groups), strict=True))
+    return [row for row, is_held_out in pairs if is_held_out], [row for row, is_held_out in pairs if not is_held_out]
+
+
+def task_rows(
+    options: CalibrationOptions, loaded: LoadedModel, count: int, split: str = "train"
+) -> list[TokenizedRow]:
+    """
+    Draws at most `count` rows for the model's task, and returns them tokenized, in random order, without their labels.
 
     Files contain texts or text pairs (.csv, .tsv, .jsonl, .parquet, or .txt with one text per line), lists of words
     for token classification, questions in SQuAD format, or running text for a masked LM or an encoder without pooling.
@@ -61,35 +100,48 @@ def task_rows(options: CalibrationOptions, loaded: LoadedModel, count: int, spli
     if head == "MultipleChoice":
         raise InputError("multiple-choice models have no calibration data.")
     if options.train_file and (head in MASKED_LM or not (head or loaded.pooling)):
-        sequences = read_sequences(options.train_file, tokenizer, length, 4 * count)
-        tokenized = [{"input_ids": ids, "attention_mask": [1] * length} for ids in sequences.tolist()]
+        column = options.text_column_names or "text"
+        sequences = read_sequences(options.train_file, tokenizer, length, 4 * count, column).tolist()
+        inputs = ({"input_ids": ids, "attention_mask": [1] * length} for ids in sequences)
+        tokenized = [TokenizedRow(tokens, (number,)) for number, tokens in enumerate(inputs)]
     else:
-        separate = head in MASKED_LM or not head  # each text of a pair becomes a row
-        parts = unlabeled_rows(options, head, tokenizer, length, split, separate)
+        parts = unlabeled_rows(options, head, (loaded.model.config, tokenizer), length, split, count)
         tokenized = tokenize(parts, loaded, length)
     random.Random(options.seed).shuffle(tokenized)
     return tokenized[:count]
 
 
-def tokenize(parts: list[Rows], loaded: LoadedModel, length: int) -> list[dict]:
-    """Returns the tokens of rows, or of the windows of questions. Prints how many rows are truncated."""
-    names, windows, truncated = loaded.tokenizer.model_input_names, list[dict](), 0
+def tokenize(parts: list[Rows], loaded: LoadedModel, length: int) -> list[TokenizedRow]:
+    """Tokenizes rows, or the windows of questions. Prints how many rows are truncated."""
+    names, windows, truncated = loaded.tokenizer.model_input_names, list[TokenizedRow](), 0
     for rows in parts:
         features, count = rows.features(loaded.tokenizer, loaded.settings, length)
-        windows += [{name: window[name] for name in names if name in window} for row in features for window in row]
+        for row, texts in zip(features, rows.texts(), strict=True):
+            inputs = ({name: window[name] for name in names if name in window} for window in row)
+            windows += [TokenizedRow(tokens, texts) for tokens in inputs]
         truncated += count
     if truncated:
         PartialState().print(f"{truncated:,} of {len(windows):,} calibration rows were truncated to {length:,} tokens")
     return windows
 
 
-def batches_of(options: ShrinkOptions, loaded: LoadedModel, rows: list[dict]) -> list[Batch]:
-    """Returns rows, sorted by length, as padded batches on the model's device. Masks tokens for a masked LM."""
-    rows, size = sorted(rows, key=lambda row: len(row["input_ids"])), options.batch_size
+def batches_of(
+    options: ShrinkOptions, loaded: LoadedModel, rows: list[TokenizedRow], tokens: float = inf
+) -> list[Batch]:
+    """
+    Returns rows, sorted by length, as padded batches on the model's device. A batch has at most `batch_size` rows and,
+    if it has several, at most this number of tokens. Masks tokens for a masked LM.
+    """
+    parts: list[list[dict]] = []
+    for row in sorted((row.tokens for row in rows), key=lambda row: len(row["input_ids"])):
+        size = len(parts[-1]) if parts else options.batch_size
+        if size == options.batch_size or (size + 1) * len(row["input_ids"]) > tokens:
+            parts.append([])
+        parts[-1].append(row)
     generator = torch.Generator().manual_seed(options.seed)
     batches = []
-    for begin in range(0, len(rows), size):
-        batch: Batch = dict(loaded.tokenizer.pad(rows[begin : begin + size], return_tensors="pt"))
+    for part in parts:
+        batch: Batch = dict(loaded.tokenizer.pad(part, return_tensors="pt"))
         if head_name(loaded.model) in MASKED_LM:
             batch = mask_randomly(batch, loaded.tokenizer, generator)
         batches.append({name: x.to(loaded.model.device) for name, x in batch.items()})

@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, TypeVar
 
 import datasets
 import numpy as np
@@ -10,6 +10,7 @@ from accelerate import PartialState
 
 from ..options import FineTuningDataOptions
 
+Row = TypeVar("Row")
 SAMPLE_SEED = 42  # for `max_*_samples` and `validation_split_percentage`, unless `data_seed` is set
 
 
@@ -41,6 +42,12 @@ def sampled_indices(total: int, count: int | None, seed: int) -> list[int]:
     """Returns `count` of the indices below `total`, drawn at random and sorted, or all of them if `count` is None."""
     count = total if count is None else min(count, total)
     return sorted(random.Random(seed).sample(range(total), count))
+
+
+def drawn(rows: Iterable[Row], count: int | None, seed: int) -> list[Row]:
+    """Returns `count` rows drawn at random, in their order, or all rows if `count` is None."""
+    found = [*rows]
+    return [found[index] for index in sampled_indices(len(found), count, seed)]
 
 
 def sample_rows(rows: datasets.Dataset, count: int | None, seed: int) -> datasets.Dataset:

@@ -13,6 +13,8 @@ from ..options import AnswerOptions, CompareOptions
 from ..support.errors import InputError
 from ..support.files import reading
 from .answers import SquadEvaluation
+from .examples import SAMPLE_SEED, drawn
+from .labels import shorten
 from .reading import RowSource, valid_rows
 from .rows import Features, Model, RowPredictions, Rows, file_of
 from .squad_metrics import best_score, exact_match, note_on_spaces
@@ -43,9 +45,12 @@ def question_rows(
     version_2_with_negative: bool = False,
     answered: bool = True,
     skip_bad_rows: bool = False,
+    max_samples: int | None = None,
+    seed: int = SAMPLE_SEED,
 ) -> datasets.Dataset:
     """
-    Validates the questions in a file or dataset and returns a dataset with the columns in FEATURES.
+    Validates the questions in a file or dataset and returns a dataset with the columns in FEATURES. Draws
+    `max_samples` of them at random before, or reads all if it is None.
 
     Questions without an answer are valid if `version_2_with_negative` is True, as in SQuAD 2.0, or if `answered` is
     False, as in test data. Invalid questions raise InputError, or are printed and skipped with `skip_bad_rows`.
@@ -66,8 +71,11 @@ def question_rows(
         seen.add(row["id"])
         return row
 
+    if not {"data", "paragraphs", "context", "question"} & {*source.columns}:
+        raise InputError(f"{source.name}: not in SQuAD's format; it has the columns {shorten(source.columns)}.")
     with reading(source.name, REDOWNLOAD, "not in SQuAD's format"):
-        rows, _ = valid_rows(source.name, questions_in(source), parse, skip_bad_rows, "questions")
+        questions = drawn(questions_in(source), max_samples, seed)
+        rows, _ = valid_rows(source.name, questions, parse, skip_bad_rows, "questions")
     return datasets.Dataset.from_list(rows, features=FEATURES)
 
 
@@ -122,7 +130,7 @@ def check_question(row: dict, answer_is_optional: bool):
     for text, start in zip(texts, starts, strict=True):
         is_valid = isinstance(text, str) and isinstance(start, int) and text and start >= 0
         if not is_valid or row["context"][start : start + len(text)] != text:
-            raise ValueError(f"the answer {text!r} is not at character {start} of its context")
+            raise ValueError(f"the answer {text!r} is not at character {start!r} of its context")
 
 
 def questions_that_fit(
@@ -190,6 +198,9 @@ class QuestionRows(Rows):
         note_on_spaces(answers["text"] for answers in rows["answers"])
         return cls(rows.add_column("row", [positions[name] for name in rows["id"]]))
 
+    def texts(self):
+        return [(context,) for context in self.data["context"]]
+
     def features(self, tokenizer, settings, length):
         features: list[Features] = [[] for _ in self.data]
         windows = squad_windows(self.data, tokenizer, length, stride_for(length), for_training=False)
@@ -225,10 +236,13 @@ class QuestionRows(Rows):
 
 
 def unlabeled_questions(
-    file: str, tokenizers: list[PreTrainedTokenizerBase], length: int, skip_bad_rows: bool
+    file: str, tokenizers: list[PreTrainedTokenizerBase], length: int, skip_bad_rows: bool, **options
 ) -> datasets.Dataset:
-    """Loads questions, with or without answers, that fit into windows of `length` tokens for all tokenizers."""
-    rows = load_squad(file, version_2_with_negative=True, answered=False, skip_bad_rows=skip_bad_rows)
+    """
+    Loads questions, with or without answers, that fit into windows of `length` tokens for all tokenizers. `options`
+    are `max_samples` and `seed` of `question_rows`.
+    """
+    rows = load_squad(file, version_2_with_negative=True, answered=False, skip_bad_rows=skip_bad_rows, **options)
     for tokenizer in tokenizers:
         rows = questions_that_fit(rows, file, tokenizer, length, stride_for(length), skip_bad_rows)
     return rows

@@ -42,6 +42,10 @@ class Rows(ABC):
     def __init__(self, data: datasets.Dataset):
         self.data = data
 
+    @abstractmethod
+    def texts(self) -> list[tuple[str, ...]]:
+        """Returns the texts of each row. The first one can be the same in several rows, such as a context."""
+
     @classmethod
     @abstractmethod
     def load(cls, options: CompareOptions, head: str, models: list[Model], length: int) -> "Rows":

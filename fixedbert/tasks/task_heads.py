@@ -1,19 +1,20 @@
 """The rows for each task head: those on which models are compared, and unlabeled ones for calibration."""
 
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
-from transformers import PreTrainedConfig, PreTrainedTokenizerBase
+from transformers import PreTrainedConfig
 
 from ..loading.families import max_tokens
 from ..options import CalibrationOptions, CompareOptions
 from ..support.errors import InputError, error_context
 from .labels import check_label_ids, default_names, match_names
-from .predictions import QUESTIONS, TEXTS, WORDS, kind_of_logits
-from .questions import QuestionRows, unlabeled_questions
+from .predictions import MASKED_LM, QUESTIONS, TEXTS, WORDS, kind_of_logits
+from .questions import QuestionRows, questions_in, unlabeled_questions
+from .reading import RowSource
 from .rows import Model, Rows, split_names
-from .texts import TextRows, load_files, load_task
+from .texts import TextRows, check_text_columns, load_files, load_task
 from .words import TOKENS, WordRows, has_words, load_words
 
 MAX_LENGTH = 512  # default for the maximum number of tokens per row
@@ -32,38 +33,59 @@ def compared_rows(options: CompareOptions, head: str, models: list[Model], lengt
 def unlabeled_rows(
     options: CalibrationOptions,
     head: str,
-    tokenizer: PreTrainedTokenizerBase,
+    model: Model,
     length: int,
     split: str,
-    separate: bool,
+    count: int,
 ) -> list[Rows]:
     """
-    Loads rows without labels from a split of a GLUE task, or from each file.
+    Draws `count` rows without labels from each split of one kind of a GLUE task, or from all files.
 
     Args:
-        head: The task head of the model.
+        head: The task head of the model. For a masked LM or an encoder, each text of a pair becomes a row.
         length: The maximum number of tokens per row, which limits the length of questions.
-        separate: Make each text of a pair a row.
+
+    Raises:
+        InputError: If a model for text pairs is given single texts or vice versa, or if rows are unsuitable.
     """
-    skip, columns, files = options.skip_bad_rows, split_names(options.text_column_names), options.train_file or ()
+    (config, tokenizer), separate, files = model, head in MASKED_LM or not head, options.train_file or ()
+    trained_on = () if separate else tuple(getattr(config, "text_column_names", None) or ())
     if head == QUESTIONS and not files:
         raise InputError("does not support question answering; use a `train_file` in SQuAD format.", "task_name")
+    if head == QUESTIONS and options.text_column_names:
+        raise InputError("files in SQuAD format have fixed column names; do not specify any.", "text_column_names")
+    sampling: dict[str, Any] = {"skip_bad_rows": options.skip_bad_rows, "seed": options.seed}
     if options.task_name is not None:
-        data = load_task(
-            options.task_name.lower(), options.data_dir, (split,), options.download_options(), skip_bad_rows=skip
-        )
+        task, hub_options = options.task_name.lower(), options.download_options()
+        data = load_task(task, options.data_dir, (split,), hub_options, max_samples={split: count}, **sampling)
+        check_text_columns(data.text_columns, trained_on)
         return [TextRows(rows, separate) for rows in data.splits.values()]
     found: list[Rows] = []
-    column = columns[0] if columns else TOKENS
-    for file in files:
+    column = options.text_column_names or TOKENS
+    for file, number in zip(files, shares(files, head, count, options.seed), strict=True):
+        if not number:
+            continue
         if head == QUESTIONS:
-            found.append(QuestionRows(unlabeled_questions(file, [tokenizer], length, skip)))
+            found.append(QuestionRows(unlabeled_questions(file, [tokenizer], length, max_samples=number, **sampling)))
         elif head == WORDS and has_words(file, column):
-            found.append(WordRows(load_words(file, column, skip_bad_rows=skip)))
+            found.append(WordRows(load_words(file, column, max_samples=number, **sampling)))
         else:
-            data = load_files({"test": file}, text_columns=columns, skip_bad_rows=skip)
+            columns = {"text_columns": split_names(options.text_column_names), "expected_columns": trained_on}
+            data = load_files({"test": file}, max_samples={"test": number}, **columns, **sampling)
+            check_text_columns(data.text_columns, trained_on)
             found.append(TextRows(data.splits["test"], separate))
     return found
+
+
+def shares(files: Sequence[str], head: str, count: int, seed: int) -> list[int]:
+    """Returns how many of `count` rows to draw from each file, so that the rows of all files have the same chance."""
+    if len(files) < 2:
+        return [count] * len(files)
+    sizes = []
+    for file in files:
+        source = RowSource.from_file(file)
+        sizes.append(sum(1 for _ in (questions_in(source) if head == QUESTIONS else source.numbered_rows())))
+    return np.random.default_rng(seed).multivariate_hypergeometric(sizes, min(count, sum(sizes))).tolist()
 
 
 def row_length(max_seq_length: int | None, models: Iterable[Model]) -> int:

@@ -16,7 +16,7 @@ from transformers import PreTrainedTokenizerBase
 from ..data.file_formats import TOO_FEW, FileRow, load_from_hub, text_problem
 from ..options import CompareOptions, GlueDataOptions
 from ..support.errors import InputError
-from .examples import SAMPLE_SEED, make_features, max_samples, sample_rows, sampled_indices
+from .examples import SAMPLE_SEED, drawn, make_features, max_samples, sample_rows
 from .glue import TASKS
 from .glue_metrics import GlueEvaluation
 from .labels import MULTI, REGRESSION, SINGLE, Labels, is_missing, problem_type_of
@@ -216,7 +216,7 @@ def read_split(
             parsed["index"] = str(row.values.get("index", row.values.get("idx", position)))
         return parsed
 
-    chosen = [rows[index] for index in sampled_indices(len(rows), count, options.seed)]
+    chosen = drawn(rows, count, options.seed)
     places = ((f"{source.unit} {row.number}", (position, row)) for position, row in chosen)
     valid, skipped = valid_rows(source.name, places, parse, options.skip_bad_rows)
     data.skipped[split] = [keys(*row) for row in skipped]
@@ -323,8 +323,8 @@ def report_shared_texts(source: str, train: datasets.Dataset, rows: datasets.Dat
         known = {" ".join(text.split()) for text in train[name]}
         if shared := sum(" ".join(text.split()) in known for text in rows[name]):
             PartialState().print(
-                f"{source}: {shared:,} of {len(rows):,} rows for validation have a {column!r} that also occurs in the "
-                "training rows, which can make the metrics too optimistic; `group_column_name` keeps them together"
+                f"{source}: {shared:,} of {len(rows):,} rows for validation share their {column!r} with a training "
+                "row, which can make the metrics too optimistic; `group_column_name` keeps such rows together"
             )
 
 
@@ -398,7 +398,8 @@ class TextRows(Rows):
     ):
         if separate:
             names = text_names(rows.column_names)
-            texts = [{"row": row["row"], "sentence1": row[name]} for row in rows for name in names]
+            each = [(row, row[name]) for row in rows for name in names]
+            texts = [{"row": row["row"], "sentence1": text, "first": row["sentence1"]} for row, text in each]
             rows = datasets.Dataset.from_list(texts)
         super().__init__(rows)
         self.evaluation, self.text_columns = evaluation, text_columns
@@ -431,6 +432,10 @@ class TextRows(Rows):
             labels.align(config)
             evaluation = GlueEvaluation(task, labels)
         return cls(rows, head != TEXTS, evaluation, data.text_columns)
+
+    def texts(self):
+        names = [name for name in ("first", "sentence1", "sentence2") if name in self.data.column_names]
+        return [*zip(*(self.data[name][:] for name in names), strict=True)]
 
     def features(self, tokenizer, settings, length):
         features = text_features(self.data, tokenizer, length, prompt=settings.prompt)

@@ -11,6 +11,7 @@ from transformers import PreTrainedTokenizerBase
 from ..data.file_formats import FileRow, text_problem
 from ..options import CompareOptions
 from ..support.errors import InputError
+from .examples import SAMPLE_SEED, drawn
 from .labels import SINGLE, Labels, default_names, label_sort_key, normalized, shorten
 from .predictions import Predictions
 from .reading import RowSource, valid_rows
@@ -26,7 +27,12 @@ def has_words(file: str, column: str = TOKENS) -> bool:
 
 
 def load_words(
-    file: str, column: str = TOKENS, label_column: str | None = None, skip_bad_rows: bool = False
+    file: str,
+    column: str = TOKENS,
+    label_column: str | None = None,
+    skip_bad_rows: bool = False,
+    max_samples: int | None = None,
+    seed: int = SAMPLE_SEED,
 ) -> datasets.Dataset:
     """
     Loads rows such as {"tokens": [...], "ner_tags": [...]} from a .json, .jsonl or .parquet file.
@@ -35,6 +41,7 @@ def load_words(
         label_column: Column with a label for each word. By default, "ner_tags" or "labels", if the file contains one
             of them.
         skip_bad_rows: Print and skip invalid rows instead of raising InputError.
+        max_samples: Number of rows to draw at random, or None for all.
 
     Returns:
         A dataset with the columns `words` and `row` (the 0-based index in the file). If the file contains labels,
@@ -46,7 +53,8 @@ def load_words(
         raise InputError(f"must be set for {file}; available columns: {', '.join(known)}.", "label_column_name")
     label = label_column or (known[0] if known else None)
     source.check_columns(text_column_names=[column], label_column_name=[label] if label else [])
-    places = ((f"{source.unit} {row.number}", (position, row)) for position, row in source.numbered_rows())
+    numbered = drawn(source.numbered_rows(), max_samples, seed)
+    places = ((f"{source.unit} {row.number}", (position, row)) for position, row in numbered)
     rows, _ = valid_rows(file, places, partial(parse_words, column=column, label=label), skip_bad_rows)
     return datasets.Dataset.from_list(rows)
 
@@ -73,7 +81,7 @@ def parse_words(numbered: tuple[int, FileRow], column: str, label: str | None) -
 def word_label(name: object) -> str:
     """Returns the label of a word, or "" if it has none. Raises ValueError if it is invalid."""
     if not isinstance(name, str | int | None):
-        raise ValueError(f"the label {name!r} is neither a string nor a number")
+        raise ValueError(f"the label {name!r} is neither a string nor an integer")
     if problem := text_problem(str(name), "a label"):
         raise ValueError(problem)
     return "" if name in NO_LABEL else normalized(name)
@@ -141,6 +149,9 @@ class WordRows(Rows):
             ids = [[labels.ids.get(name, -1) for name in row] for row in rows["labels"]]
             rows = rows.remove_columns("labels").add_column("labels", ids)
         return cls(rows, outputs)
+
+    def texts(self):
+        return [(tuple(words),) for words in self.data["words"]]
 
     def features(self, tokenizer, settings, length):
         check_splits_words(tokenizer)

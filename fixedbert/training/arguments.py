@@ -56,7 +56,6 @@ class CommonArguments(TrainerOptions, TrainingArguments):
         "eval_do_concat_batches": (True, "the metrics need the predictions for all examples"),
         "label_names": (None, "the task determines the labels"),
         "include_for_metrics": ([], "the metrics need only the predictions and the labels"),
-        "remove_unused_columns": (True, "the model accepts no other columns"),
         "length_column_name": ("length", "the lengths are always in this column"),
         "use_liger_kernel": (False, "Liger has no kernels for BERT"),
         "liger_kernel_config": (None, "Liger has no kernels for BERT"),
@@ -72,7 +71,7 @@ class CommonArguments(TrainerOptions, TrainingArguments):
     def __post_init__(self):
         if not is_torch_xla_available():
             self.use_cpu |= not torch.accelerator.is_available()  # so that several processes use gloo
-        self.logging_nan_inf_filter = False  # steps with a non-finite loss are always skipped
+        self.logging_nan_inf_filter = False  # training stops at a non-finite loss
         is_default = self.logging_steps == TrainerOptions.logging_steps
         if self.eval_strategy == "steps" and self.eval_steps is None and is_default:
             self.eval_steps = LONGEST_INTERVAL  # Trainer evaluates at each log entry by default

@@ -57,7 +57,8 @@ def already_complete(output_dir: str | Path | None, given: dict[str, Any]) -> bo
     """
     Returns True and prints a message if the output directory contains a complete run or sweep with the same arguments.
 
-    Returns False if the directory is empty or does not exist. Does not check whether the data changed.
+    Returns False if the directory is empty or does not exist, or if `given` adds seeds to a sweep. Does not check
+    whether the data changed.
 
     Raises:
         InputError: If the output directory contains anything else.
@@ -71,6 +72,8 @@ def already_complete(output_dir: str | Path | None, given: dict[str, Any]) -> bo
                 f"{final}: contains a complete run with different arguments ({', '.join(changed)}; see "
                 f"{COMMAND_FILE}); choose a different `output_dir`."
             )
+        if adds_seeds(read_own(file), command_of(given)):
+            return False
         PartialState().print(
             f"{final}: already complete; to run the command again, for example after the data changed, remove {final}"
         )
@@ -81,8 +84,20 @@ def already_complete(output_dir: str | Path | None, given: dict[str, Any]) -> bo
 
 def changed_arguments(file: Path, given: dict[str, Any]) -> list[str]:
     """Returns the names of the arguments that differ between command.json and `given`."""
-    earlier, now = read_json_object(file), command_of(given)
-    return [name for name in earlier | now if earlier.get(name) != now.get(name)]
+    earlier, now = read_own(file), command_of(given)
+    changed = [name for name in earlier | now if earlier.get(name) != now.get(name)]
+    return [name for name in changed if not (name == "seeds" and adds_seeds(earlier, now))]
+
+
+def adds_seeds(earlier: dict[str, Any], now: dict[str, Any]) -> bool:
+    """Returns True if the arguments of a sweep are repeated with additional seeds."""
+    before, after = (set(arguments.get("seeds") or ()) for arguments in (earlier, now))
+    return bool(before) and before < after
+
+
+def read_own(file: Path) -> dict[str, Any]:
+    """Reads command.json or data.json."""
+    return read_json_object(file, f"remove {file.parent} to start again")
 
 
 def command_of(given: dict[str, Any]) -> dict[str, Any]:
@@ -123,6 +138,7 @@ def output_directory(training_args: CommonArguments, given: dict[str, Any]) -> I
     lock = directory_lock(final, training_args.take_over_output_dir)
     with on_main_process(lock), writing(final, "and run the same command to resume"):
         partial, state = final.with_name(final.name + ".partial"), PartialState()
+        reopen_sweep(final, partial, given)
         check_output_free(final)
         check_own(partial)
         (checkpoint,) = broadcast_object_list([find_progress(partial)])
@@ -157,6 +173,15 @@ def output_directory(training_args: CommonArguments, given: dict[str, Any]) -> I
         training_args.output_dir = str(final)
 
 
+def reopen_sweep(final: Path, partial: Path, given: dict[str, Any]):
+    """Moves the complete sweep in `final` back to `partial` if `given` adds seeds to it."""
+    file = final / COMMAND_FILE
+    if PartialState().is_main_process and file.is_file() and not partial.exists():
+        if adds_seeds(read_own(file), command_of(given)):
+            final.rename(partial)
+    PartialState().wait_for_everyone()
+
+
 def check_own(partial: Path):
     """Raises InputError if `partial` exists and is not the directory of an unfinished run."""
     own = (COMMAND_FILE, f"{COMMAND_FILE}.partial")  # the files that a run writes first
@@ -172,7 +197,7 @@ def check_same_command(partial: Path, given: dict[str, Any]):
     """
     here = PartialState().num_processes
     for file in partial.glob(f"**/{DATA_FILE}"):  # one per run of a sweep
-        if (processes := read_json_object(file).get("processes", here)) != here:
+        if (processes := read_own(file).get("processes", here)) != here:
             raise InputError(
                 f"{partial}: the number of processes has changed from {processes} to {here}; use as many as before, "
                 f"or remove {partial}."
@@ -192,18 +217,20 @@ def check_same_data(output_dir: Path, fingerprint: str):
     Writes the data fingerprint and the number of processes to data.json when a run starts.
 
     Raises:
-        InputError: If the fingerprint of a resumed run differs.
+        InputError: If the fingerprint differs from that of a resumed run, or of other runs of the same sweep.
     """
     state, file = PartialState(), output_dir / DATA_FILE
     if state.is_main_process and not file.exists():
         content = {"fingerprint": fingerprint, "processes": state.num_processes}
         write_atomically(file, json.dumps(content) + "\n")
     state.wait_for_everyone()
-    if read_json_object(file).get("fingerprint") != fingerprint:
-        raise InputError(
-            f"{output_dir}: the data has changed since the unfinished run started; restore the original "
-            f"version, or remove {output_dir}."
-        )
+    in_sweep = any((parent / COMMAND_FILE).exists() for parent in [*output_dir.parents][:2])
+    for each in [file, *(output_dir.parent.glob(f"seed-*/{DATA_FILE}") if in_sweep else ())]:
+        if read_own(each).get("fingerprint") != fingerprint:
+            raise InputError(
+                f"{each.parent}: the data has changed since this run started; restore the original version, or remove "
+                f"{each.parent}."
+            )
 
 
 @contextmanager
@@ -278,7 +305,11 @@ def publish(args: CommonArguments):
         name = args.hub_model_id or args.directory.name
         repo_id = api.create_repo(name, private=args.hub_private_repo, exist_ok=True).repo_id
         ignored, message = ["_*", "checkpoint-*"], "End of training"
-        options = {"revision": args.hub_revision, "ignore_patterns": ignored, "commit_message": message}
+        options: dict[str, Any] = {
+            "revision": args.hub_revision,
+            "ignore_patterns": ignored,
+            "commit_message": message,
+        }
         api.upload_folder(repo_id=repo_id, folder_path=args.directory, **options)
     except (HTTPError, HFValidationError, OSError, RuntimeError) as error:
         raise InputError(

@@ -1,4 +1,4 @@
-"""Trainer that skips steps with a non-finite loss or gradient norm, and resumes runs bit-exactly."""
+"""Trainer that stops before a step with a non-finite loss or gradient norm, and resumes runs bit-exactly."""
 
 import time
 from collections.abc import Iterator
@@ -43,7 +43,7 @@ def trainer_errors(*types: type[Exception]) -> Iterator[None]:
 
 class CommonTrainer(Trainer):
     """
-    Trainer that skips a step on all processes if its loss or gradient norm is NaN or infinite on any process.
+    Trainer that stops on all processes if a loss or gradient norm is NaN or infinite on any process.
 
     Logged losses are averages over the steps applied since the last log entry. A resumed run sees the same examples as
     an uninterrupted run and ends with the same weights.
@@ -61,7 +61,6 @@ class CommonTrainer(Trainer):
         self.notes: list[str] = []  # lines for the model card
         self.step_losses = []  # one loss per batch in the current step
         self.step_tokens = []  # one token count per batch, if a subclass counts tokens
-        self.nonfinite_steps = 0  # consecutive
         self.is_resumed = False
         self.reset_losses()
         self.add_callback(Resumption(self))
@@ -120,8 +119,7 @@ class CommonTrainer(Trainer):
 
         Raises:
             InputError: If the checkpoint is corrupted.
-            Divergence: If `max_nonfinite_steps` consecutive steps have a non-finite loss or gradient norm, or if a
-                weight is NaN or infinite when the model is saved.
+            Divergence: If a loss or gradient norm is NaN or infinite, or if a weight is when the model is saved.
         """
         with ExitStack() as self.loading:  # closed when the checkpoint has been loaded
             if resume_from_checkpoint:
@@ -131,7 +129,9 @@ class CommonTrainer(Trainer):
             return super().train(resume_from_checkpoint, *args, **kwargs)
 
     def check_files(self, checkpoint: Path):
-        """Raises ValueError if a file is missing without which Trainer would resume inexactly."""
+        """Raises an error if a file is missing without which Trainer would resume inexactly."""
+        if not checkpoint.is_dir():
+            raise FileNotFoundError("no such directory")
         process = f"_{self.args.process_index}" if self.args.world_size > 1 else ""
         for pattern in ("optimizer*", SCHEDULER_NAME, f"rng_state{process}.pth"):
             if not any(checkpoint.glob(pattern)):
@@ -161,12 +161,11 @@ class CommonTrainer(Trainer):
         """
         Returns True if the step can be applied, because its losses and gradient norm are finite on all processes.
 
-        In this case, adds the losses to the sums for the next log entry. Otherwise, deletes the gradients on all
-        processes, so that the weights and the optimizer state do not change. If the only problem is an fp16
-        overflow, the loss scaler skips the step instead.
+        In this case, adds the losses to the sums for the next log entry. If the only problem is an fp16 overflow, the
+        loss scaler skips the step.
 
         Raises:
-            Divergence: If `max_nonfinite_steps` consecutive steps had a non-finite loss or gradient norm.
+            Divergence: Otherwise, before the weights and the optimizer state change.
         """
         losses, self.step_losses = torch.stack(self.step_losses).to(self.args.device), []
         if isinstance(norm, DTensor):
@@ -177,23 +176,15 @@ class CommonTrainer(Trainer):
         nonfinite_loss, nonfinite_norm, tokens_seen = self.accelerator.reduce(flags, "sum").tolist()
         self.state.num_input_tokens_seen += tokens_seen
         if not (nonfinite_loss or nonfinite_norm):
-            self.nonfinite_steps = 0
             self.window[0] += losses.sum()
             self.window_steps += 1
             return True
         step, scaler = self.state.global_step + 1, self.accelerator.scaler
-        self.log({"skipped_step": step})
         if scaler is not None and not nonfinite_loss and scaler.get_scale() >= 1:
+            self.log({"skipped_step": step})
             logger.warning(f"step {step}: skipped because fp16 overflows at a loss scale of {scaler.get_scale():g}")
             return False  # the scaler skips the step and lowers its scale
-        self.nonfinite_steps += 1
-        for parameter in self.model.parameters():
-            parameter.grad = None
-        problem = f"step {step}: non-finite {'loss' if nonfinite_loss else 'gradient norm'}"
-        if self.nonfinite_steps >= self.args.max_nonfinite_steps:
-            raise self.divergence(problem)
-        logger.warning(f"{problem}; the step is skipped")
-        return False
+        raise self.divergence(f"step {step}: non-finite {'loss' if nonfinite_loss else 'gradient norm'}")
 
     def divergence(self, problem: str) -> Divergence:
         """Returns an error that states the problem, the last checkpoint and possible remedies."""

@@ -93,7 +93,7 @@ def test_questions_without_answers(models, questions, tmp_path):
     rows = [json.loads(line) | {"answers": None} for line in Path(questions).read_text().splitlines()[:7]]
     rows[2]["context"], rows[3]["question"] = "", "what " * 20
     (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    with pytest.raises(InputError, match="question q2: its context is empty.*skip_bad_rows"):
+    with pytest.raises(InputError, match="line 3: its context is empty.*skip_bad_rows"):
         compare([models / "one"], tmp_path / "rows.jsonl", max_seq_length=32)
     options = {"max_seq_length": 32, "skip_bad_rows": True}
     result = compare([models / "one"], tmp_path / "rows.jsonl", **options)

@@ -112,6 +112,25 @@ def test_killed_preparation_resumes(tmp_path, tokenizer, monkeypatch):
     assert all(path.stat().st_mtime_ns == before for path, before in times.items())
 
 
+@pytest.mark.slow
+def test_script_that_workers_import(tmp_path, vocabulary):
+    """Where workers are spawned, as on macOS, a script without a guard fails at once, with the reason."""
+    rows(tmp_path / "a.jsonl", "one two.")
+    script = tmp_path / "script.py"
+    script.write_text(f"""
+from transformers import BertTokenizer
+from fixedbert.data.corpora import Corpus
+from fixedbert.data.store import prepare_store
+from fixedbert.support import processes
+
+processes.START_METHOD = "spawn"
+prepare_store([Corpus("a.jsonl")], BertTokenizer({vocabulary!r}), store_dir="store")
+""")
+    done = subprocess.run([sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    last = done.stderr.strip().splitlines()[-1]
+    assert 'in a script, call fixedbert only below if __name__ == "__main__"; otherwise' in last
+
+
 @pytest.mark.parametrize("name", ["shard-000000.arrow", "documents.npy", "store.json"])
 def test_corrupted_files(tmp_path, name):
     """A truncated store file raises InputError, and so does a readable file whose checksum is wrong."""

@@ -64,6 +64,7 @@ def test_several_labels_per_text(model, tmp_path):
         for name, probability in zip("abc", torch.tensor(logits([text])[0]).sigmoid().tolist(), strict=True):
             assert float(line[f"probability_{name}"]) == pytest.approx(probability, abs=2e-6)
             assert line[f"prediction_{name}"] == str(int(probability >= 0.4))
+    assert "predicted = outputs.logits >= -0.405465  # " in (tmp_path / "out" / "README.md").read_text()
     predict = ("--model_name_or_path", str(tmp_path / "out"), *QUICK, "--test_file", file, "--do_predict")
     run_glue([*predict, "--output_dir", str(tmp_path / "later")])
     assert predictions_in(tmp_path / "later") == predictions_in(tmp_path / "out")
@@ -97,6 +98,10 @@ def test_regression_on_any_scale(model, tmp_path, capsys):
         with open(file) as rows:
             errors = [abs(float(row["label"]) - y) for row, y in zip(csv.DictReader(rows), scores[:, 0], strict=True)]
         assert results["eval_mae"] == pytest.approx(np.mean(errors), rel=1e-4)
+    integers = write_csv(tmp_path / "integers.csv", ("text", "label"), ((t, n) for n, t in enumerate(texts(13))))
+    evaluate = ("--model_name_or_path", str(tmp_path / "0"), *QUICK, "--validation_file", integers, "--do_eval")
+    run_glue([*evaluate, "--output_dir", str(tmp_path / "evaluated")])  # integers are scores, as in training
+    assert "eval_mae" in json.loads((tmp_path / "evaluated/all_results.json").read_text())
 
 
 def test_class_weights(model, tmp_path, capsys):

@@ -79,6 +79,21 @@ def test_seeds_of_squad(model, questions, tmp_path, capsys):
     assert capsys.readouterr().out.split()[-6:] == ["0.6000", "0.7000", "0.2646", "0.5000", "1.0000", "3"]
 
 
+def test_more_seeds(model, download, tmp_path, capsys):
+    """A complete sweep repeated with another seed trains only that seed. Without one of its seeds, it is refused."""
+    steps = ("--do_train", "--do_eval", "--max_steps", "1", "--seeds")
+    glue(model, download, tmp_path / "out", *steps, "1", "2")
+    kept = (tmp_path / "out/rte/seed-1/command.json").stat().st_mtime_ns
+    with pytest.raises(InputError, match="different arguments \\(seeds"):
+        glue(model, download, tmp_path / "out", *steps, "1", "3")
+    capsys.readouterr()
+    glue(model, download, tmp_path / "out", *steps, "1", "2", "3")
+    assert capsys.readouterr().out.count("=== run") == 1
+    assert (tmp_path / "out/rte/seed-1/command.json").stat().st_mtime_ns == kept
+    assert [run["seed"] for run in json.loads((tmp_path / "out/results.json").read_text())["runs"]] == [1, 2, 3]
+    assert [path.name for path in tmp_path.glob("out*")] == ["out"]
+
+
 def test_invalid_commands(model, download, tmp_path):
     """Unknown tasks, commands that would do nothing, and one checkpoint for several tasks are refused."""
     train = ("--do_train", "--max_steps", "1")

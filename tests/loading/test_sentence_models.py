@@ -70,7 +70,7 @@ def test_settings_apply_as_in_sentence_transformers(directory, tmp_path, capsys,
     rows = task_rows(CalibrationOptions(train_file=[str(tmp_path / "rows.txt")]), loaded, 100)
     tokenizer = reference.tokenizer
     ids = [tokenizer(f"Who: {text}", truncation=True)["input_ids"] for text in texts]
-    assert sorted(row["input_ids"] for row in rows) == sorted(ids) and tokenizer.model_max_length == 13
+    assert sorted(row.tokens["input_ids"] for row in rows) == sorted(ids) and tokenizer.model_max_length == 13
     out = capsys.readouterr().out
     assert f"{directory}: each text is preceded by the default prompt 'Who: '\n" in out
     assert "prompts other than the default prompt are not used: passage\n" in out

@@ -79,6 +79,22 @@ def test_aliases_of_the_head_size(alias, tmp_path):
         FixedHeadBertConfig.from_pretrained(tmp_path)
 
 
+def test_num_key_value_heads(caplog, tmp_path):
+    """`num_key_value_heads` can be passed and set if it is right. A wrong number raises one sentence."""
+    config = config_of("Model", num_key_value_heads=5)
+    config.num_attention_heads = config.num_key_value_heads = 4  # as in transformers' FSDP tests
+    assert config.num_key_value_heads == 4 and "num_key_value_heads" not in config.to_dict()
+    assert config_of("Model", num_key_value_heads=1, head_embedding="add").num_key_value_heads == 1
+    config.save_pretrained(tmp_path)
+    file = tmp_path / "config.json"
+    for number in (4, None):
+        file.write_text(json.dumps(config.to_dict() | {"num_key_value_heads": number}))
+        assert FixedHeadBertConfig.from_pretrained(tmp_path).num_key_value_heads == 4
+    with pytest.raises(ValueError, match="^num_key_value_heads must be 4, not 2"):
+        config_of("Model", num_attention_heads=4, num_key_value_heads=2)
+    assert not caplog.records
+
+
 def test_unknown_keys_warn_and_suggest(caplog, tmp_path):
     """A misspelled argument causes a warning that suggests the right field. Defaults and known keys cause none."""
     default = FixedHeadBertConfig()  # BERT-base with heads of size 128

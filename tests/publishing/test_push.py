@@ -1,5 +1,6 @@
 """Tests that a pushed directory is complete, and that models on the Hub load with and without fixedbert."""
 
+import errno
 import json
 import shutil
 from pathlib import Path
@@ -56,6 +57,14 @@ def folder(tmp_path, vocabulary) -> Path:
 
 def push(folder, *more):
     main(["push", str(folder), "user/model", *more])
+
+
+def test_read_only_directory(api, folder, monkeypatch):
+    """A directory in which the code and the card cannot be updated is refused with one sentence."""
+    monkeypatch.setattr("shutil.copy", Mock(side_effect=OSError(errno.EROFS, "Read-only file system", "code.py")))
+    with pytest.raises(InputError, match="^code.py: Read-only file system; make the disk writable, or push a copy"):
+        push(folder)
+    assert not api.mock_calls
 
 
 def test_only_files_of_a_model_are_uploaded(api, folder, capsys):

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from fixedbert.shrinking.pruning import (
-    LeastSquaresRefit,
     SecondMoments,
+    fit,
     head_size_errors,
     least_squares,
     prune_inputs,
@@ -96,25 +96,28 @@ def test_refit_is_least_squares_with_a_bias():
     """Weight and bias minimize the squared error. Without inputs, the bias is the mean of the targets."""
     torch.manual_seed(0)
     a, y = correlated_tokens(4), correlated_tokens(3)
-    refit, empty = LeastSquaresRefit(4, 3), LeastSquaresRefit(0, 3)
+    moments, empty = SecondMoments(1, 4, 3), SecondMoments(1, 0, 3)
     for part in (slice(0, 213), slice(213, TOKENS)):
-        refit.add(a[part], y[part])
-    weight, bias = refit.solution(torch.randn(3, 4).double())
+        moments.add(torch.cat([a, y], dim=1)[part])
+    weight, bias = fit(moments, torch.randn(3, 4).double())
     inputs = torch.cat([a, torch.ones(TOKENS, 1).double()], dim=1)
     expected = torch.linalg.lstsq(inputs, y).solution.T
     assert torch.allclose(torch.cat([weight, bias[:, None]], dim=1), expected, rtol=0.05, atol=0.01)
-    empty.add(a[:, :0], y)
-    weight, bias = empty.solution(torch.zeros(3, 0))
+    empty.add(y)
+    weight, bias = fit(empty, torch.zeros(3, 0))
     assert weight.shape == (3, 0) and torch.allclose(bias, y.mean(dim=0))
 
 
 def test_second_moments():
     """Moments accumulated over batches equal the moments of all tokens, for each group."""
     x = correlated_tokens(6)
-    moments = SecondMoments(2, 3)
+    moments, small = SecondMoments(2, 3), SecondMoments(2, 3)
+    shifted = (2 + 3e-4 * (x - x.mean(dim=0))).float()
     for part in (slice(0, 100), slice(100, TOKENS)):
         moments.add(x[part])
+        small.add(shifted[part])
     assert torch.allclose(moments.mean.flatten(), x.mean(dim=0))
     assert torch.allclose(moments.covariance[1], covariance(x[:, 3:]), rtol=1e-6)
+    assert torch.allclose(small.covariance[1], covariance(shifted.double()[:, 3:]), rtol=1e-4)  # 1e-7 of the squares
     root = square_root(moments.uncentered[0])
     assert torch.allclose(root @ root, x[:, :3].T @ x[:, :3] / TOKENS)

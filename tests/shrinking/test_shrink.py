@@ -237,7 +237,8 @@ def test_harmful_distillation_is_discarded(large, rows, context, tmp_path, capsy
         ({}, "specify one target"),
         ({"params": 2e4, "max_train_samples": 10}, r"rows contain \d+ tokens, but a layer with 56 neurons needs"),
         ({"num_attention_heads": [7, 8, 7]}, "layer 1 with 7 heads of size 8 and 48 neurons cannot shrink to 8 heads"),
-        ({"params": 1000}, "the target is 1000 parameters, but the original needs .* smallest possible model"),
+        ({"params": 1000}, "`params` 1000: must be at least 5032, for the smallest possible model, and below 36138"),
+        ({"flops": 1}, "`flops` 1: must be at least 6600, for the smallest possible model, and below 757152"),
     ],
 )
 def test_invalid_arguments(large, rows, tmp_path, options, message):
@@ -284,7 +285,7 @@ def test_several_targets(large, rows, tmp_path, monkeypatch):
 def test_fastest_serving(context, monkeypatch):
     """Without options, the fastest way to serve the original is chosen. A dtype or padding can be requested."""
     model = context.original
-    batches = serving.random_batches([{"attention_mask": torch.tensor([[1, 1, 1, 0], [1, 0, 0, 0]])}])
+    batches = serving.random_batches([{"attention_mask": torch.tensor([[1, 1, 1, 0], [1, 0, 0, 0]])}], 5)
     assert sorted(batches[0]["attention_mask"].sum(1).tolist()) == [1, 3]
     times = {
         (True, torch.float32): 2,

@@ -4,15 +4,16 @@ import json
 
 import pytest
 import torch
-from helpers.tiny_checkpoints import SHAPE, save, write_texts
+from helpers.tiny_checkpoints import LETTERS, SHAPE, save, write_texts
 from helpers.tiny_models import model_of
+from transformers import BertConfig
 
 from fixedbert.loading.loaded_model import LoadedModel
 from fixedbert.loading.sentence_models import SentencePooling
 from fixedbert.option_values import make
 from fixedbert.options import ShrinkOptions
 from fixedbert.support.errors import InputError
-from fixedbert.tasks.calibration import load_batches, mask_randomly
+from fixedbert.tasks.calibration import TokenizedRow, hold_out, load_batches, mask_randomly
 from fixedbert.tasks.predictions import MASKED_POSITIONS
 from fixedbert.tasks.task_heads import unlabeled_rows
 
@@ -51,8 +52,8 @@ def rows_of(batches):
     ]
 
 
-def test_pairs_are_batched_by_length(texts, loaded):
-    """Pairs are truncated and keep their token type ids. Batches have similar lengths. Text columns can be chosen."""
+def test_pairs_are_batched_by_length(texts, loaded, monkeypatch):
+    """Pairs are truncated and keep their token type ids. Batches have similar lengths and a limited size."""
     options = data_for(texts, "pairs.csv", max_seq_length=17, max_train_samples=50)
     calibration, held_out, _ = load_batches(options, loaded("ForSequenceClassification"), 0)
     lengths = [batch["input_ids"].shape[1] for batch in calibration]
@@ -61,8 +62,12 @@ def test_pairs_are_batched_by_length(texts, loaded):
     assert all(batch["token_type_ids"].any() for batch in calibration)
     lines = (texts / "rows.txt").read_text().splitlines()
     options = data_for(texts, "pairs.csv", text_column_names="sentence2")
-    (second,) = unlabeled_rows(options, "SequenceClassification", None, 17, "train", separate=False)
+    (second,) = unlabeled_rows(options, "SequenceClassification", (BertConfig(), None), 17, "train", 100)
     assert second.data["sentence1"][:] == lines[1::2]
+    monkeypatch.setattr("fixedbert.tasks.calibration.CPU_TOKENS", 50)
+    options = data_for(texts, "pairs.csv")
+    for batch in sum(load_batches(options, loaded("ForSequenceClassification"), 0), []):
+        assert len(batch["input_ids"]) in (1, 50 // batch["input_ids"].shape[1]) or batch["input_ids"].numel() <= 50
 
 
 def test_running_text_for_a_masked_lm(texts, loaded):
@@ -89,14 +94,69 @@ def test_pairs_for_an_embedding_model(texts, loaded):
 
 
 def test_questions_are_split_into_windows(loaded, tmp_path):
-    """For a question answering model, each question is paired with all windows of its paragraph."""
-    questions = [{"id": number, "question": "who sat", "answers": []} for number in "ab"]
-    paragraph = {"context": "the cat sat on the mat . " * 5, "qas": questions}
-    (tmp_path / "squad.json").write_text(json.dumps({"data": [{"paragraphs": [paragraph]}]}))
+    """A question is paired with all windows of its context. Contexts of held-out questions occur nowhere else."""
+    model, paragraphs = loaded("ForQuestionAnswering"), []
+    for letter in LETTERS:
+        questions = [{"id": f"{letter}{n}", "question": "who sat", "answers": []} for n in range(3)]
+        paragraphs.append({"context": f"{letter} sat . " * 7, "qas": questions})
+    (tmp_path / "squad.json").write_text(json.dumps({"data": [{"paragraphs": paragraphs}]}))
     options = data_for(tmp_path, "squad.json", max_seq_length=16)
-    calibration, held_out, _ = load_batches(options, loaded("ForQuestionAnswering"), 0)
-    assert len(rows_of(calibration)) + len(rows_of(held_out)) > 2 * 2
-    assert all(batch["input_ids"].shape[1] <= 16 for batch in calibration)
+    parts = [rows_of(part) for part in load_batches(options, model, 999)]
+    assert all(3 * 26 < len(parts[0]) + len(parts[1]) and len(row) <= 16 for part in parts for row in part)
+    letters = {*model.tokenizer.convert_tokens_to_ids(LETTERS)}
+    calibration, held_out, distillation = ({id for row in part for id in row} & letters for part in parts)
+    assert len(held_out) == 4 and calibration == distillation == letters - held_out
+    (tmp_path / "one.json").write_text(json.dumps({"data": [{"paragraphs": paragraphs[:1]}]}))
+    with pytest.raises(InputError, match="rows have the same context"):
+        load_batches(data_for(tmp_path, "one.json", max_seq_length=16), model, 0)
+
+
+def test_rows_with_the_same_text_are_on_one_side():
+    """Rows with the same first text are held out together, unless it is so frequent that only equal rows are."""
+    rare = [TokenizedRow({"n": n}, (f"{n % 40}", f"{n}")) for n in range(120)]  # each first text occurs 3 times
+    frequent = [TokenizedRow({"n": n}, ("the same", f"{n % 60}")) for n in range(120)]  # each row occurs twice
+    for rows, side in ((rare, lambda row: row.texts[0]), (frequent, lambda row: row.texts)):
+        held_out, rest = hold_out(rows, 20)
+        assert len(held_out) in (18, 20) and len(held_out) + len(rest) == 120
+        assert not {*map(side, held_out)} & {*map(side, rest)}
+    groups = [TokenizedRow({}, (f"{n % 2}",)) for n in range(9)]
+    assert [row.texts for row in hold_out(groups, 2)[0]] == [("1",)] * 4  # the smaller one, if all are too large
+
+
+@pytest.mark.parametrize("head", ["SequenceClassification", "TokenClassification", "QuestionAnswering"])
+def test_only_drawn_rows_are_checked(head, loaded, tmp_path):
+    """Rows of all files are drawn with equal chances, and checked only if they are drawn. The seed determines them."""
+    model = loaded(f"For{head}")
+
+    def draw(seed=0, bad=-1):
+        for name, numbers in {"a": range(30), "b": range(30, 300)}.items():
+            texts = [(number, 5 if number == bad else str(number)) for number in numbers]
+            rows = [{"id": n, "text": x, "tokens": [x], "context": x, "question": "q"} for n, x in texts]
+            (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        options = shrink_options(train_file=[str(tmp_path / f"{name}.jsonl") for name in "ab"], seed=seed)
+        first, second = unlabeled_rows(options, head, (model.model.config, model.tokenizer), 16, "train", 100)
+        assert 3 <= len(first.data) <= 17 and len(first.data) + len(second.data) == 100
+        return [int("".join(*texts)) for part in (first, second) for texts in part.texts()]
+
+    drawn = draw()
+    assert draw(bad=next(number for number in range(30, 300) if number not in drawn)) == drawn != draw(seed=1)
+    with pytest.raises(InputError, match="must be text, not int"):
+        draw(bad=drawn[-1])
+
+
+def test_text_columns_of_the_model(texts, loaded, capsys):
+    """The text columns are those that the model was trained on. Other numbers of columns are refused."""
+    columns, lines = ("sentence2", "sentence1"), (texts / "rows.txt").read_text().splitlines()
+    model = (BertConfig(text_column_names=[*columns]), None)
+    (rows,) = unlabeled_rows(data_for(texts, "pairs.csv"), "SequenceClassification", model, 17, "train", 100)
+    assert rows.texts() == [*zip(lines[1::2], lines[::2], strict=True)] and not capsys.readouterr().out
+    options = data_for(texts, "pairs.csv", text_column_names="sentence1,sentence2")
+    unlabeled_rows(options, "SequenceClassification", model, 17, "train", 100)
+    message = "but the model was trained on sentence2, sentence1"
+    assert f"the text columns are sentence1, sentence2, {message}" in capsys.readouterr().out
+    for options in (data_for(texts), data_for(texts, "pairs.csv", text_column_names="sentence1")):
+        with pytest.raises(InputError, match=message):
+            unlabeled_rows(options, "SequenceClassification", model, 17, "train", 100)
 
 
 def test_held_out_rows_are_disjoint(texts, loaded):
@@ -130,5 +190,9 @@ def test_invalid_calibration_data(texts, loaded):
         load_batches(data_for(texts, max_seq_length=2), loaded("ForSequenceClassification"), 0)
     with pytest.raises(InputError, match="multiple-choice models"):
         load_batches(data_for(texts), loaded("ForMultipleChoice"), 0)
+    with pytest.raises(InputError, match="files in SQuAD format have fixed column names"):
+        load_batches(data_for(texts, text_column_names="question"), loaded("ForQuestionAnswering"), 0)
+    with pytest.raises(ValueError, match="`text_column_names` cannot be combined with `task_name`"):
+        shrink_options(task_name="rte", text_column_names="a")
     with pytest.raises(InputError, match="use a `train_file` in SQuAD format"):
         load_batches(shrink_options(task_name="sst2"), loaded("ForQuestionAnswering"), 0)

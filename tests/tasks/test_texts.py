@@ -237,7 +237,7 @@ def test_groups_stay_together(tmp_path, capsys):
 
     train, validation = texts_of()
     shared = sum(text in train for text in validation)
-    assert shared > 5 and f"a.jsonl: {shared} of 13 rows for validation have a 'q' that" in capsys.readouterr().out
+    assert shared > 5 and f"a.jsonl: {shared} of 13 rows for validation share their 'q' " in capsys.readouterr().out
     for seed in range(5):
         train, validation = texts_of(group_column="g", seed=seed, max_samples={"train": None, "validation": None})
         assert not {*train} & {*validation} and len(validation) == 20  # of 103 rows, in groups of 4

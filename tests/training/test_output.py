@@ -4,6 +4,7 @@ import errno
 import json
 import multiprocessing
 import os
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -206,6 +207,59 @@ def test_truncated_weights(model, download, tmp_path, monkeypatch, method, place
     weights.write_bytes(weights.read_bytes()[:-100])
     with pytest.raises(InputError, match="out.partial.*: cannot be read"):
         glue(model, download, tmp_path / "out", *command)
+
+
+SAVE = ("--save_strategy", "steps", "--save_steps", "1")
+BEST = (*SAVE, "--eval_strategy", "steps", "--eval_steps", "1", "--load_best_model_at_end")
+
+
+@pytest.mark.parametrize(
+    "moment, flags, change, problem",
+    [
+        ("checkpoint", SAVE, ("--max_eval_samples", "5"), None),
+        ("checkpoint", SAVE, ("--max_steps", "4"), None),
+        ("checkpoint", SAVE, ("--max_steps", "2"), "already done 3 steps, more than the 2 requested"),
+        ("checkpoint", BEST, ("--max_eval_samples", "5"), "the data has changed"),
+        ("evaluation", SAVE, ("--max_eval_samples", "5"), None),
+        ("evaluation", SAVE, ("--max_steps", "4"), r"different arguments \(max_steps;"),
+        ("second run", ("--seeds", "1", "2"), ("--max_eval_samples", "5"), r"different arguments \(max_eval_samples;"),
+        ("second run", ("--seeds", "1", "2"), ("--max_steps", "4"), r"different arguments \(max_steps;"),
+        ("second run", ("--seeds", "1", "2"), (), "seed-[12].*: the data has changed"),
+    ],
+)
+def test_changed_length_or_evaluation(model, download, tmp_path, monkeypatch, capsys, moment, flags, change, problem):
+    """Length and evaluation may change when a run resumes, unless they would change, or not change, what is done."""
+    download = str(shutil.copytree(download, tmp_path / "download"))
+    name = "save_model" if moment == "checkpoint" else "evaluation_loop"
+    original, calls = getattr(FineTuningTrainer, name), []
+
+    def interrupted(self, output_dir=None, *args, **kwargs):
+        calls.append(output_dir)
+        if (
+            moment == "checkpoint"
+            and output_dir is None
+            or moment == "evaluation"
+            or len(calls) == 2
+            and SAVE[0] not in flags
+        ):
+            raise KeyboardInterrupt
+        return original(self, output_dir, *args, **kwargs)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(FineTuningTrainer, name, interrupted)
+        glue(model, download, tmp_path / "out", *TRAIN, *flags)
+    if not change:
+        file = tmp_path / "download/RTE/train.tsv"
+        file.write_text("".join(file.read_text().splitlines(keepends=True)[:-1]))
+        for unfinished in tmp_path.glob("out.partial/rte/*.partial"):
+            shutil.rmtree(unfinished)
+    if problem and "requested" not in problem:
+        with pytest.raises(InputError, match=problem):
+            glue(model, download, tmp_path / "out", *TRAIN, *flags, *change)
+        return
+    results = glue(model, download, tmp_path / "out", *TRAIN, *flags, *change)
+    assert (problem or "") in capsys.readouterr().out
+    assert results["eval_samples"] == (5 if "--max_eval_samples" in change else 13)
 
 
 def test_output_directory_appears_complete_or_not_at_all(tmp_path):

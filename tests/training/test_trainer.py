@@ -98,7 +98,7 @@ def trainer(tmp_path):
     """A trainer for a linear layer in its first step, with a loss for one batch and gradients for the weights."""
     model = torch.nn.Linear(2, 2)
     model.forward = lambda x: None
-    arguments = CommonArguments(output_dir=str(tmp_path), use_cpu=True, report_to="none", max_nonfinite_steps=2)
+    arguments = CommonArguments(output_dir=str(tmp_path), use_cpu=True, report_to="none")
     trainer = CommonTrainer(model=model, args=arguments, train_dataset=[{"x": torch.ones(2)}] * 8)
     trainer.step_losses = [torch.tensor(1.0)]
     for weight in model.parameters():
@@ -107,33 +107,24 @@ def trainer(tmp_path):
 
 
 def test_fp16_overflow_is_not_divergence(trainer):
-    """An fp16 overflow counts as a non-finite step only if the loss scale has fallen below 1."""
+    """An fp16 overflow skips the step, whose loss is not logged, until the loss scale has fallen below 1."""
     trainer.accelerator.scaler = SimpleNamespace(get_scale=lambda: 65536.0)
     assert not trainer.apply_finite_step(torch.tensor(torch.inf))
-    assert [entry["skipped_step"] for entry in trainer.state.log_history] == [1] and trainer.nonfinite_steps == 0
-    assert all(weight.grad is not None for weight in trainer.model.parameters())
-    trainer.accelerator.scaler, trainer.step_losses = SimpleNamespace(get_scale=lambda: 0.5), [torch.tensor(1.0)]
-    assert not trainer.apply_finite_step(torch.tensor(torch.inf)) and trainer.nonfinite_steps == 1
-    assert all(weight.grad is None for weight in trainer.model.parameters())
-
-
-def test_consecutive_nonfinite_steps(trainer):
-    """Training stops after max_nonfinite_steps consecutive non-finite steps. A finite step resets the count."""
-    for norm, expected in ((torch.nan, 1), (1.0, 0), (torch.nan, 1)):
-        trainer.step_losses = [torch.tensor(1.0)]
-        assert trainer.apply_finite_step(torch.tensor(norm)) == (expected == 0)
-        assert trainer.nonfinite_steps == expected
-    trainer.step_losses = [torch.tensor(torch.nan)]
-    with pytest.raises(Divergence, match="^step 1: non-finite loss; no checkpoint has been saved; "):
-        trainer.apply_finite_step(torch.tensor(1.0))
-
-
-def test_log_without_an_applied_step(trainer):
-    """No loss is logged if all steps were skipped."""
-    trainer.apply_finite_step(torch.tensor(torch.nan))
+    assert [entry["skipped_step"] for entry in trainer.state.log_history] == [1]
     trainer.log({"loss": 0.0})
     trainer.log(metrics := {"train_loss": 0.0})
     assert "train_loss" not in metrics and not any("loss" in entry for entry in trainer.state.log_history)
+    trainer.accelerator.scaler, trainer.step_losses = SimpleNamespace(get_scale=lambda: 0.5), [torch.tensor(1.0)]
+    with pytest.raises(Divergence, match="^step 1: non-finite gradient norm; no checkpoint has been saved; "):
+        trainer.apply_finite_step(torch.tensor(torch.inf))
+
+
+def test_nonfinite_loss(trainer):
+    """Training stops at the first loss that is not finite."""
+    assert trainer.apply_finite_step(torch.tensor(1.0))
+    trainer.step_losses = [torch.tensor(torch.nan)]
+    with pytest.raises(Divergence, match="^step 1: non-finite loss; no checkpoint has been saved; "):
+        trainer.apply_finite_step(torch.tensor(1.0))
 
 
 def test_step_synchronizes_with_the_device_once(trainer, monkeypatch):
@@ -159,7 +150,15 @@ def test_loading_a_checkpoint(tmp_path, monkeypatch):
     arguments = CommonArguments(output_dir=str(tmp_path), save_steps=1, **options)
     rows = [{name: values[0] for name, values in inputs_of("ForPreTraining", labels=True).items()}] * 8
     trainer = CommonTrainer(model=model_of("ForPreTraining"), args=arguments, train_dataset=rows)
+    waiting, order = trainer.accelerator.wait_for_everyone, []
+
+    def wait():
+        order.append([file.name for file in checkpoint.glob("*state*")])
+        waiting()
+
+    monkeypatch.setattr(trainer.accelerator, "wait_for_everyone", wait)
     trainer.train()
+    assert ["rng_state.pth"] in order  # of all processes, before the file that marks the checkpoint as complete
     trainer.train(str(checkpoint))
     assert not warnings
     weights = load_file(checkpoint / "model.safetensors")
@@ -168,6 +167,13 @@ def test_loading_a_checkpoint(tmp_path, monkeypatch):
     save_file(weights, checkpoint / "model.safetensors", {"format": "pt"})
     trainer.train(str(checkpoint))
     assert "['bert.pooler.dense.bias']" in warnings[0]
+    for name in ("rng_state.pth", "scheduler.pt", "optimizer.pt"):
+        (checkpoint / name).rename(tmp_path / "away")
+        with pytest.raises(InputError, match=rf"checkpoint-1: cannot be read \({name} is missing\); remove it"):
+            trainer.train(str(checkpoint))
+        (tmp_path / "away").rename(checkpoint / name)
+    with pytest.raises(InputError, match=r"checkpoint-2: cannot be read \(no such directory\)\.$"):
+        trainer.train(str(tmp_path / "checkpoint-2"))
     (checkpoint / "optimizer.pt").write_bytes(b"damaged")
     with pytest.raises(InputError, match="checkpoint-1: cannot be read .*; remove it and run the same command"):
         trainer.train(str(checkpoint))
