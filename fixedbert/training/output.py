@@ -304,13 +304,13 @@ def publish(args: CommonArguments):
     try:
         name = args.hub_model_id or args.directory.name
         repo_id = api.create_repo(name, private=args.hub_private_repo, exist_ok=True).repo_id
-        ignored, message = ["_*", "checkpoint-*"], "End of training"
-        options: dict[str, Any] = {
-            "revision": args.hub_revision,
-            "ignore_patterns": ignored,
-            "commit_message": message,
-        }
-        api.upload_folder(repo_id=repo_id, folder_path=args.directory, **options)
+        api.upload_folder(
+            repo_id=repo_id,
+            folder_path=args.directory,
+            revision=args.hub_revision,
+            ignore_patterns=["_*", "checkpoint-*"],
+            commit_message="End of training",
+        )
     except (HTTPError, HFValidationError, OSError, RuntimeError) as error:
         raise InputError(
             f"{args.output_dir} is complete, but the upload failed ({error_reason(error)}); run the same command to "
