@@ -34,7 +34,7 @@ class TextFiles:
         self.splits = ("test",) if plain else rng.choice(SPLITS)
         self.labels = DrawnLabels(rng)
         self.ids = tuple(rng.sample(("id", "key", "nr."), rng.randint(0, 2))) if "test" in self.splits else ()
-        self.count = rng.choice((5, 7, 12, 25)) if rng.random() < 0.99 else 600
+        self.count = rng.choice((7, 12, 25)) if rng.random() < 0.99 else 600
         self.bad_split = rng.choice(self.splits) if rng.random() < 0.35 else ""
         self.skip = bool(self.bad_split) and rng.random() < 0.3
         can_limit = "test" in self.splits and self.bad_split != "test"  # rows that are not drawn are not checked

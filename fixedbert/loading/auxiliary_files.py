@@ -86,7 +86,7 @@ def card_metadata(source: Path) -> dict[str, Any]:
     except InputError as error:
         logger.warning("%s The new card will not contain the license, language or datasets.", error)
     metadata: dict[str, Any] = {name: data[name] for name in CARD_FIELDS if data.get(name)}
-    if read_modules(source):
+    if len(read_modules(source)) > 1:  # a reranker consists of its transformer alone, and computes no embeddings
         metadata |= {"library_name": "sentence-transformers", "pipeline_tag": "sentence-similarity"}
         metadata["tags"] = ["sentence-transformers", "sentence-similarity"]
     return metadata
