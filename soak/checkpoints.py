@@ -23,9 +23,7 @@ from .made_checkpoints import UNKNOWN_FIELDS, UNSUPPORTED, WORDS, Checkpoint
 from .trials import Trial
 
 QUIET = "--use_cpu --bf16 false --report_to none --disable_tqdm true --max_seq_length 88"
-RAW = re.compile(
-    r"object has no|'NoneType'|\w+Error\b|Traceback|list indices|not subscriptable|Exception"
-)
+RAW = re.compile(r"object has no|'NoneType'|\w+Error\b|Traceback|list indices|not subscriptable|Exception")
 COMPARED = ("Model", "ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering")
 SUPPORTED_MODES = (("mean",), ("cls",), ("max",))
 TEXTS: list[str] = []

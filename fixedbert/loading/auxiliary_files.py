@@ -1,7 +1,6 @@
 """Copies the files stored with a model's weights: tokenizer, model card metadata and sentence-transformers modules."""
 
 import logging
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +10,7 @@ from transformers import AutoConfig
 from ..data.tokenizers import TOKENIZER_FILES, check_vocab_size, load_tokenizer
 from ..support.errors import InputError
 from ..support.files import reading
-from ..support.layouts import (
-    MODULES,
-    SENTENCE_FILES,
-    read_modules,
-    sentence_files,
-    transformer_directory,
-    write_modules,
-)
+from ..support.layouts import MODULES, SENTENCE_FILES, copy_sentence_files, read_modules, transformer_directory
 from .families import max_tokens
 
 logger = logging.getLogger(__name__)
@@ -66,15 +58,6 @@ def copy_tokenizer(source: Path, output: Path):
     check_vocab_size(tokenizer, config.vocab_size, source)
     tokenizer.model_max_length = min(tokenizer.model_max_length, max_tokens(config))
     tokenizer.save_pretrained(output)
-
-
-def copy_sentence_files(source: Path, output: Path):
-    """Copies the configuration files of all modules if `source` is a sentence-transformers model."""
-    for file, name in sentence_files(source):
-        (output / name).parent.mkdir(exist_ok=True, parents=True)
-        shutil.copyfile(file, output / name)
-    if modules := read_modules(source):
-        write_modules(modules, output)
 
 
 def card_metadata(source: Path) -> dict[str, Any]:
