@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers.outputs import configure
 from helpers.snippets import run_snippet
 from helpers.tiny_checkpoints import MEAN, SHAPE, TEXTS, save, save_sentence_model
 from helpers.tiny_models import model_of
@@ -130,3 +131,14 @@ def test_unsupported_pooling(directory, tmp_path, pooling, found):
     ) as error:
         LoadedModel.load(copy)
     assert str(error.value).endswith(f"include prompt tokens, not {found}.")
+
+
+def test_cards_of_rerankers(tmp_path):
+    """The card of a converted cross-encoder, with or without a modules.json, does not use SentenceTransformer."""
+    sentence_transformers = pytest.importorskip("sentence_transformers")
+    save(model_of("ForSequenceClassification", num_labels=1, **SHAPE), tmp_path / "plain")
+    configure(tmp_path / "plain", sentence_transformers={"activation_fn": "torch.nn.modules.linear.Identity"})
+    sentence_transformers.CrossEncoder(str(tmp_path / "plain"), device="cpu").save_pretrained(str(tmp_path / "saved"))
+    for source in ("plain", "saved"):
+        convert(tmp_path / source, tmp_path / f"{source}-fixed")
+        assert "SentenceTransformer" not in (tmp_path / f"{source}-fixed" / "README.md").read_text()

@@ -172,6 +172,8 @@ IMPOSSIBLE = (
     ("rte", "--lr_scheduler_kwargs x", "--lr_scheduler_kwargs is 'x', but must be name=value,..."),
     ("rte squad pretrain", "--prediction_loss_only", "--prediction_loss_only is not supported"),
     ("rte", "--early_stopping_patience 3", "--early_stopping_patience requires --eval_strategy"),
+    ("rte", "--text_column_names a", "--text_column_names cannot be combined with --task_name"),
+    ("shrink compare", "--text_column_names a,a", "--label_column_name must name different columns"),
     ("rte", "--load_best_model_at_end --save_strategy epoch", "save and eval strategy to match, except when"),
     ("stsb squad", "--label_smoothing_factor 0.1", "--label_smoothing_factor requires data with one label"),
     ("rte squad", "--config_overrides num_labels=7", "--config_overrides num_labels: the data determine the labels"),
@@ -203,6 +205,7 @@ def test_impossible_options(
     arguments = {
         "pretrain": pretraining(corpus, tmp_path / "out", "--store_dir", f"{tmp_path}-store"),
         "squad": ["--model_name_or_path", model, *files, *size, "--version_2_with_negative", *CPU],
+        "shrink": [model, "--train_file", questions, "--params", "9000", *output],
         **dict.fromkeys(("compare", "inspect"), [model, "--validation_file", questions, *output]),
     }
     task = glue_arguments(model, download, tmp_path / "out", task=command)
