@@ -165,8 +165,6 @@ def test_architecture_selects_the_class(tmp_path, capsys):
     assert differences(loaded, model, inputs_of("ForMaskedLM")) == 0
     with pytest.raises(InputError, match="weights are missing for 'classifier.bias', 'classifier.weight'"):
         load_bert(tmp_path, "BertForTokenClassification")
-    with pytest.raises(InputError, match="RobertaForMaskedLM cannot be converted"):
-        load_bert(tmp_path, "RobertaForMaskedLM")
 
 
 @pytest.mark.parametrize("family", ["Roberta", "XLMRoberta", "Camembert", "MPNet", "RobertaPreLayerNorm", "Bert"])

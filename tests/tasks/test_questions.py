@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from transformers import BertTokenizer, EvalPrediction
 
-from fixedbert.option_values import make
 from fixedbert.options import AnswerOptions, SquadDataOptions
 from fixedbert.support.errors import InputError
 from fixedbert.tasks.answers import SquadEvaluation
@@ -287,10 +286,6 @@ def test_sources_of_questions(tmp_path, monkeypatch):
         question_rows(data_sources(arguments, {"train": "train"})["train"], answered=False)
     with pytest.raises(InputError, match="me/mine has no split 'validation'; available splits: train"):
         data_sources(arguments, {"validation": "validation"})
-    with pytest.raises(InputError, match="`dataset_name` cannot be combined with `train_file`"):
-        make({"dataset_name": "me/mine", "train_file": "a.json"}, SquadDataOptions)
-    with pytest.raises(InputError, match="no data specified; set `dataset_name`, or set `test_file`"):
-        data_sources(SquadDataOptions(train_file="a.json"), {"test": "test"})
 
 
 def test_tokenizers_that_pad_on_the_left_are_refused(tokenizer):
