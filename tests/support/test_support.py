@@ -33,15 +33,19 @@ def test_parameters_become_flags_on_the_command_line(capsys):
         raise InputError("a: give `num_attention_heads` 12, or `pip install a`.")
 
     def refuse_by_hub():
-        raise HTTPError("the `token` is invalid")
+        raise HTTPError("the `token`\nis invalid")
 
-    for main in (refuse_option, refuse, refuse_by_hub):
+    def run_out_of_memory():
+        raise RuntimeError("CUDA out of memory. Tried to allocate 2 GiB.")
+
+    for main in (refuse_option, refuse, refuse_by_hub, run_out_of_memory):
         with pytest.raises(SystemExit, match="2"):
             exit_on_input_error(main)
     assert capsys.readouterr().err.splitlines() == [
         "error: --max_seq_length is 2, but must be at least 3.",
         "error: a: give --num_attention_heads 12, or `pip install a`.",
         "error: the `token` is invalid",
+        "error: not enough memory for these sizes, batches or lengths (CUDA out of memory. Tried to allocate 2 GiB.)",
     ]
 
 
