@@ -18,7 +18,7 @@ from fixedbert.exporting import export as exporting
 from fixedbert.exporting import graphs
 from fixedbert.exporting.export import export
 from fixedbert.exporting.onnx_graphs import OUTPUTS, Graph, OnnxModel
-from fixedbert.exporting.openvino_graphs import OpenVinoModel
+from fixedbert.exporting.openvino_graphs import OpenVinoModel, quantize_openvino
 from fixedbert.loading.sentence_models import MODES, read_pooling
 from fixedbert.support.errors import InputError
 
@@ -219,11 +219,8 @@ def test_openvino(tmp_path, monkeypatch):
     signal.raise_signal(signal.SIGTERM)
 
 
-def test_too_few_calibration_rows(tmp_path):
-    """Too few calibration rows raise InputError and leave no directory."""
+def test_too_few_calibration_rows(sentences, tmp_path):
+    """Too few calibration rows raise InputError."""
     pytest.importorskip("nncf")
-    save(model_of("ForSequenceClassification", num_hidden_layers=1, **SHAPE), tmp_path / "model")
-    (tmp_path / "rows.txt").write_text("one\ntwo\n")
-    with pytest.raises(InputError, match="at least 32 calibration rows"):
-        export(tmp_path / "model", tmp_path / "graph", runtime="openvino", int8=True, train_file=tmp_path / "rows.txt")
-    assert not (tmp_path / "graph").exists()
+    with pytest.raises(InputError, match="at least 32 calibration rows, but there are 0"):
+        quantize_openvino(sentences / "graph/onnx/model.onnx", tmp_path / "int8.xml", [])

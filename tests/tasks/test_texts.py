@@ -172,6 +172,8 @@ def test_column_names(tmp_path):
     assert columns(data.splits["train"]) == expected
     with pytest.raises(InputError, match=f"has no column 'other' .`label_column_name`.; {available}"):
         load_files({"train": file}, text_columns=("sentence_A",), label_columns=("other",))
+    with pytest.raises(InputError, match="judgment contains the labels"):
+        load_files({"train": file}, text_columns=("judgment",), label_columns=("judgment",))
     ambiguous = own_file(tmp_path, "text\tsentence1\tsentence2\tlabel\nx\ty\tz\tno\n", "b.tsv")
     with pytest.raises(InputError, match="`text_column_names` must be set"):
         load_files({"train": ambiguous})
