@@ -10,15 +10,15 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 import torch
-from helpers.tiny_checkpoints import SHAPE, TEXTS, save, save_sentence_model
+from helpers.tiny_checkpoints import SHAPE, TEXTS, save
 from helpers.tiny_models import model_of
-from transformers import AutoModel, AutoModelForSequenceClassification, AutoTokenizer
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 import fixedbert
 from fixedbert.comparison import candidates, runtimes
 from fixedbert.comparison.advice import instructions
 from fixedbert.comparison.candidates import Candidate, load_candidates
-from fixedbert.exporting.export import export, write_onnx
+from fixedbert.exporting.export import export
 from fixedbert.options import CompareOptions
 from fixedbert.support.errors import InputError
 from fixedbert_cli import main
@@ -130,28 +130,6 @@ def test_unlabelled_rows(models, tmp_path):
     twice = compare([directory / "one", directory / "one"], tmp_path / "rows.csv")
     assert twice.models[1].fidelity.agreement == 1
     assert [model.name for model in twice.models] == [str(directory / "one")] * 2  # full paths instead of names
-
-
-def test_embeddings_are_pooled(tmp_path):
-    """Models and graphs use the pooling configured in their directories, and each text of a pair counts as a row."""
-    for mode in ("mean", "cls"):
-        torch.manual_seed(0)
-        model = model_of("Model", num_hidden_layers=1, **SHAPE)
-        save_sentence_model(model, tmp_path / mode, "Pooling", pooling={"pooling_mode": mode})
-    export(tmp_path / "mean", tmp_path / "graphs")
-    lines = [f"{text},{other},odd" for text, other in zip(TEXTS, TEXTS[::-1], strict=True)]
-    (tmp_path / "rows.csv").write_text("\n".join(["sentence1,sentence2,label", *lines]) + "\n")
-    result = compare([tmp_path / name for name in ("mean", "cls", "graphs")], tmp_path / "rows.csv", batch_size=64)
-    assert result.rows == 2 * len(TEXTS)
-    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "mean")
-    inputs = tokenizer([*TEXTS, *TEXTS[::-1]], padding=True, return_tensors="pt")
-    with torch.no_grad():
-        states = AutoModel.from_pretrained(tmp_path / "mean")(**inputs).last_hidden_state
-    mask = inputs["attention_mask"][..., None]
-    cosine = torch.cosine_similarity((states * mask).sum(1) / mask.sum(1), states[:, 0]).mean()
-    assert result.models[1].fidelity.divergence == pytest.approx(1 - float(cosine), rel=1e-3)
-    assert str(result.models[1].fidelity) == f"average cosine similarity to the original {float(cosine):.3f}"
-    assert result.models[2].fidelity.divergence < 1e-6
 
 
 def test_regression(tmp_path):
@@ -398,7 +376,7 @@ def test_fastest_runtime_of_each_model(models, tmp_path, monkeypatch):
 
 
 def test_runtimes_that_cannot_run(models, tmp_path, monkeypatch):
-    """Runtimes that are missing, slow or failing are skipped with a note. Requesting a missing one is an error."""
+    """Runtimes that are slow or failing are skipped with a note. Without any other, the command is refused."""
     directory, *_ = models
     (tmp_path / "rows.txt").write_text("one text\nand two\n" * 20)
     monkeypatch.setattr(runtimes, "has_bf16", lambda **_: False)
@@ -413,7 +391,3 @@ def test_runtimes_that_cannot_run(models, tmp_path, monkeypatch):
     )
     with pytest.raises(InputError, match="one: no runtime works: torch-bf16: skipped"):
         fixedbert.compare([directory / "one"], tmp_path / "rows.txt", runtime=["torch-bf16"])
-    monkeypatch.setattr(candidates, "write_onnx", write_onnx)
-    monkeypatch.setattr("fixedbert.support.errors.find_spec", lambda package: None)
-    with pytest.raises(InputError, match="onnxruntime is not installed; run pip install onnxruntime, or "):
-        fixedbert.compare([directory / "one"], tmp_path / "rows.txt", runtime=["openvino"])

@@ -55,11 +55,8 @@ def test_vocabulary_files(tmp_path, vocabulary):
     assert load_tokenizer(str(tmp_path / "marked.txt"), False).get_vocab() == {t: n for n, t in enumerate(CASED)}
 
 
-def test_directories_without_a_tokenizer(tmp_path, vocabulary):
-    """A directory without tokenizer files, and a tokenizer without special tokens, raise InputError."""
-    FixedHeadBertConfig().save_pretrained(tmp_path / "model")
-    with pytest.raises(InputError, match="model: contains no tokenizer"):
-        load_tokenizer(str(tmp_path / "model"))
+def test_tokenizers_without_special_tokens(tmp_path, vocabulary):
+    """A tokenizer without special tokens raises InputError."""
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=BertTokenizer(vocab=vocabulary).backend_tokenizer)
     tokenizer.save_pretrained(tmp_path / "gpt")
     with pytest.raises(InputError, match="not a BERT tokenizer; missing special tokens: cls, sep, pad, mask"):
