@@ -78,13 +78,10 @@ def test_document_columns_and_empty_rows(tmp_path):
 
 
 def test_invalid_rows(tmp_path):
-    """Fields that are not text, and rows with too many fields, raise InputError."""
+    """Fields that are not text raise InputError."""
     (tmp_path / "a.jsonl").write_text('{"text": "x"}\n{"text": 7}')
     with pytest.raises(InputError, match="a.jsonl, line 2: 'text' must be text, not int"):
         documents(tmp_path / "a.jsonl")
-    (tmp_path / "a.csv").write_text("id,text\n1,x\n2,y,z\n")
-    with pytest.raises(InputError, match="a.csv, line 3: more fields than the header has columns"):
-        documents(tmp_path / "a.csv")
 
 
 def test_oversized_document(tmp_path, monkeypatch):
@@ -108,7 +105,5 @@ def test_hub_datasets(tmp_path):
     assert documents(tmp_path, on_hub=True) == [f"row {n}" for n in range(2500)]
     found = documents(tmp_path, on_hub=True, document_boundary="column", document_column="doc")
     assert [len(sentences) for sentences in found] == [1000, 1000, 500]
-    with pytest.raises(InputError, match="has no column 'body'"):
-        documents(tmp_path, on_hub=True, text_column="body")
     with pytest.raises(InputError, match="nobody/nothing: could not load the dataset"):
         documents("nobody/nothing", on_hub=True)

@@ -1,4 +1,4 @@
-"""Test helpers: tiny models and data, script arguments, forked processes, a browser and a local Hub."""
+"""Test helpers: tiny models and data, script arguments, forked processes and a local Hub."""
 
 from pathlib import Path
 

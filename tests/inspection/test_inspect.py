@@ -227,9 +227,8 @@ def test_non_finite_outputs_are_rejected(model, text, tmp_path, name):
 
 
 def test_unsuitable_models_are_rejected(text, tmp_path, vocabulary):
-    """A decoder, a DistilBERT that has not been converted, and an encoder with different modules are rejected."""
+    """A DistilBERT that has not been converted, and an encoder with different modules, are rejected."""
     for model, message in (
-        (model_of("LMHeadModel"), "only encoders like BERT can be inspected"),
         (bert_of("Model", "DistilBert", hidden_dim=37), "only encoders like BERT can be inspected"),
         (bert_of("Model", "MPNet"), "the attention cannot be recorded"),
     ):

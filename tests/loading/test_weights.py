@@ -71,13 +71,11 @@ def check_refused(place: Path, *parts: str, flows=FLOWS):
 
 
 def test_incomplete_base_model(folder, caplog):
-    """A missing layer or bias, or an extra prefix of all names, is an error. transformers logs no report itself."""
+    """A missing layer or bias is an error. transformers logs no report itself."""
     tensors = weights_in(folder)
     for part in (LAYER, "query.bias"):
         write(folder, {name: tensor for name, tensor in tensors.items() if part not in name})
         check_refused(folder, "weights are missing for", "the file is incomplete")
-    write(folder, {f"encoder.net.{name}": tensor for name, tensor in tensors.items()})
-    check_refused(folder, "weights are missing for", "but the file has 'encoder.net.")
     assert not caplog.records
 
 
@@ -128,11 +126,8 @@ def test_precision_of_the_file_is_kept(folder):
         assert model.dtype == expected and torch.equal(model.state_dict()[QUERY], weights[QUERY].to(expected))
 
 
-def test_weights_are_finite_floating_point_numbers(folder):
-    """Every command refuses quantized weights, which are meaningless without their scales, and NaN."""
+def test_weights_are_floating_point_numbers(folder):
+    """Every command refuses quantized weights, which are meaningless without their scales."""
     tensors = weights_in(folder)
     write(folder, tensors | {QUERY: tensors[QUERY].to(torch.float8_e4m3fn)})
     check_refused(folder, f"{QUERY} has dtype ", "not quantized")
-    tensors[QUERY][3, 5] = float("nan")
-    write(folder, tensors)
-    check_refused(folder, "encoder.layer.1.attention.self.query.weight contains NaN or infinity")

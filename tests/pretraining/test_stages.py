@@ -124,19 +124,18 @@ FIRST = {"steps": 3}
 
 
 @pytest.mark.parametrize(
-    "stages, options, message",
+    "stages, message",
     [
-        ([FIRST, {"steps": 0}], {}, "stage 2 of `stages` needs steps > 0 and can change only max_seq_length"),
-        ([FIRST, {"steps": 4, "attention_head_size": 5}], {}, "stage 2 of `stages`: 5 heads of size 5 cannot repr"),
-        ([FIRST, {"steps": 4, "max_seq_length": 600}], {}, "stage 2 of `stages`: `max_seq_length` 600"),
-        ([FIRST], {"max_steps": 8}, "`max_steps` cannot be combined with `stages`"),
+        ([FIRST, {"steps": 0}], "stage 2 of `stages` needs steps > 0 and can change only max_seq_length"),
+        ([FIRST, {"steps": 4, "attention_head_size": 5}], "stage 2 of `stages`: 5 heads of size 5 cannot repr"),
+        ([FIRST, {"steps": 4, "max_seq_length": 600}], "stage 2 of `stages`: `max_seq_length` 600"),
     ],
 )
-def test_invalid_stages(tmp_path, stages, options, message):
+def test_invalid_stages(tmp_path, stages, message):
     """Errors in a later stage are reported before the first stage is trained."""
     arguments = {"config_name": "tiny", "config_overrides": SHAPE, "use_cpu": True, "do_train": True}
     with pytest.raises(InputError, match=message):
-        plan_stages(arguments | {"output_dir": str(tmp_path / "run"), "stages": stages} | options)
+        plan_stages(arguments | {"output_dir": str(tmp_path / "run"), "stages": stages})
 
 
 def test_stages_from_a_stock_bert(tmp_path):

@@ -35,7 +35,6 @@ def align(names, config, train, problem_type=None):
         (["label-2", "label-0"], ("LABEL_0", "LABEL_1", "LABEL_2"), {"label-2": 2, "label-0": 0}),
         (["no", "yes"], ("YES", "perhaps", "NO"), {"no": 2, "yes": 0}),
         (["entailment", "not_entailment"], ("Not-Entailment", "ENTAILMENT"), {"entailment": 1, "not_entailment": 0}),
-        (["entailment", "not_entailment"], ("not entailment", "Entailment"), {"entailment": 1, "not_entailment": 0}),
         (["-1", "1"], ("1", "-1"), {"-1": 1, "1": 0}),  # a sign is not a hyphen between words
         (["a", "A"], ("A", "a"), {"a": 1, "A": 0}),  # these differ only in case, but both exist
         (None, ("yes", "no"), {"yes": 0, "no": 1}),

@@ -71,16 +71,10 @@ def test_invalid_labels(row, labels, sentence):
         labels.parse(row_of(row, labels.columns))
 
 
-@pytest.mark.parametrize(
-    "names, value, name",
-    [
-        (["A", "a"], "a ", "a"),
-        (["no way"], "No_way", "no way"),
-    ],
-)
-def test_other_spellings_of_a_label(names, value, name):
-    """Labels in another file than the first may differ in case, spaces, hyphens and a decimal point with zeros."""
-    assert infer([(name,) for name in names]).parse({"label": value}) == name
+def test_other_spellings_of_a_label():
+    """Labels in another file than the first may differ in case, spaces and hyphens."""
+    assert infer([("A",), ("a",)]).parse({"label": "a "}) == "a"
+    assert infer([("no way",)]).parse({"label": "No_way"}) == "no way"
 
 
 def test_lists_need_two_labels():

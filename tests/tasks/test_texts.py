@@ -160,7 +160,7 @@ def test_other_datasets_on_the_hub(monkeypatch):
 
 
 def test_column_names(tmp_path):
-    """Columns can have any names, which are listed if one is unknown or ambiguous. Exactly one source is required."""
+    """Columns can have any names, which are listed if one is unknown or ambiguous."""
     rows = "pair_ID\tsentence_A\tsentence_B\tjudgment\n1\tA cat.\tA dog.\tno\n2\tOne.\tTwo.\tyes\n"
     file = own_file(tmp_path, rows)
     available = "available columns: pair_ID, sentence_A, sentence_B, judgment"
@@ -180,8 +180,6 @@ def test_column_names(tmp_path):
     assert load_files({"test": ambiguous}, expected_columns=("text",)).text_columns == ("text",)  # as in training
     pairs = own_file(tmp_path, "sentence1\tsentence2\nx\ty\n", "c.tsv")
     assert load_files({"test": pairs}, expected_columns=("text",)).text_columns == ("sentence1", "sentence2")
-    with pytest.raises(InputError, match="set `task_name` or `dataset_name`, or set `validation_file`"):
-        load_texts(None, GlueDataOptions(train_file="a.csv"), ("train", "validation"))
 
 
 def test_samples_are_drawn_at_random(tmp_path, capsys):
@@ -239,8 +237,6 @@ def test_groups_stay_together(tmp_path, capsys):
     assert "rows for validation" not in capsys.readouterr().out
     with pytest.raises(InputError, match="3: splitting 103 rows leaves one split too small"):
         texts_of(group_column="g", validation_percentage=3)
-    with pytest.raises(InputError, match=r"no column 'x' \(`group_column_name`\)"):
-        texts_of(group_column="x")
     file = own_file(tmp_path, [*rows[:2], rows[2] | {"g": " "}], "b.jsonl")
     with pytest.raises(InputError, match="line 3: 'g' is empty"):
         texts_of(group_column="g")

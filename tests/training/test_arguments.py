@@ -169,7 +169,6 @@ def test_values_have_the_type_of_their_field(tmp_path):
 IMPOSSIBLE = (
     ("rte compare", "--max_eval_samples 0", "--max_eval_samples is 0, but must be at least 1"),
     ("rte inspect", "--cache_dir=", "--cache_dir is '', but must be text"),
-    ("rte", "--lr_scheduler_kwargs x", "--lr_scheduler_kwargs is 'x', but must be name=value,..."),
     ("rte squad pretrain", "--prediction_loss_only", "--prediction_loss_only is not supported"),
     ("rte", "--early_stopping_patience 3", "--early_stopping_patience requires --eval_strategy"),
     ("rte", "--text_column_names a", "--text_column_names cannot be combined with --task_name"),
