@@ -150,10 +150,8 @@ def check_header(names: tuple[str, ...], location: str):
     """Raises InputError if a column name occurs more than once, or if the file probably has a different separator."""
     check_unique(names, location)
     if len(names) == 1 and {*",;|\t"} & {*names[0]}:
-        raise InputError(
-            f"{location}: {names[0]!r} is read as a single column; use commas as separators in .csv files and tabs in "
-            ".tsv files."
-        )
+        remedy = "use commas as separators in .csv files and tabs in .tsv files"
+        raise InputError(f"{location}: {names[0]!r} is read as a single column; {remedy}.")
 
 
 def check_unique(names: Iterable[str], location: str):
@@ -222,9 +220,8 @@ def check_columns(options: Mapping[str, str], existing: Collection[str], source:
     """Raises InputError if a column does not exist. `options` maps each column to the option that names it."""
     for column, option in options.items():
         if column not in existing:
-            raise InputError(
-                f"{source} has no column {column!r} (`{option}`); available columns: {', '.join(existing)}."
-            )
+            names = ", ".join(existing)
+            raise InputError(f"{source} has no column {column!r} (`{option}`); available columns: {names}.")
 
 
 def text_problem(value: object, name: str) -> str | None:

@@ -71,10 +71,8 @@ def load_tokenizer(
         if len(tokenizer) <= len(tokenizer.all_special_tokens):
             raise InputError(f"{name_or_path}: contains no tokenizer; add its files, for example tokenizer.json.")
     if not tokenizer.is_fast:
-        raise InputError(
-            f"{name_or_path}: {type(tokenizer).__name__} is not supported because it has no fast implementation; use "
-            "a tokenizer that can be saved as tokenizer.json."
-        )
+        reason = "is not supported because it has no fast implementation, which tokenizer.json contains"
+        raise InputError(f"{name_or_path}: {type(tokenizer).__name__} {reason}; use a different tokenizer.")
     missing = [role for role in ("cls", "sep", "pad", "mask") if getattr(tokenizer, f"{role}_token_id") is None]
     if missing:
         raise InputError(f"{name_or_path}: not a BERT tokenizer; missing special tokens: {', '.join(missing)}.")
@@ -89,9 +87,7 @@ def read_vocabulary(file: Path) -> dict[str, int]:
         lines = file.read_text(encoding="utf-8-sig").rstrip("\n").split("\n")
     for number, token in enumerate(lines, start=1):
         if not token or " " in token or "\t" in token:
-            raise InputError(
-                f"{file}, line {number}: {token!r} is not a token; write one token per line, without blanks or counts."
-            )
+            raise InputError(f"{file}, line {number}: {token!r} is not a token; write only one per line.")
         if token in vocabulary:
             raise InputError(f"{file}, line {number}: {token!r} is already on line {vocabulary[token] + 1}.")
         vocabulary[token] = number - 1
