@@ -314,7 +314,7 @@ def renamed(tensors: dict[str, Tensor], checkpoint: Checkpoint, model: PreTraine
         olds = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
         for new, old in olds.items():
             tensors = {name.replace(new, old): tensor for name, tensor in tensors.items()}
-    if checkpoint.names == "buffers":
+    if checkpoint.names == "buffers" and checkpoint.family in FAMILIES:
         start = prefix if model.base_model is not model else ""
         tensors = {**tensors, f"{start}embeddings.position_ids": torch.arange(LENGTH)[None]}
     return tensors

@@ -62,8 +62,9 @@ class Labels:
         for each label. By default, floats are scores, as in transformers' run_glue.py, unless they are few whole
         numbers. Raises InputError, which names the `source`, if the values are ambiguous.
         """
-        values = [value for row in rows for value in map(row.get, columns) if not is_missing(value)]
-        strings = {str(value) for value in values if not isinstance(value, list) and not label_problem(value)}
+        given = [value for row in rows for value in map(row.get, columns) if not is_missing(value)]
+        values = [value for value in given if isinstance(value, list) or not label_problem(value)]
+        strings = {str(value) for value in values if not isinstance(value, list)}
         # Floats, as pandas would parse them: all are numbers, and at least one has a decimal point or an exponent.
         are_floats = all(math.isfinite(as_float(text)) for text in strings) and any({*".eE"} & {*t} for t in strings)
         scores = do_regression or (do_regression is None and are_floats)
@@ -79,8 +80,10 @@ class Labels:
             check_scores(sorted(strings, key=label_sort_key), are_floats, source)
         if scores:
             return cls(REGRESSION, {}, columns)
-        found = {normalized(value) for value in (items if lists else strings) if not is_placeholder(value)}
-        names = sorted(found, key=label_sort_key)
+        found = [
+            value for value in (items if lists else strings) if not (is_placeholder(value) or label_problem(value))
+        ]
+        names = sorted({*map(normalized, found)}, key=label_sort_key)
         check_label_names(names, len(values), source)
         return cls(MULTI if lists else SINGLE, {name: name for name in names}, columns)
 
