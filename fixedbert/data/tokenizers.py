@@ -116,11 +116,10 @@ def check_case(name: str, tokenizer: PreTrainedTokenizerBase):
     ]
     unreachable = [word for word in words if normalize(word).replace(" ", "") != word.replace(" ", "")]
     if len(unreachable) > MAX_UNREACHABLE * len(words):
+        some = f"{len(unreachable) / len(words):.0%} of the tokens (such as {', '.join(map(repr, unreachable[:3]))})"
         raise InputError(
-            f"{name}: {len(unreachable) / len(words):.0%} of the tokens (such as "
-            f"{', '.join(map(repr, unreachable[:3]))}) are unreachable because the tokenizer changes case or accents; "
-            "correct do_lower_case and strip_accents in tokenizer_config.json, or for a vocab.txt in pretraining, set "
-            "`do_lower_case` or `strip_accents` to false."
+            f"{name}: {some} are unreachable because the tokenizer changes case or accents; correct do_lower_case and "
+            "strip_accents in tokenizer_config.json, or for a vocab.txt set `do_lower_case` or `strip_accents` to false."
         )
 
 
@@ -180,10 +179,8 @@ def tokenizer_state(tokenizer: PreTrainedTokenizerBase) -> str:
 def check_unknown_tokens(source: str, unknown: int, total: int):
     """Raises InputError if the fraction of unknown tokens in a text exceeds MAX_UNKNOWN."""
     if total >= MIN_COUNTED and unknown > MAX_UNKNOWN * total:
-        raise InputError(
-            f"{source}: {unknown / total:.0%} of {total:,} tokens are unknown; use a tokenizer whose vocabulary "
-            "covers this text, or correct its do_lower_case."
-        )
+        remedy = "use a tokenizer for this kind of text, or correct its do_lower_case"
+        raise InputError(f"{source}: {unknown / total:.0%} of {total:,} tokens are unknown; {remedy}.")
 
 
 def check_features(source: str, features: "datasets.Dataset", tokenizer: PreTrainedTokenizerBase):
