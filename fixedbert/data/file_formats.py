@@ -121,10 +121,8 @@ def read_separated(file: DataFile) -> Iterator[FileRow]:
     """
     csv.field_size_limit(MAX_FIELD_SIZE)
     is_tsv = file_format(file.path) == ".tsv"
-    if is_tsv:
-        reader = csv.reader(file.lines(), delimiter="\t", quoting=csv.QUOTE_NONE)
-    else:
-        reader = csv.reader(file.lines(), strict=True)
+    options: dict[str, Any] = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if is_tsv else {"strict": True}
+    reader = csv.reader(file.lines(), **options)
     header, line = file.header, 1
     try:
         for fields in reader:

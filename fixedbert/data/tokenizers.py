@@ -119,7 +119,7 @@ def check_case(name: str, tokenizer: PreTrainedTokenizerBase):
         some = f"{len(unreachable) / len(words):.0%} of the tokens (such as {', '.join(map(repr, unreachable[:3]))})"
         raise InputError(
             f"{name}: {some} are unreachable because the tokenizer changes case or accents; correct do_lower_case and "
-            "strip_accents in tokenizer_config.json, or for a vocab.txt set `do_lower_case` or `strip_accents` to false."
+            "strip_accents in tokenizer_config.json, or set `do_lower_case` or `strip_accents` to false."
         )
 
 
