@@ -224,7 +224,8 @@ class Labels:
         `label_ids` (rows,) are those of the training data.
         """
         if self.problem_type != SINGLE:
-            raise InputError("requires data with one label per text.", "class_weights")
+            remedy = "to predict rare labels more often, lower `threshold`" if self.problem_type == MULTI else "leave it out"
+            raise InputError(f"requires data with one label per text; {remedy}.", "class_weights")
         if text == "balanced":
             counts = np.bincount(label_ids, minlength=len(self.outputs))
             weights = len(label_ids) / (np.count_nonzero(counts) * np.maximum(counts, 1))
