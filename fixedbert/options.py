@@ -238,9 +238,7 @@ class SquadDataOptions(AnswerOptions, FineTuningDataOptions):
     def __post_init__(self):
         super().__post_init__()
         if self.doc_stride >= self.max_seq_length:
-            raise ValueError(
-                f"`doc_stride` is {self.doc_stride}, but must be less than `max_seq_length`, {self.max_seq_length}."
-            )
+            raise ValueError(f"`doc_stride` must be less than `max_seq_length`, which is {self.max_seq_length}.")
 
 
 @dataclass(kw_only=True)

@@ -39,7 +39,7 @@ class Corpus:
 
     def __post_init__(self):
         if (self.document_boundary == "column") != (self.document_column is not None):
-            raise InputError(f"{self.source}: `document_column_name` and `document_boundary` column need each other.")
+            raise InputError(f"{self.source}: `document_boundary` column requires `document_column_name`.")
 
     @property
     def columns(self) -> list[str]:

@@ -24,10 +24,8 @@ PLAN_BLOCK = 4096  # documents per task for a worker process
 def check_documents(documents: Documents, document_ids: np.ndarray):
     """Raises InputError if there are fewer than two documents, or if most documents contain only one sentence."""
     if len(document_ids) < 2:
-        raise InputError(
-            f"next-sentence prediction needs at least 2 documents, but the corpus has {len(document_ids)}; add files, "
-            "set `document_boundary`, or train with `objective` mlm."
-        )
+        problem = f"next-sentence prediction needs at least 2 documents, but the corpus has {len(document_ids)}"
+        raise InputError(f"{problem}; add files, set `document_boundary`, or train with `objective` mlm.")
     single = int((documents.metadata["sentences"][document_ids] == 1).sum())
     if 2 * single > len(document_ids):
         raise InputError(

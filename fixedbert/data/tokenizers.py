@@ -151,10 +151,8 @@ def check_vocab_size(tokenizer: PreTrainedTokenizerBase, vocab_size: int, model:
     """Raises InputError if the tokenizer contains token ids that are out of range for the model's embeddings."""
     required = max(tokenizer.get_vocab().values()) + 1
     if required > vocab_size:
-        raise InputError(
-            f"{model}: the tokenizer has {required} token ids, but the model has only {vocab_size} embeddings; use "
-            "the original tokenizer, or add embeddings with transformers' `resize_token_embeddings`."
-        )
+        problem = f"the tokenizer has {required} token ids, but the model has only {vocab_size} embeddings"
+        raise InputError(f"{model}: {problem}; use the original tokenizer, or call resize_token_embeddings.")
 
 
 def check_same_vocabulary(tokenizer: PreTrainedTokenizerBase, name: str | None, model: str | None, **options):

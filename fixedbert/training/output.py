@@ -63,10 +63,8 @@ def already_complete(output_dir: str | Path | None, given: dict[str, Any]) -> bo
     if os.path.isfile(file):
         changed = changed_arguments(file, given)
         if changed := [name for name in changed if not name.startswith(("output_dir", "push_to_hub", "hub_"))]:
-            raise InputError(
-                f"{final}: contains a complete run with different arguments ({', '.join(changed)}; see "
-                f"{COMMAND_FILE}); choose a different `output_dir`."
-            )
+            problem = f"contains a complete run with different arguments ({', '.join(changed)}; see {COMMAND_FILE})"
+            raise InputError(f"{final}: {problem}; choose a different `output_dir`.")
         if adds_seeds(read_own(file), command_of(given)):
             return False
         PartialState().print(
@@ -205,10 +203,8 @@ def check_same_command(partial: Path, given: dict[str, Any]):
     here = PartialState().num_processes
     for file in partial.glob(f"**/{DATA_FILE}"):  # one per run of a sweep
         if (processes := read_own(file).get("processes", here)) != here:
-            raise InputError(
-                f"{partial}: the number of processes has changed from {processes} to {here}; use as many as before, "
-                f"or remove {partial}."
-            )
+            problem = f"the number of processes has changed from {processes} to {here}"
+            raise InputError(f"{partial}: {problem}; use as many as before, or remove {partial}.")
     trained = [file.parent for file in partial.glob(f"**/{COMMAND_FILE}") if is_complete_checkpoint(file.parent)]
     unchecked = UNCHECKED_PREFIXES + (() if trained else LENGTH) + (EVALUATION if trained in ([], [partial]) else ())
     names = changed_arguments(partial / COMMAND_FILE, given)
