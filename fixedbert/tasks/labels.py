@@ -224,7 +224,8 @@ class Labels:
         `label_ids` (rows,) are those of the training data.
         """
         if self.problem_type != SINGLE:
-            remedy = "to predict rare labels more often, lower `threshold`" if self.problem_type == MULTI else "leave it out"
+            several = self.problem_type == MULTI
+            remedy = "to predict rare labels more often, lower `threshold`" if several else "leave it out"
             raise InputError(f"requires data with one label per text; {remedy}.", "class_weights")
         if text == "balanced":
             counts = np.bincount(label_ids, minlength=len(self.outputs))
