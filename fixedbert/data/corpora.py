@@ -39,7 +39,8 @@ class Corpus:
 
     def __post_init__(self):
         if (self.document_boundary == "column") != (self.document_column is not None):
-            raise InputError(f"{self.source}: `document_boundary` column requires `document_column_name`.")
+            problem = f"column requires `document_column_name`, and vice versa ({self.source})."
+            raise InputError(problem, "document_boundary")
 
     @property
     def columns(self) -> list[str]:
