@@ -35,9 +35,7 @@ def trainer_errors(*types: type[Exception]) -> Iterator[None]:
         yield
     except InputError:
         raise
-    except Exception as error:
-        if types and not isinstance(error, types):
-            raise
+    except types or Exception as error:
         raise InputError(f"Trainer cannot {'train' if types else 'start'}: {error_reason(error)}") from error
 
 

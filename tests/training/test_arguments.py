@@ -204,7 +204,7 @@ IMPOSSIBLE = (
     ("rte pretrain", "--push_to_hub", "offline mode is enabled"),
     ("rte pretrain", "--attn_implementation x", "is not supported"),
     ("rte", "--gradient_checkpointing --gradient_checkpointing_kwargs a=1", "Unexpected keyword arguments: a"),
-    ("squad", "--doc_stride 32", "--doc_stride is 32, but must be less than --max_seq_length, 32"),
+    ("squad", "--doc_stride 32", "--doc_stride must be less than --max_seq_length, which is 32"),
 )
 
 
