@@ -174,6 +174,8 @@ def test_column_names(tmp_path):
     for option in ({"text_columns": ("other",)}, {"label_columns": ("other",)}):
         with pytest.raises(InputError, match=f"has no column 'other' .`(text|label)_column_names?`.; {available}"):
             load_files({"train": file}, **{"text_columns": ("sentence_A",), "label_columns": ("judgment",)} | option)
+    with pytest.raises(InputError, match="judgment contains the labels"):
+        load_files({"train": file}, text_columns=("judgment",), label_columns=("judgment",))
     with pytest.raises(InputError, match=f"no column 'key' .`id_column_name`.; {available}"):
         load_files({"test": file}, text_columns=("sentence_A",), id_columns=("key",))
     ambiguous = own_file(tmp_path, "text\tsentence1\tsentence2\tlabel\nx\ty\tz\tno\n", "b.tsv")
