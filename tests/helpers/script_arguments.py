@@ -36,11 +36,6 @@ def squad_of(model: Path, tasks: Path, output: Path, *more: str) -> list[str]:
     return ["--model_name_or_path", str(model), *files, *size, *run, *more]
 
 
-def run(command: str, argv: list[str]):
-    """Runs a command of the command line in this process."""
-    fixedbert_cli.main([command, *argv])
-
-
 def read(command: str, argv: list[str]) -> dict[str, Any]:
     """Parses command-line flags, merged into the entries of a recipe, into keyword arguments."""
     given = fixedbert_cli.read(command, argv)

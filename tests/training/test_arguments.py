@@ -161,48 +161,27 @@ def test_values_have_the_type_of_their_field(tmp_path):
     data, training = make(given, PretrainingDataOptions, PretrainingArguments)
     assert data.train_file == [str(tmp_path)]
     assert (training.learning_rate, training.adam_beta1, training.max_steps, training.use_cpu) == (1, 0.8, -1, True)
-    for name, value in (
-        ("learning_rate", "fast"), ("learning_rate", "nan"), ("max_steps", 2.0), ("max_steps", True), ("seed", "1.5"),
-        ("train_file", ["a", 5]), ("objective", "rtd"), ("do_train", "maybe"), ("stages", ["steps"]),
-    ):  # fmt: skip
+    for name, value in (("max_steps", 2.0), ("max_steps", True), ("train_file", ["a", 5])):  # not on the command line
         with pytest.raises(InputError, match=f"^`{name}` is .*, but must be "):
             make({name: value}, PretrainingDataOptions, PretrainingArguments)
-    for overrides in ("hidden_size", "a=[1", "[1]"):
-        with pytest.raises(InputError, match="^`config_overrides` "):
-            make({"config_overrides": overrides}, ModelOptions)
 
 
 # One per kind. soak/options.py covers all options.
 IMPOSSIBLE = (
-    ("rte squad pretrain", "--seed=-1", "--seed is -1, but must be at least 0"),
-    ("rte pretrain", "--seed=4294967296", "--seed is 4294967296, but must be at most 4294967295"),
-    ("rte", "--adam_beta1 2", "--adam_beta1 is 2.0, but must be at least 0 and less than 1"),
-    ("rte squad pretrain compare inspect", "--max_eval_samples 0", "--max_eval_samples is 0, but must be at least 1"),
-    ("rte pretrain", "--max_steps 0", "--max_steps is 0, but must be at least 1"),
-    ("shrink", "--learning_rate nan", "--learning_rate is 'nan', but must be a number"),
-    ("rte pretrain shrink compare inspect", "--cache_dir=", "--cache_dir is '', but must be text"),
-    ("rte", "--log_level x", "--log_level is 'x', but must be detail, debug, info,"),
-    ("rte", "--parallelism_config x", "--parallelism_config is 'x', but must be ParallelismConfig"),
+    ("rte compare", "--max_eval_samples 0", "--max_eval_samples is 0, but must be at least 1"),
+    ("rte inspect", "--cache_dir=", "--cache_dir is '', but must be text"),
     ("rte", "--lr_scheduler_kwargs x", "--lr_scheduler_kwargs is 'x', but must be name=value,..."),
-    ("rte", "--torch_compile_mode x", "--torch_compile_mode is 'x', but must be default, reduce-overhead,"),
     ("rte squad pretrain", "--prediction_loss_only", "--prediction_loss_only is not supported"),
     ("rte", "--early_stopping_patience 3", "--early_stopping_patience requires --eval_strategy"),
-    ("rte", "--eval_steps 3", "--eval_steps requires --eval_strategy steps"),
-    ("rte", "--optim_args a=1", "--optim_args requires --optim"),
     ("rte", "--text_column_names a", "--text_column_names cannot be combined with --task_name"),
     ("shrink compare", "--text_column_names a,a", "--label_column_name must name different columns"),
-    ("rte", "--pool max", "--pool requires --stride"),
-    ("pretrain", "--short_seq_prob 0.2 --objective clm", "--short_seq_prob requires --objective mlm+nsp"),
-    ("shrink", "--learning_rate 1", "--learning_rate requires --distil_steps"),
     ("rte", "--load_best_model_at_end --save_strategy epoch", "save and eval strategy to match, except when"),
     ("stsb squad", "--label_smoothing_factor 0.1", "--label_smoothing_factor requires data with one label"),
     ("rte squad", "--config_overrides num_labels=7", "--config_overrides num_labels: the data determine the labels"),
     ("rte pretrain", "--fsdp full_shard", "fsdp only works in distributed training"),
     ("rte", "--fp16", "--fp16 requires a GPU"),
     ("rte pretrain", "--report_to wandb", "requires wandb to be installed"),
-    ("pretrain", "--lr_scheduler_type cosine_with_min_lr", "min_lr"),
-    ("rte pretrain", "--push_to_hub", "offline mode is enabled"),
-    ("rte pretrain", "--attn_implementation x", "is not supported"),
+    ("pretrain", "--push_to_hub", "offline mode is enabled"),
     ("rte", "--gradient_checkpointing --gradient_checkpointing_kwargs a=1", "Unexpected keyword arguments: a"),
     ("squad", "--doc_stride 32", "--doc_stride must be less than --max_seq_length, which is 32"),
 )
@@ -258,8 +237,5 @@ def test_configuration_from_preset_and_overrides():
     overrides = "num_attention_heads=8,attention_head_size=None,hidden_act=relu,layer_norm_eps=1e-6"
     config = load_config(arguments(overrides))
     assert (config.head_dim, config.hidden_act, config.layer_norm_eps) == (16, "relu", 1e-6)
-    for overrides in ("num_attention_heads=0", "nonsense=1", "num_attention_heads=x"):
-        with pytest.raises(InputError, match="^(tiny|`config_overrides` nonsense)"):
-            load_config(arguments(overrides))
-    with pytest.raises(InputError, match="`config_name`"):
-        load_config(ModelOptions())
+    with pytest.raises(InputError, match="^`config_overrides` nonsense"):
+        load_config(arguments("nonsense=1"))
