@@ -6,8 +6,9 @@ from typing import Any
 import fixedbert_cli
 from fixedbert.fine_tuning.glue import TextClassification
 from fixedbert.fine_tuning.squad import QuestionAnswering
+from fixedbert.option_values import make
 from fixedbert.pretraining.arguments import ARGUMENTS
-from fixedbert.training.arguments import make_arguments, with_recipe
+from fixedbert.training.arguments import with_recipe
 
 TYPES = {"pretrain": ARGUMENTS, "glue": TextClassification.arguments, "squad": QuestionAnswering.arguments}
 
@@ -43,4 +44,4 @@ def read(command: str, argv: list[str]) -> dict[str, Any]:
 
 def parse(command: str, argv: list[str]) -> tuple:
     """Parses command-line flags into dataclasses."""
-    return make_arguments(read(command, argv), *TYPES[command])
+    return make(read(command, argv), *TYPES[command])

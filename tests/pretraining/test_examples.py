@@ -3,19 +3,17 @@
 import pytest
 from helpers.script_arguments import pretraining, read
 
+from fixedbert.option_values import make
 from fixedbert.options import PretrainingDataOptions
 from fixedbert.pretraining.arguments import ARGUMENTS
 from fixedbert.pretraining.examples import make_examples, make_tokenizer, processes_of
 from fixedbert.support.errors import InputError
-from fixedbert.training.arguments import make_arguments
 from fixedbert.training.models import load_config
 
 
 def prepare(corpus, output, *more):
     """Returns the tokenizer and the result of `make_examples` for options of the command."""
-    model_args, data_args, training_args = make_arguments(
-        read("pretrain", pretraining(corpus, output, *more)), *ARGUMENTS
-    )
+    model_args, data_args, training_args = make(read("pretrain", pretraining(corpus, output, *more)), *ARGUMENTS)
     tokenizer = make_tokenizer(model_args, data_args, load_config(model_args), None)
     return tokenizer, make_examples(model_args, data_args, training_args, tokenizer)
 

@@ -19,11 +19,12 @@ from helpers.tiny_tasks import glue_arguments
 from transformers import TrainingArguments, get_scheduler
 
 import fixedbert
+from fixedbert.option_values import make
 from fixedbert.options import ModelOptions, PretrainingDataOptions
 from fixedbert.presets import preset_config
 from fixedbert.pretraining.arguments import ARGUMENTS, PretrainingArguments
 from fixedbert.support.errors import InputError, exit_on_input_error
-from fixedbert.training.arguments import RECIPES, CommonArguments, make_arguments, with_recipe
+from fixedbert.training.arguments import RECIPES, CommonArguments, with_recipe
 from fixedbert.training.models import load_config
 from fixedbert_cli import main
 
@@ -157,12 +158,12 @@ def test_packaged_recipes_are_found_by_name(tmp_path, monkeypatch):
 def test_values_have_the_type_of_their_field(tmp_path):
     """Values become the type of their field, wherever they come from. Values that cannot are rejected."""
     given = {"learning_rate": 1, "adam_beta1": "0.8", "max_steps": None, "train_file": tmp_path, "use_cpu": "true"}
-    data, training = make_arguments(given, PretrainingDataOptions, PretrainingArguments)
+    data, training = make(given, PretrainingDataOptions, PretrainingArguments)
     assert data.train_file == [str(tmp_path)]
     assert (training.learning_rate, training.adam_beta1, training.max_steps, training.use_cpu) == (1, 0.8, -1, True)
     for name, value in (("max_steps", 2.0), ("max_steps", True), ("train_file", ["a", 5])):  # not on the command line
         with pytest.raises(InputError, match=f"^`{name}` is .*, but must be "):
-            make_arguments({name: value}, PretrainingDataOptions, PretrainingArguments)
+            make({name: value}, PretrainingDataOptions, PretrainingArguments)
 
 
 # One per kind. soak/options.py covers all options.
@@ -181,7 +182,7 @@ IMPOSSIBLE = (
     ("rte pretrain", "--report_to wandb", "requires wandb to be installed"),
     ("pretrain", "--push_to_hub", "offline mode is enabled"),
     ("rte", "--gradient_checkpointing --gradient_checkpointing_kwargs a=1", "Unexpected keyword arguments: a"),
-    ("squad", "--doc_stride 32", "--doc_stride is 32, but must be less than --max_seq_length, 32"),
+    ("squad", "--doc_stride 32", "--doc_stride must be less than --max_seq_length, which is 32"),
 )
 
 
@@ -228,7 +229,7 @@ def test_configuration_from_preset_and_overrides():
     """--config_name accepts presets, and --config_overrides accepts any field. Errors name the model or field."""
 
     def arguments(overrides):
-        return make_arguments({"config_name": "tiny", "config_overrides": overrides}, ModelOptions)[0]
+        return make({"config_name": "tiny", "config_overrides": overrides}, ModelOptions)[0]
 
     config = load_config(arguments("num_attention_heads=3"), num_labels=5)
     assert (config.num_attention_heads, config.attention_head_size, config.num_labels) == (3, 64, 5)
