@@ -193,9 +193,6 @@ class GlueDataOptions(FineTuningDataOptions):
     stride: int | None = option(
         None, "Overlap, in tokens, of the windows of a long text. Not for pairs.", NOT_NEGATIVE
     )
-    pool: Literal["mean", "max"] = option(
-        "mean", "How to combine the logits of the windows of a text.", needs="stride"
-    )
 
     def __post_init__(self):
         super().__post_init__()
@@ -453,7 +450,6 @@ class PushOptions:
     repo_id: str = argument("user/name or organization/name; created if it does not exist.")
     license: str | None = option(None, "License for the weights, such as apache-2.0, to write to the model card.")
     private: bool | None = option(None, "Create a private repository.")
-    commit_message: str | None = option(None, "Commit message.")
     token: str | None = option(None, "Hub token. Default: the one saved by `hf auth login`.")
     dry_run: bool = option(False, "Check the model and list its files, without uploading them.")
 

@@ -47,7 +47,7 @@ def test_help_needs_no_imports(argv, code):
         ("compare model --validation_file a.csv --batch_size 0", "--batch_size is 0, but must be at least 1"),
         ("inspect model --output_dir out --validation_file a --max_eval_samples x", "'x', but must be an integer"),
         ("squad --n_best_size 2.5", "--n_best_size is '2.5', but must be an integer"),
-        ("glue --pool median", "--pool is 'median', but must be mean or max"),
+        ("export bert --output_dir out --runtime x", "--runtime is 'x', but must be onnx or openvino"),
         ("pretrain --config-nam=tiny", "unrecognized arguments: --config_nam"),
     ],
 )

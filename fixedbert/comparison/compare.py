@@ -70,9 +70,9 @@ def compare(options: CompareOptions) -> Comparison:
     if not any(isinstance(each.model, LoadedModel) for each in candidates):  # only exported graphs
         advised = ""
     elif len(by_model) > 1:
-        advised = "To print the command and code for a runtime, compare the model alone."
+        advised = "To print the command for a runtime, compare the model alone."
     else:
-        advised = advice(candidates, options, length)
+        advised = advice(candidates, options)
     result = Comparison(
         file=options.validation_file or f"GLUE {options.task_name}",
         rows=len(rows.data),

@@ -68,7 +68,7 @@ class TextClassification(FineTuningTask):
             check_text_columns(self.data.text_columns, trained_on)
         self.labels = self.data.labels or Labels.of(config)
         self.new_head = self.labels.align(config, training_args.do_train)
-        self.trainer_options: dict[str, Any] = {"pool": data_args.pool}
+        self.trainer_options: dict[str, Any] = {}
         train = self.data.splits.get("train")
         if train is not None:
             config.text_column_names = [*self.data.text_columns]

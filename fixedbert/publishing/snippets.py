@@ -1,4 +1,4 @@
-"""Python code that runs a model or a graph, for model cards and for the terminal."""
+"""Python code that runs a model or a graph, for model cards."""
 
 import json
 import math
@@ -13,9 +13,7 @@ from ..tasks.predictions import kind_of_logits, threshold_of
 TEXTS = '["A text.", "A second text."]'
 
 
-def transformers_code(
-    source: str, auto_class: str, imports: bool, longest: int | None = None, dtype: str = "", choices: bool = False
-) -> str:
+def transformers_code(source: str, auto_class: str, imports: bool, choices: bool = False) -> str:
     """
     Returns code that runs a PyTorch model with transformers.
 
@@ -23,20 +21,16 @@ def transformers_code(
         source: Directory or Hub id.
         auto_class: Class that loads the model, such as "AutoModelForMaskedLM".
         imports: Whether the code imports fixedbert.
-        longest: Maximum number of tokens per text. Default: the tokenizer's limit.
-        dtype: Dtype of the weights. Default: the stored one.
         choices: Whether the model is for multiple choice. If so, the two texts are the choices of one example.
     """
-    options = f', dtype="{dtype}"' if dtype else ""
-    length = f", max_length={longest}" if longest else ""
     inputs = "{name: x[None] for name, x in inputs.items()}" if choices else "inputs"
     return f"""{"import fixedbert" if imports else ""}
 import torch
 from transformers import AutoTokenizer, {auto_class}
 
 tokenizer = AutoTokenizer.from_pretrained("{source}")
-model = {auto_class}.from_pretrained("{source}"{options})
-inputs = tokenizer({TEXTS}, padding=True, truncation=True{length}, return_tensors="pt")
+model = {auto_class}.from_pretrained("{source}")
+inputs = tokenizer({TEXTS}, padding=True, truncation=True, return_tensors="pt")
 with torch.inference_mode():
     outputs = model(**{inputs})
 """.lstrip()
@@ -51,19 +45,13 @@ def threshold_code(logits: str, config: PreTrainedConfig) -> str:
     return f"predicted = {logits} >= {limit:.6g}  # labels with a probability of at least {threshold:g}\n"
 
 
-def sentence_code(source: str, imports: bool, longest: int | None = None, dtype: str = "") -> str:
-    """
-    Returns code that runs a model with sentence-transformers. For arguments, see `transformers_code`.
-
-    With a `dtype`, the model runs on the CPU even if there is a GPU, as in `fixedbert compare`.
-    """
-    options = f', device="cpu", model_kwargs={{"dtype": "{dtype}"}}' if dtype else ""
-    length = f"model.max_seq_length = {longest}\n" if longest else ""
+def sentence_code(source: str, imports: bool) -> str:
+    """Returns code that runs a model with sentence-transformers. For arguments, see `transformers_code`."""
     return f"""{"import fixedbert" if imports else ""}
 from sentence_transformers import SentenceTransformer
 
-model = SentenceTransformer("{source}"{options})
-{length}embeddings = model.encode({TEXTS})
+model = SentenceTransformer("{source}")
+embeddings = model.encode({TEXTS})
 """.lstrip()
 
 
