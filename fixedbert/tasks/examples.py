@@ -1,7 +1,7 @@
 """Functions that draw, tokenize, sort and compare the examples of splits."""
 
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 import datasets
@@ -12,6 +12,8 @@ from ..options import FineTuningDataOptions
 
 Row = TypeVar("Row")
 SAMPLE_SEED = 42  # for `max_*_samples` and `validation_split_percentage`, unless `data_seed` is set
+
+REMOVE = "remove them from one of the two splits"
 
 
 def make_features(
@@ -60,11 +62,10 @@ def longest_first(features: datasets.Dataset) -> datasets.Dataset:
     return features.select(np.argsort(-np.array(features["length"][:]), kind="stable"))
 
 
-def warn_of_overlap(name: str, train: datasets.Dataset | None, rows: datasets.Dataset, columns: Iterable[str]):
+def warn_of_overlap(
+    name: str, train: datasets.Dataset, rows: datasets.Dataset, names: Sequence[str], remedy: str = REMOVE
+):
     """Prints a warning if rows have the same texts as training rows, regardless of labels and whitespace."""
-    if train is None:
-        return
-    names = [column for column in columns if column in rows.column_names]
     train_texts, texts = (
         [tuple(" ".join(text.split()) for text in row) for row in zip(*(data[name] for name in names), strict=True)]
         for data in (train, rows)
@@ -72,8 +73,8 @@ def warn_of_overlap(name: str, train: datasets.Dataset | None, rows: datasets.Da
     known = set(train_texts)
     if same := sum(row in known for row in texts):
         PartialState().print(
-            f"{name}: {same:,} of {len(rows):,} rows also occur in the training data, which makes the metrics too "
-            "optimistic; remove them from one of the two splits"
+            f"{name}: {same:,} of {len(rows):,} rows also occur in the training data, which can make the metrics too "
+            f"optimistic; {remedy}"
         )
 
 

@@ -31,12 +31,7 @@ def compared_rows(options: CompareOptions, head: str, models: list[Model], lengt
 
 
 def unlabeled_rows(
-    options: CalibrationOptions,
-    head: str,
-    model: Model,
-    length: int,
-    split: str,
-    count: int,
+    options: CalibrationOptions, head: str, model: Model, length: int, split: str, count: int
 ) -> list[Rows]:
     """
     Draws `count` rows without labels from each split of one kind of a GLUE task, or from all files.
