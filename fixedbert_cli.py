@@ -7,6 +7,7 @@ library and the modules of the options, because importing fixedbert takes second
 
 import os
 import re
+import signal
 import sys
 from argparse import SUPPRESS, ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Callable
@@ -173,6 +174,8 @@ def main(argv: list[str]):
 
 def entry_point(*command: str):
     """Runs the command line, which follows `command` in a script. Prints errors in the input as a single line."""
+    if signal.getsignal(signal.SIGINT) == signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends the imports without a traceback
     limit_openmp_spinning()
     run_command = parse([*command, *sys.argv[1:]])
     from fixedbert.support.errors import exit_on_input_error

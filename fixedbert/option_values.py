@@ -99,7 +99,7 @@ def check_needs(given: Mapping[str, Any], instances: tuple):
         found = [item for other in others.split("|") for item in as_list(values.get(other))]
         has_effect = any(fnmatch(item, pattern) for item in found for pattern in (patterns or "*").split("|"))
         if others and value != default_of(members[name]) and not has_effect:
-            required = " or ".join(f"`{other}`" for other in others.split("|"))
+            required = or_list([f"`{other}`" for other in others.split("|") if other in values])
             raise ValueError(f"`{name}` requires {required} {or_list(patterns.split('|'))}".rstrip() + ".")
 
 

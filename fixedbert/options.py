@@ -12,6 +12,7 @@ COUNT, NOT_NEGATIVE, POSITIVE = "[1, inf)", "[0, inf)", "(0, inf)"
 FRACTION, PROBABILITY = "(0, 1]", "[0, 1]"
 Dtype = Literal["float32", "bfloat16", "float16"]
 Objective = Literal["mlm+nsp", "mlm", "clm"]
+DATA = "train_file|task_name|validation_file|test_file|dataset_name"
 MASKED = "objective=mlm+nsp|mlm"
 
 
@@ -111,32 +112,41 @@ class TaskOptions:
 class RowOptions:
     """Rows"""
 
-    text_column_names: str | None = option(None, "Text column, or two for pairs: a,b. Default: well-known names.")
-    skip_bad_rows: bool = option(False, "Print and skip invalid rows.")
+    skip_bad_rows: bool = option(False, "Print and skip invalid rows.", needs=DATA)
 
-    def __post_init__(self):
+
+@dataclass(kw_only=True)
+class TextOptions(RowOptions):
+    """Columns"""
+
+    text_column_names: str | None = option(
+        None, "Text column, or two for pairs: a,b. Default: well-known names.", needs=DATA
+    )
+
+    def check_columns(self):
+        """Raises ValueError if there are more than two text columns, or if a column is named twice."""
         texts, labels = (getattr(self, name, None) or "" for name in ("text_column_names", "label_column_name"))
         names = [name for name in f"{texts},{labels}".split(",") if name]
         if len(set(names)) < len(names):
             raise ValueError("`text_column_names` and `label_column_name` must name different columns.")
         if len(texts.split(",")) > 2:
             raise ValueError("`text_column_names` accepts at most two columns.")
+        if texts and getattr(self, "task_name", None):
+            raise ValueError("`text_column_names` cannot be combined with `task_name`, which determines the columns.")
 
 
 @dataclass(kw_only=True)
-class CalibrationOptions(RowOptions, TaskOptions, HubOptions):
+class CalibrationOptions(TextOptions, TaskOptions, HubOptions):
     """Calibration data (labels are ignored)"""
 
     train_file: list[str] | None = option(
         None, "Files (.csv, .tsv, .jsonl, .parquet, .txt, or .json for questions), instead of a GLUE task."
     )
     max_train_samples: int = option(1500, "Maximum number of rows, drawn at random.", COUNT)
-    max_seq_length: int | None = option(None, "Tokens per row. Default: as in fine-tuning, at most 512.", "[3, inf)")
-    seed: int = option(0, "Seed for drawing rows.", NOT_NEGATIVE)
-
-    def __post_init__(self):
-        if self.task_name is not None and self.text_column_names is not None:
-            raise ValueError("`text_column_names` cannot be combined with `task_name`, which determines the columns.")
+    max_seq_length: int | None = option(
+        None, "Tokens per row. Default: as in fine-tuning, at most 512.", "[3, inf)", needs=DATA
+    )
+    seed: int = option(0, "Seed for drawing rows.", NOT_NEGATIVE, needs=DATA)
 
 
 @dataclass(kw_only=True)
@@ -159,7 +169,6 @@ class FineTuningDataOptions(RowOptions):
     overwrite_cache: bool = option(False, "Tokenize again instead of loading from the cache of datasets.")
 
     def __post_init__(self):
-        super().__post_init__()
         files = ("train_file", "validation_file", "test_file")
         given = [name for name in (*self.alternatives, *files) if getattr(self, name)]
         if len(given) > 1 and given[0] in self.alternatives:
@@ -167,7 +176,7 @@ class FineTuningDataOptions(RowOptions):
 
 
 @dataclass(kw_only=True)
-class GlueDataOptions(FineTuningDataOptions):
+class GlueDataOptions(TextOptions, FineTuningDataOptions):
     """Texts and labels"""
 
     alternatives: ClassVar[tuple[str, ...]] = ("task_name", "dataset_name")
@@ -196,6 +205,7 @@ class GlueDataOptions(FineTuningDataOptions):
 
     def __post_init__(self):
         super().__post_init__()
+        self.check_columns()
         for name in (self.id_column_name or "").split(","):
             if name in ("row", "prediction", "probability") or name.startswith(("prediction_", "probability_")):
                 raise ValueError(f"`id_column_name` {name!r}: reserved for predictions.csv; rename the column.")
@@ -379,11 +389,11 @@ class ShrinkOptions(SizeOptions, CalibrationOptions):
     dtype: Dtype | None = option(None, "Dtype of weights. Default: with `speedup`, the fastest; otherwise unchanged.")
     distil_steps: int | None = option(None, "Distillation steps, with the original as teacher, such as 600.", COUNT)
     learning_rate: float | None = option(
-        None, "Learning rate for distillation. Default: 5e-5.", POSITIVE, needs="distil_steps"
+        None, "Learning rate for distillation. Default: 5e-5.", FRACTION, needs="distil_steps"
     )
 
     def __post_init__(self):
-        super().__post_init__()
+        self.check_columns()
         targets = [name for name in ("speedup", "params", "flops") if getattr(self, name) is not None]
         targets += ["layer sizes"] if self.sizes() else []
         if len(targets) != 1:
@@ -395,14 +405,16 @@ class ShrinkOptions(SizeOptions, CalibrationOptions):
 
 
 @dataclass(kw_only=True)
-class CompareOptions(RowOptions, TaskOptions, HubOptions):
+class CompareOptions(TextOptions, TaskOptions, HubOptions):
     """Models, rows and runtimes"""
 
     leading: ClassVar[tuple[str, ...]] = ("models", "validation_file")
 
     models: list[str] = argument("Directories or Hub ids. Of several models, each runs in its fastest runtime.")
     validation_file: str | None = option(None, "Texts, words or questions, instead of a GLUE task.")
-    label_column_name: str | None = option(None, "Label column, or several: a,b. Default: label, if it exists.")
+    label_column_name: str | None = option(
+        None, "Label column, or several: a,b. Default: label, if it exists.", needs="validation_file"
+    )
     max_eval_samples: int = option(1000, "Maximum number of rows, drawn at random.", COUNT)
     max_seq_length: int | None = option(None, "Tokens per row. Default: as in fine-tuning, at most 512.", "[3, inf)")
     batch_size: int = option(32, "Rows per batch, also for measuring speed.", COUNT)
@@ -410,12 +422,9 @@ class CompareOptions(RowOptions, TaskOptions, HubOptions):
     output_dir: str | None = option(None, "New directory for the measurements and the changed predictions.")
 
     def __post_init__(self):
-        super().__post_init__()
+        self.check_columns()
         if (self.task_name is None) == (self.validation_file is None):
             raise ValueError("specify either `task_name` or `validation_file`.")
-        for name in ("text_column_names", "label_column_name"):
-            if self.task_name is not None and getattr(self, name) is not None:
-                raise ValueError(f"`{name}` cannot be combined with `task_name`, which determines the columns.")
 
 
 @dataclass(kw_only=True)
@@ -428,10 +437,10 @@ class ExportOptions(CalibrationOptions):
     output_dir: str = required("New directory for the result.")
     runtime: Literal["onnx", "openvino"] = option("onnx", "Format of the graph.")
     int8: bool = option(False, "Also write an int8 graph. With `runtime` openvino, it needs calibration data.")
-    max_train_samples: int = option(200, "Maximum number of calibration rows, drawn at random.", COUNT)
+    max_train_samples: int = option(200, "Maximum number of calibration rows, drawn at random.", COUNT, needs=DATA)
 
     def __post_init__(self):
-        super().__post_init__()
+        self.check_columns()
         has_data = self.task_name is not None or self.train_file is not None
         if has_data != (self.runtime == "openvino" and self.int8):
             raise ValueError(

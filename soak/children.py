@@ -10,7 +10,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing.connection import wait
 from pathlib import Path
+from threading import RLock
 from typing import NamedTuple
+
+from tqdm import tqdm
 
 import fixedbert_cli
 
@@ -99,6 +102,7 @@ def end(child):
 def report(work: Callable[[], object], directory: Path, log: Path, pipe, environment: dict[str, str]):
     os.setsid()
     os.environ.update(environment)
+    tqdm.set_lock(RLock())  # the default is shared by all processes, and a killed one may hold it forever
     os.chdir(directory)
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     for number in (1, 2):

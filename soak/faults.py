@@ -324,7 +324,7 @@ def files_read(case: Case) -> list[list[Path]]:
         line += " model texts.jsonl"
     names = [file.relative_to(case.inputs) for file in inputs]
     store = [file for file in case.directory.glob("store/**/*") if file.is_file() and file.suffix != ".lock"]
-    run_files = ("command.json", "data.json", "all_results.json", "trainer_state.json", "model.safetensors")
+    run_files = ("command.json", "data.json", "trainer_state.json", "model.safetensors")
     checkpoint_files = ("trainer_state.json", "model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state*.pth")
     patterns = [*run_files, *(f"checkpoint-*/{name}" for name in checkpoint_files)]
     patterns += [f"seed-*.partial/{pattern}" for pattern in patterns]

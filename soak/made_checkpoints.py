@@ -25,7 +25,8 @@ PIECES = [*WORDS, ".", "?", *LETTERS, *(f"##{letter}" for letter in LETTERS)]
 BERT_TOKENS = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
 ROBERTA_TOKENS = {"cls": "<s>", "pad": "<pad>", "sep": "</s>", "unk": "<unk>", "mask": "<mask>"}
 UNSUPPORTED = {"albert": "Albert", "mpnet": "MPNet", "convbert": "ConvBert", "modernbert": "ModernBert"}
-FLOATS = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+DTYPES = ("float32", "float32", "float64", "float16", "bfloat16")
+FLOATS = {"float64": torch.float64, "float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 # Fields in config.json that transformers does not know, such as those of sentence-transformers' rerankers.
 UNKNOWN_FIELDS = {
     "sentence_transformers": {"activation_fn": "torch.nn.modules.linear.Identity", "version": "4.1.0"},
@@ -60,6 +61,7 @@ class Checkpoint:
         layout: "plain", or a layout of sentence-transformers: "old", "new" or "nested".
         modes: Pooling modes.
         modules: Modules of sentence-transformers after the pooling.
+        prompt: Name of the default prompt, or "".
         unknown: Names of the UNKNOWN_FIELDS in config.json.
         damage: Name in DAMAGE, or "".
     """
@@ -77,6 +79,7 @@ class Checkpoint:
     layout: str
     modes: tuple[str, ...]
     modules: tuple[str, ...]
+    prompt: str
     unknown: tuple[str, ...]
     damage: str
 
@@ -140,9 +143,10 @@ def draw(rng: random.Random) -> Checkpoint:
     made = dict(
         family=family, head=KINDS[kind], kind=kind, fields=draw_fields(rng, family, kind), tokenizer=tokenizer,
         files="vocab.txt" if has_vocabulary and rng.random() < 0.4 else "tokenizer.json",
-        added=rng.choice([0, 0, 0, 2]), dtype=rng.choice(["float32", "float32", "float16", "bfloat16"]),
+        added=rng.choice([0, 0, 0, 2]), dtype="float32" if family in UNSUPPORTED else rng.choice(DTYPES),
         format=rng.choice(["safetensors", "safetensors", "shards", "pickle", "pickled shards", "legacy pickle"]),
-        names=rng.choice(names), layout=layout, modes=tuple(modes), modules=modules, unknown=tuple(unknown),
+        names=rng.choice(names), layout=layout, modes=tuple(modes), modules=modules,
+        prompt=rng.choice(["", "query"]) if kind == "embeddings" else "", unknown=tuple(unknown),
     )  # fmt: skip
     able = [name for name, (_, applies) in DAMAGE.items() if applies(made)]
     return Checkpoint(**made, damage=rng.choice(able) if rng.random() < 0.35 else "")
@@ -310,7 +314,7 @@ def renamed(tensors: dict[str, Tensor], checkpoint: Checkpoint, model: PreTraine
         olds = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
         for new, old in olds.items():
             tensors = {name.replace(new, old): tensor for name, tensor in tensors.items()}
-    if checkpoint.names == "buffers":
+    if checkpoint.names == "buffers" and checkpoint.family in FAMILIES:
         start = prefix if model.base_model is not model else ""
         tensors = {**tensors, f"{start}embeddings.position_ids": torch.arange(LENGTH)[None]}
     return tensors
@@ -355,7 +359,8 @@ def write_modules(checkpoint: Checkpoint, directory: Path):
         output = "logits" if is_pair else "last_hidden_state"
         settings = {"transformer_task": task, "module_output_name": result}
         settings["modality_config"] = {"text": {"method": "forward", "method_output_name": output}}
-        info = {"model_type": checkpoint.library, "prompts": {}, "default_prompt_name": None}
+        prompts = {} if is_pair else {"query": "who of ", "document": ""}
+        info = {"model_type": checkpoint.library, "prompts": prompts, "default_prompt_name": checkpoint.prompt or None}
         info |= {"activation_fn": "torch.nn.modules.activation.Sigmoid"} if is_pair else {}
         (directory / "config_sentence_transformers.json").write_text(json.dumps(info))
     (body / "sentence_bert_config.json").write_text(json.dumps(settings))
@@ -374,7 +379,7 @@ def write_modules(checkpoint: Checkpoint, directory: Path):
         (directory / "2_Dense/config.json").write_text(
             json.dumps(
                 {
-                    "in_features": 32,
+                    "in_features": 32 * len(checkpoint.modes),
                     "out_features": 13,
                     "bias": True,
                     "activation_function": "torch.nn.modules.activation.Tanh",
@@ -382,7 +387,7 @@ def write_modules(checkpoint: Checkpoint, directory: Path):
             )
         )
         save_file(
-            {"linear.weight": torch.ones(13, 32), "linear.bias": torch.ones(13)},
+            {"linear.weight": torch.ones(13, 32 * len(checkpoint.modes)), "linear.bias": torch.ones(13)},
             directory / "2_Dense/model.safetensors",
         )
 
@@ -425,6 +430,16 @@ def with_nan(tensors, rng):
 def without(tensors, rng):
     del tensors[layer_name(tensors, rng)]
     return tensors
+
+
+def without_head(tensors, rng):
+    names = [name for name in tensors if any(part in name for part in ("classifier", "qa_outputs", "cls.", "lm_head"))]
+    del tensors[rng.choice(names)]
+    return tensors
+
+
+def with_other_head(tensors, rng):
+    return tensors | {"cls.species.weight": torch.ones(3, 32), "cls.species.bias": torch.ones(3)}
 
 
 def with_extra_layer(tensors, rng):
@@ -562,6 +577,9 @@ def always(made: dict) -> bool:
     return True
 
 
+HEADS_BY_NAME = ("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering")
+
+
 def has_vocab(made: dict) -> bool:
     return made["files"] == "vocab.txt"
 
@@ -582,6 +600,8 @@ WRONG = {
 DAMAGE: dict[str, tuple[Damage, Callable[[dict], bool]]] = {
     "NaN or infinity": (on_tensors(with_nan), always),
     "a weight is missing": (on_tensors(without), always),
+    "the head is missing": (on_tensors(without_head), lambda made: made["head"] in HEADS_BY_NAME),
+    "another head": (on_tensors(with_other_head), always),
     "a third layer": (on_tensors(with_extra_layer), of_bert),
     "a wrong shape": (on_tensors(wrong_shape), always),
     "int8 weights": (on_tensors(quantized), always),

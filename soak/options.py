@@ -203,7 +203,7 @@ def trial(number: int, rng: random.Random, directory: Path) -> Trial:
     reproduction = (
         f"{' '.join(f'{option}={value!r}' for option, value in settings.items())}\nfixedbert {shlex.join(line)}"
     )
-    return Trial(reproduction, f"{name} {ending.outcome}", fault_of(ending, work))
+    return Trial(reproduction, f"{name} {ending.outcome}", fault_of(ending, work, arguments))
 
 
 def run(name: str, line: list[str], directory: Path) -> str:
@@ -216,12 +216,14 @@ def run(name: str, line: list[str], directory: Path) -> str:
     return "; ".join(problems(name, line, directory))
 
 
-def fault_of(ending: Ending, directory: Path) -> str:
+def fault_of(ending: Ending, directory: Path, arguments: dict[str, str]) -> str:
     if ending.is_fault:
         return f"{ending.outcome}: {ending.details}"
     if ending.outcome == "success":
         return str(ending.details)
-    left = sorted(str(path.relative_to(directory)) for path in directory.rglob("*"))
+    files = [path.relative_to(directory) for path in directory.rglob("*") if path.is_file() or "." in path.name]
+    caches = arguments.get("store_dir"), arguments.get("cache_dir")  # a later command can use what they contain
+    left = sorted(str(file) for file in files if file.parts[0] not in caches)
     if left and "run the same command to resume from" not in ending.printed:
         return f"refused, but wrote {left[:5]}: {ending.details}"
     return ""
@@ -282,7 +284,7 @@ def model_problems(output: Path) -> Iterator[str]:
 def output_problems(directory: Path) -> Iterator[str]:
     transformers.utils.logging.set_verbosity_error()
     (architecture,) = json.loads((directory / "config.json").read_text())["architectures"]
-    suffix = architecture[architecture.index("For") :] if "For" in architecture else "Model"
+    suffix = architecture.removeprefix("FixedHead").removeprefix("Bert")
     model, report = AUTO_CLASSES[suffix].from_pretrained(directory, output_loading_info=True)
     if any(report[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys")):
         yield f"success, but the weights do not fit: {report}"

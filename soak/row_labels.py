@@ -49,7 +49,7 @@ def of(*choices: tuple) -> Callable[[random.Random, int], list]:
 def scores(rng: random.Random, count: int) -> list:
     drawn = [round(rng.uniform(-3, 5), rng.choice((1, 2, 4))) for _ in range(count)]
     drawn[rng.randrange(count)] = rng.choice((0.5, 2.25, 1e-5))
-    return [rng.choice((value, value, round(value))) for value in drawn] if rng.random() < 0.2 else drawn
+    return [rng.choice((value, value, abs(round(value)))) for value in drawn] if rng.random() < 0.2 else drawn
 
 
 def lists_of_names(rng: random.Random, count: int) -> list:

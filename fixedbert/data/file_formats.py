@@ -139,7 +139,7 @@ def read_separated(file: DataFile) -> Iterator[FileRow]:
                 if line > 1 and tuple(map(str.strip, fields)) == columns:
                     problem = "repeats the header"
                 if is_tsv and not file.raw and len(columns) == 1 and fields[0][0] == '"' and fields[0].count('"') % 2:
-                    problem = "begins with an unpaired quotation mark; a text cannot continue on the next line"
+                    problem = "begins with an unpaired quotation mark; remove it, or write the text on one line"
                 yield FileRow(line, dict(zip_longest(columns, fields[: len(columns)])), problem)
             line = reader.line_num + 1
     except csv.Error as error:

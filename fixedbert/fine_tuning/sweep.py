@@ -1,7 +1,6 @@
 """Fine-tuning sweeps over tasks and seeds, with a summary of the results."""
 
 import gc
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,7 @@ from accelerate import PartialState
 
 from ..options import FineTuningDataOptions, GlueDataOptions
 from ..support.errors import InputError
-from ..support.files import to_json, write_atomically
+from ..support.files import read_json_object, to_json, write_atomically
 from ..tasks.glue import TASKS
 from ..tasks.glue_metrics import METRICS
 from ..training.arguments import make_arguments
@@ -135,7 +134,8 @@ def task_metrics(results: list[dict]) -> TaskMetrics:
 def summarize(directory: Path, runs: list[PlannedRun]):
     """Prints a table with the results of all runs and writes results.json to `directory`."""
     files = {run: directory / run.directory / "all_results.json" for run in runs}
-    results = {run: json.loads(file.read_text()) for run, file in files.items() if file.exists()}
+    remedy = "remove the run's directory and run the same command again"
+    results = {run: read_json_object(file, remedy) for run, file in files.items() if file.exists()}
     of_tasks: dict[str, list[dict]] = {}
     for run, result in results.items():
         of_tasks.setdefault(run.task or "data", []).append(result)

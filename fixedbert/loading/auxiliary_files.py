@@ -1,7 +1,6 @@
 """Copies the files stored with a model's weights: tokenizer, model card metadata and sentence-transformers modules."""
 
 import logging
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +10,7 @@ from transformers import AutoConfig
 from ..data.tokenizers import TOKENIZER_FILES, check_vocab_size, load_tokenizer
 from ..support.errors import InputError
 from ..support.files import reading
-from ..support.layouts import (
-    MODULES,
-    SENTENCE_FILES,
-    read_modules,
-    sentence_files,
-    transformer_directory,
-    write_modules,
-)
+from ..support.layouts import MODULES, SENTENCE_FILES, copy_sentence_files, read_modules, transformer_directory
 from .families import max_tokens
 
 logger = logging.getLogger(__name__)
@@ -68,15 +60,6 @@ def copy_tokenizer(source: Path, output: Path):
     tokenizer.save_pretrained(output)
 
 
-def copy_sentence_files(source: Path, output: Path):
-    """Copies the configuration files of all modules if `source` is a sentence-transformers model."""
-    for file, name in sentence_files(source):
-        (output / name).parent.mkdir(exist_ok=True, parents=True)
-        shutil.copyfile(file, output / name)
-    if modules := read_modules(source):
-        write_modules(modules, output)
-
-
 def card_metadata(source: Path) -> dict[str, Any]:
     """Returns the source's model card metadata that remains valid after conversion."""
     card, data = source / CARD, {}
@@ -86,7 +69,7 @@ def card_metadata(source: Path) -> dict[str, Any]:
     except InputError as error:
         logger.warning("%s The new card will not contain the license, language or datasets.", error)
     metadata: dict[str, Any] = {name: data[name] for name in CARD_FIELDS if data.get(name)}
-    if read_modules(source):
+    if len(read_modules(source)) > 1:  # a reranker consists of its transformer alone, and computes no embeddings
         metadata |= {"library_name": "sentence-transformers", "pipeline_tag": "sentence-similarity"}
         metadata["tags"] = ["sentence-transformers", "sentence-similarity"]
     return metadata

@@ -14,7 +14,7 @@ from ..counts import size_text
 from ..model import modeling_fixed_head_bert
 from ..model.configuration_fixed_head_bert import AUTO_MAP, FixedHeadBertConfig
 from ..support.errors import InputError, error_context
-from ..support.files import reading
+from ..support.files import read_json_object, reading
 from ..support.layouts import transformer_directory
 from .families import FAMILIES, check_config, fixed_head_config, task_head
 from .heads import Heads, int_or_list, set_heads
@@ -51,6 +51,8 @@ def read_config(source: str | Path, **options) -> PreTrainedConfig:
     file = Path(directory) / "config.json"
     remedy, problem = "use the file that was saved with the weights", "invalid configuration"
     with reading(file, remedy, problem) if file.is_file() else nullcontext():
+        if file.is_file():
+            read_json_object(file, remedy)
         config = AutoConfig.from_pretrained(directory, **{"trust_remote_code": False} | options)
     with error_context(source):
         check_config(config)

@@ -85,6 +85,12 @@ def exit_on_input_error(main: Callable[[], object]):
             bar.close()
         print(f"error: {message}", file=sys.stderr)
         sys.exit(2)
+    except (MemoryError, RuntimeError) as error:
+        if not isinstance(error, MemoryError) and not re.search("out of memory|allocate memory", str(error)):
+            raise
+        reason = " ".join(str(error).split())[:300]
+        print(f"error: not enough memory for these sizes, batches or lengths ({reason})", file=sys.stderr)
+        sys.exit(2)
     except Stopped:
         print("\nstopped by SIGTERM", file=sys.stderr)
         raise

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from socket import gethostname
+from traceback import extract_tb
 from typing import Any
 
 import yaml
@@ -125,8 +126,9 @@ def write_error(error: Exception, directory: str | Path) -> OSError | None:
         return error
     if match := re.search(r"\(os error (\d+)\)", str(error)):  # from safetensors and tokenizers
         return OSError(int(match[1]), os.strerror(int(match[1])), str(directory))
-    if "inline_container.cc" in str(error) or "PytorchStreamWriter" in str(error):  # from torch.save
-        return OSError(errno.ENOSPC, "a file cannot be written", str(directory))
+    frames = extract_tb(error.__traceback__)
+    if isinstance(error, RuntimeError) and frames and frames[-1].filename.endswith("torch/serialization.py"):
+        return OSError(errno.ENOSPC, "a file cannot be written", str(directory))  # torch.save gives no reason
     return None
 
 

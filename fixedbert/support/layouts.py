@@ -7,7 +7,7 @@ the transformer. Its path is empty, or a subdirectory such as 0_Transformer in e
 """
 
 import json
-from collections.abc import Iterator
+import shutil
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -72,18 +72,16 @@ def transformer_directory(source: str | Path, **hub_options) -> str | Path:
     return path / modules[0].path if modules and modules[0].path else source
 
 
-def sentence_files(source: Path) -> Iterator[tuple[Path, str]]:
-    """Yields the files with the settings of a sentence-transformers model, and their names in a new directory."""
-    modules = read_modules(source)
-    for file in source.rglob("*") if modules else ():
+def copy_sentence_files(source: Path, output: Path):
+    """Copies the settings of a sentence-transformers model to a directory whose transformer is at the top."""
+    if not (modules := read_modules(source)):
+        return
+    for file in source.rglob("*"):
         name = file.relative_to(source)
         if name.is_relative_to(modules[0].path):
             name = name.relative_to(modules[0].path)
         if file.is_file() and any(fnmatch(name.as_posix(), pattern) for pattern in SENTENCE_FILES):
-            yield file, name.as_posix()
-
-
-def write_modules(modules: list[Module], directory: Path):
-    """Writes modules.json for a directory whose transformer is at the top."""
+            (output / name).parent.mkdir(exist_ok=True, parents=True)
+            shutil.copyfile(file, output / name)
     entries = [module.entry | ({"path": ""} if module is modules[0] else {}) for module in modules]
-    (directory / MODULES).write_text(json.dumps(entries, indent=2) + "\n")
+    (output / MODULES).write_text(json.dumps(entries, indent=2) + "\n")

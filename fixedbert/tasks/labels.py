@@ -62,9 +62,9 @@ class Labels:
         for each label. By default, floats are scores, as in transformers' run_glue.py, unless they are few whole
         numbers. Raises InputError, which names the `source`, if the values are ambiguous.
         """
-        values = [value for row in rows for value in map(row.get, columns) if not is_missing(value)]
-        scalars = {str(value) for value in values if isinstance(value, str | Number)}
-        strings = {text for text in scalars if not text_problem(text, "")}
+        given = [value for row in rows for value in map(row.get, columns) if not is_missing(value)]
+        values = [value for value in given if isinstance(value, list) or not label_problem(value)]
+        strings = {str(value) for value in values if not isinstance(value, list)}
         # Floats, as pandas would parse them: all are numbers, and at least one has a decimal point or an exponent.
         are_floats = all(math.isfinite(as_float(text)) for text in strings) and any({*".eE"} & {*t} for t in strings)
         scores = do_regression or (do_regression is None and are_floats)
@@ -80,8 +80,10 @@ class Labels:
             check_scores(sorted(strings, key=label_sort_key), are_floats, source)
         if scores:
             return cls(REGRESSION, {}, columns)
-        found = {normalized(value) for value in (items if lists else strings) if not is_placeholder(value)}
-        names = sorted(found, key=label_sort_key)
+        found = [
+            value for value in (items if lists else strings) if not (is_placeholder(value) or label_problem(value))
+        ]
+        names = sorted({*map(normalized, found)}, key=label_sort_key)
         check_label_names(names, len(values), source)
         return cls(MULTI if lists else SINGLE, {name: name for name in names}, columns)
 
@@ -131,13 +133,9 @@ class Labels:
     def name_of(self, value: object) -> str:
         if is_missing(value):
             raise ValueError("the label is missing")
-        if not isinstance(value, str | Number):
-            raise ValueError("the label is neither a string nor a number")
-        if problem := text_problem(str(value), "the label"):
+        if problem := label_problem(value):
             raise ValueError(problem)
-        if "\0" in (name := normalized(value)):
-            raise ValueError(f"the label {name!r} contains a NUL character")
-        if name in self.names:
+        if (name := normalized(value)) in self.names:
             return self.names[name]
         if similar := match_names([name], [*self.names]):  # such as "False" for the class "false"
             return [*self.names.values()][similar[0]]
@@ -226,7 +224,9 @@ class Labels:
         `label_ids` (rows,) are those of the training data.
         """
         if self.problem_type != SINGLE:
-            raise InputError("requires data with one label per text.", "class_weights")
+            several = self.problem_type == MULTI
+            remedy = "to predict rare labels more often, lower `threshold`" if several else "leave it out"
+            raise InputError(f"requires data with one label per text; {remedy}.", "class_weights")
         if text == "balanced":
             counts = np.bincount(label_ids, minlength=len(self.outputs))
             weights = len(label_ids) / (np.count_nonzero(counts) * np.maximum(counts, 1))
@@ -284,6 +284,15 @@ def warn_of_scale(scores: np.ndarray):
             f"the scores have mean {mean:.4g} and standard deviation {deviation:.4g}; for a useful model, rescale "
             f"them to a mean within ±{MAX_MEAN:g} and a standard deviation of {MIN_DEVIATION:g} to {MAX_DEVIATION:g}"
         )
+
+
+def label_problem(value: object) -> str | None:
+    """Returns the reason why `value`, which is not missing, is no label, or None if it is valid."""
+    if not isinstance(value, str | Number):
+        return f"the label {str(value)[:MAX_CHARACTERS]!r} is neither a string nor a number"
+    return text_problem(str(value), "the label") or (
+        "the label contains a NUL character" if "\0" in str(value) else None
+    )
 
 
 def is_missing(value: object) -> bool:

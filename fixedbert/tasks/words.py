@@ -12,7 +12,7 @@ from ..data.file_formats import FileRow, text_problem
 from ..options import CompareOptions
 from ..support.errors import InputError
 from .examples import SAMPLE_SEED, drawn
-from .labels import SINGLE, Labels, default_names, label_sort_key, normalized, shorten
+from .labels import SINGLE, Labels, default_names, label_problem, label_sort_key, normalized, shorten
 from .predictions import Predictions
 from .reading import RowSource, valid_rows
 from .rows import Features, Model, RowPredictions, Rows, file_of
@@ -80,11 +80,11 @@ def parse_words(numbered: tuple[int, FileRow], column: str, label: str | None) -
 
 def word_label(name: object) -> str:
     """Returns the label of a word, or "" if it has none. Raises ValueError if it is invalid."""
-    if not isinstance(name, str | int | None):
-        raise ValueError(f"the label {name!r} is neither a string nor an integer")
-    if problem := text_problem(str(name), "a label"):
+    if name in NO_LABEL:
+        return ""
+    if problem := label_problem(name):
         raise ValueError(problem)
-    return "" if name in NO_LABEL else normalized(name)
+    return normalized(name)
 
 
 def check_splits_words(tokenizer: PreTrainedTokenizerBase):

@@ -31,6 +31,7 @@ from ..support.files import (
     move_into_place,
     output_path,
     read_json_object,
+    reading,
     to_json,
     write_atomically,
     writing,
@@ -136,9 +137,9 @@ def output_directory(training_args: CommonArguments, given: dict[str, Any]) -> I
     """
     final = output_path(training_args.output_dir)
     lock = directory_lock(final, training_args.take_over_output_dir)
-    with on_main_process(lock), writing(final, "and run the same command to resume"):
-        partial, state = final.with_name(final.name + ".partial"), PartialState()
-        reopen_sweep(final, partial, given)
+    partial, state = final.with_name(final.name + ".partial"), PartialState()
+    write_errors = writing(final, "and run the same command to resume")
+    with on_main_process(lock), write_errors, reopened_sweep(final, partial, given):
         check_output_free(final)
         check_own(partial)
         (checkpoint,) = broadcast_object_list([find_progress(partial)])
@@ -173,13 +174,25 @@ def output_directory(training_args: CommonArguments, given: dict[str, Any]) -> I
         training_args.output_dir = str(final)
 
 
-def reopen_sweep(final: Path, partial: Path, given: dict[str, Any]):
-    """Moves the complete sweep in `final` back to `partial` if `given` adds seeds to it."""
-    file = final / COMMAND_FILE
+@contextmanager
+def reopened_sweep(final: Path, partial: Path, given: dict[str, Any]) -> Iterator[None]:
+    """
+    Context manager that moves the complete sweep in `final` back to `partial` if `given` adds seeds to it. After an
+    error, the sweep returns unless an additional run has made progress.
+    """
+    file, earlier = final / COMMAND_FILE, b""
     if PartialState().is_main_process and file.is_file() and not partial.exists():
         if adds_seeds(read_own(file), command_of(given)):
+            earlier = file.read_bytes()
             final.rename(partial)
     PartialState().wait_for_everyone()
+    try:
+        yield
+    except BaseException:
+        if earlier and not any(partial.rglob("seed-*.partial")):
+            write_atomically(partial / COMMAND_FILE, earlier)
+            partial.rename(final)
+        raise
 
 
 def check_own(partial: Path):
@@ -293,7 +306,8 @@ def read_result(directory: Path) -> Trained:
 def record_metrics(trainer: Trainer, split: str, metrics: dict[str, float]):
     """Prints metrics and writes them to SPLIT_results.json and all_results.json, with null for NaN and infinity."""
     trainer.log_metrics(split, metrics)
-    trainer.save_metrics(split, finite(metrics))
+    with reading(trainer.args.directory / "all_results.json", "remove it and run the same command again"):
+        trainer.save_metrics(split, finite(metrics))
 
 
 def publish(args: CommonArguments):
@@ -304,13 +318,13 @@ def publish(args: CommonArguments):
     try:
         name = args.hub_model_id or args.directory.name
         repo_id = api.create_repo(name, private=args.hub_private_repo, exist_ok=True).repo_id
-        ignored, message = ["_*", "checkpoint-*"], "End of training"
-        options: dict[str, Any] = {
-            "revision": args.hub_revision,
-            "ignore_patterns": ignored,
-            "commit_message": message,
-        }
-        api.upload_folder(repo_id=repo_id, folder_path=args.directory, **options)
+        api.upload_folder(
+            repo_id=repo_id,
+            folder_path=args.directory,
+            revision=args.hub_revision,
+            ignore_patterns=["_*", "checkpoint-*"],
+            commit_message="End of training",
+        )
     except (HTTPError, HFValidationError, OSError, RuntimeError) as error:
         raise InputError(
             f"{args.output_dir} is complete, but the upload failed ({error_reason(error)}); run the same command to "

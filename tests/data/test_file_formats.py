@@ -67,6 +67,8 @@ def test_fields_of_csv_and_tsv(tmp_path):
     (tmp_path / "c.tsv").write_text('text\tid\n"two\nlines"\t1\n"a\ttab"\t1\n')
     problems = [row.problem or "" for row in DataFile(tmp_path / "c.tsv").rows()]
     assert [problem.split()[0] for problem in problems if problem] == ["fewer", "more"]
+    (tmp_path / "d.tsv").write_text('text\n"two\nlines"\n')
+    assert "unpaired quotation mark" in next(DataFile(tmp_path / "d.tsv").rows()).problem
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,14 @@
 
 import json
 import re
+import shutil
 
 import numpy as np
 import pytest
 from helpers.tiny_tasks import glue, squad
 from transformers import AutoModelForSequenceClassification
 
-from fixedbert.fine_tuning.sweep import PlannedRun, plan_runs, print_row, run_fields, tasks_of
+from fixedbert.fine_tuning.sweep import PlannedRun, plan_runs, print_row, run_fields, summarize, tasks_of
 from fixedbert.fine_tuning.trainer import FineTuningArguments
 from fixedbert.options import GlueDataOptions
 from fixedbert.support.errors import InputError
@@ -80,7 +81,11 @@ def test_seeds_of_squad(model, questions, tmp_path, capsys):
 
 
 def test_more_seeds(model, download, tmp_path, capsys):
-    """A complete sweep repeated with another seed trains only that seed. Without one of its seeds, it is refused."""
+    """
+    A complete sweep repeated with another seed trains only that seed. Without one of its seeds, or with other data, it
+    is refused and stays complete.
+    """
+    download = str(shutil.copytree(download, tmp_path / "download"))
     steps = ("--do_train", "--do_eval", "--max_steps", "1", "--seeds")
     glue(model, download, tmp_path / "out", *steps, "1", "2")
     kept = (tmp_path / "out/rte/seed-1/command.json").stat().st_mtime_ns
@@ -91,7 +96,16 @@ def test_more_seeds(model, download, tmp_path, capsys):
     assert capsys.readouterr().out.count("=== run") == 1
     assert (tmp_path / "out/rte/seed-1/command.json").stat().st_mtime_ns == kept
     assert [run["seed"] for run in json.loads((tmp_path / "out/results.json").read_text())["runs"]] == [1, 2, 3]
+    file = tmp_path / "download/RTE/train.tsv"
+    file.write_text("".join(file.read_text().splitlines(keepends=True)[:-1]))
+    with pytest.raises(InputError, match="seed-[123]: the data has changed"):
+        glue(model, download, tmp_path / "out", *steps, "1", "2", "3", "4")
     assert [path.name for path in tmp_path.glob("out*")] == ["out"]
+    glue(model, download, tmp_path / "out", *steps, "1", "2", "3")
+    assert "already complete" in capsys.readouterr().out
+    (tmp_path / "out/rte/seed-1/all_results.json").write_text("{")
+    with pytest.raises(InputError, match="seed-1/all_results.json: cannot be read"):
+        summarize(tmp_path / "out", [PlannedRun("rte", 1)])
 
 
 def test_invalid_commands(model, download, tmp_path):

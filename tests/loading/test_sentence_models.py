@@ -152,6 +152,7 @@ def test_reranker(tmp_path):
     assert abs(expected).max() > 1  # not a sigmoid
     for source in ("plain", "saved"):
         convert(tmp_path / source, tmp_path / f"{source}-fixed", attention_head_size=9)
+        assert "SentenceTransformer" not in (tmp_path / f"{source}-fixed" / "README.md").read_text()
         converted = sentence_transformers.CrossEncoder(str(tmp_path / f"{source}-fixed"), device="cpu")
         assert abs(converted.predict([("the cat", "sat on"), ("where", "the dog ran")]) - expected).max() < 1e-5
         rows = write_texts(tmp_path) / "pairs.csv"

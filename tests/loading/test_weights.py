@@ -6,7 +6,7 @@ import pytest
 import torch
 from helpers.outputs import configure, weights_in
 from helpers.tiny_models import bert_of
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from transformers import (
     AutoModelForMaskedLM,
     AutoModelForPreTraining,
@@ -178,15 +178,3 @@ def test_pickles_of_other_content_are_not_read(folder, content, message):
     """A pickled model, and a dictionary that contains more than tensors, are refused with their content."""
     write_pickle(folder, content(load_bert(folder)))
     check_refused(folder / "pytorch_model.bin", message, flows=["run_glue", "convert, shrink, export", "inspect"])
-
-
-def test_shards_are_checked_like_one_file(folder):
-    """Sharded weights load, and pass the same checks as a single file."""
-    model = load_bert(folder)
-    (folder / "model.safetensors").unlink()
-    model.save_pretrained(folder, max_shard_size="20KB")
-    shards = sorted(folder.glob("model-*.safetensors"))
-    assert len(shards) > 2
-    to_train(folder)
-    save_file({"module." + name: tensor for name, tensor in load_file(shards[0]).items()}, shards[0], {"format": "pt"})
-    check_refused(folder, "weights are missing for")

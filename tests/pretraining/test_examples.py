@@ -3,8 +3,9 @@
 import pytest
 from helpers.script_arguments import pretraining, read
 
+from fixedbert.options import PretrainingDataOptions
 from fixedbert.pretraining.arguments import ARGUMENTS
-from fixedbert.pretraining.examples import make_examples, make_tokenizer
+from fixedbert.pretraining.examples import make_examples, make_tokenizer, processes_of
 from fixedbert.support.errors import InputError
 from fixedbert.training.arguments import make_arguments
 from fixedbert.training.models import load_config
@@ -70,3 +71,13 @@ def test_other_languages_need_an_option(tmp_path, text):
         (tmp_path / f"{number}.txt").write_text(f"The text has number {number}. {text} " * 20)
     with pytest.raises(InputError, match=r"^\d+\.\d% of the characters .* set `language`, or set `strip_accents`"):
         prepare(str(tmp_path), tmp_path / "out", "--objective", "mlm")
+
+
+def test_available_cores(monkeypatch):
+    """A job on some of a machine's cores prepares the corpus with that many processes, also without an affinity."""
+    monkeypatch.setattr("os.cpu_count", lambda: 128)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {3, 5, 6, 7}, raising=False)
+    assert processes_of(PretrainingDataOptions()) == 4
+    assert processes_of(PretrainingDataOptions(preprocessing_num_workers=3)) == 3
+    monkeypatch.delattr("os.sched_getaffinity")  # macOS
+    assert processes_of(PretrainingDataOptions()) == 128

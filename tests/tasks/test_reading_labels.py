@@ -96,7 +96,8 @@ def test_other_spellings_of_a_label(names, value, name):
 
 
 def test_lists_need_two_labels():
-    """For training, lists are refused if all are empty or if all labels are the same."""
+    """For training, lists are refused if all are empty or if all labels are the same. Invalid items are no classes."""
+    assert infer([(["a", {"x": 1}, "b\0"],), (["b"],)]).classes == ["a", "b"]
     for lists in ([([],), ([],)], [(["a"],), ([],)]):
         labels = infer(lists)
         with pytest.raises(InputError, match="a.csv: training needs at least two different labels"):

@@ -188,6 +188,8 @@ IMPOSSIBLE = (
     ("rte", "--early_stopping_patience 3", "--early_stopping_patience requires --eval_strategy"),
     ("rte", "--eval_steps 3", "--eval_steps requires --eval_strategy steps"),
     ("rte", "--optim_args a=1", "--optim_args requires --optim"),
+    ("rte", "--text_column_names a", "--text_column_names cannot be combined with --task_name"),
+    ("shrink compare", "--text_column_names a,a", "--label_column_name must name different columns"),
     ("pretrain", "--short_seq_prob 0.2 --objective clm", "--short_seq_prob requires --objective mlm+nsp"),
     ("shrink", "--learning_rate 1", "--learning_rate requires --distil_steps"),
     ("rte", "--load_best_model_at_end --save_strategy epoch", "save and eval strategy to match, except when"),
