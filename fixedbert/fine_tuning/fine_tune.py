@@ -30,7 +30,7 @@ class FineTuningTask(ABC):
     evaluated: dict[str, Dataset]  # validation splits, sorted by decreasing length; training evaluates the first one
     compute_metrics: Callable[[EvalPrediction], dict[str, float]] | None
     metric_names: list[str]  # of the metrics that an evaluation returns
-    trainer_options: dict[str, Any]  # keyword arguments for FineTuningTrainer
+    class_weights: dict[str, float] | None = None  # in the training loss
     new_head = False  # True if the model's task head is for different labels and must be replaced
 
     @abstractmethod
@@ -86,7 +86,7 @@ def fine_tune(
             processing_class=tokenizer,
             compute_metrics=task.compute_metrics,
             pad_to=data_args.max_seq_length if data_args.pad_to_max_length else None,
-            **task.trainer_options,
+            class_weights=task.class_weights,
         )
         if training_args.do_train:
             train(trainer, checkpoint)

@@ -68,13 +68,12 @@ class TextClassification(FineTuningTask):
             check_text_columns(self.data.text_columns, trained_on)
         self.labels = self.data.labels or Labels.of(config)
         self.new_head = self.labels.align(config, training_args.do_train)
-        self.trainer_options: dict[str, Any] = {}
         train = self.data.splits.get("train")
         if train is not None:
             config.text_column_names = [*self.data.text_columns]
             if data_args.class_weights:
                 label_ids = self.labels.encode(train["label"])
-                self.trainer_options["class_weights"] = self.labels.class_weights(data_args.class_weights, label_ids)
+                self.class_weights = self.labels.class_weights(data_args.class_weights, label_ids)
         self.evaluation = GlueEvaluation(name, self.labels, self.threshold(config))
         self.compute_metrics, self.metric_names = self.evaluation, self.evaluation.metric_names
         self.features = self.tokenize(tokenizer)
