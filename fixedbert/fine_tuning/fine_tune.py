@@ -10,12 +10,13 @@ from transformers import EvalPrediction, PreTrainedConfig, PreTrainedTokenizerBa
 from transformers.models.auto.auto_factory import _BaseAutoModelClass
 
 from ..data.tokenizers import load_tokenizer
+from ..loading.families import check_length
 from ..options import FineTuningDataOptions, ModelOptions
 from ..support.checksums import stable_hash
 from ..support.errors import InputError
 from ..tasks.labels import SINGLE
 from ..training.interruption import train
-from ..training.models import check_length, load_config, load_model, reinitialize_head, tokenizer_source
+from ..training.models import load_config, load_model, reinitialize_head, tokenizer_source
 from ..training.output import check_same_data, output_directory, publish
 from ..training.speed import enable_unpadding, keep_freed_memory
 from .trainer import FineTuningArguments, FineTuningTrainer

@@ -183,11 +183,11 @@ def test_glue_task_holds_out_the_validation_split(texts, loaded, tmp_path):
 
 
 def test_invalid_calibration_data(texts, loaded):
-    """A missing file, invalid lengths, and rows that are unsuitable for the task head raise InputError."""
+    """Too many tokens, and rows that are unsuitable for the task head raise InputError."""
     with pytest.raises(InputError, match="specify either `task_name` or `train_file`"):
         make({"model": "a", "output_dir": "b", "params": 1}, ShrinkOptions)
-    with pytest.raises(InputError, match="2: must be between 3 and 23"):
-        load_batches(data_for(texts, max_seq_length=2), loaded("ForSequenceClassification"), 0)
+    with pytest.raises(InputError, match="99: the model reads at most 23 tokens"):
+        load_batches(data_for(texts, max_seq_length=99), loaded("ForSequenceClassification"), 0)
     with pytest.raises(InputError, match="multiple-choice models"):
         load_batches(data_for(texts), loaded("ForMultipleChoice"), 0)
     with pytest.raises(InputError, match="files in SQuAD format have fixed column names"):
