@@ -40,21 +40,17 @@ def make_features(
     )
 
 
-def sampled_indices(total: int, count: int | None, seed: int) -> list[int]:
-    """Returns `count` of the indices below `total`, drawn at random and sorted, or all of them if `count` is None."""
-    count = total if count is None else min(count, total)
-    return sorted(random.Random(seed).sample(range(total), count))
-
-
 def drawn(rows: Iterable[Row], count: int | None, seed: int) -> list[Row]:
     """Returns `count` rows drawn at random, in their order, or all rows if `count` is None."""
     found = [*rows]
-    return [found[index] for index in sampled_indices(len(found), count, seed)]
+    if count is None or count >= len(found):
+        return found
+    return [found[index] for index in sorted(random.Random(seed).sample(range(len(found)), count))]
 
 
 def sample_rows(rows: datasets.Dataset, count: int | None, seed: int) -> datasets.Dataset:
     """Returns `count` rows drawn at random, in the order of the dataset, or all rows if `count` is None."""
-    return rows if count is None else rows.select(sampled_indices(len(rows), count, seed))
+    return rows if count is None else rows.select(drawn(range(len(rows)), count, seed))
 
 
 def longest_first(features: datasets.Dataset) -> datasets.Dataset:
