@@ -24,6 +24,7 @@ from benchmarks.sides import MAX_STEPS, Batch, Side, Stages, TimedTraining
 from fixedbert.counts import training_flops
 from fixedbert.data.collator import PretrainingCollator
 from fixedbert.data.examples import Examples
+from fixedbert.option_values import make
 from fixedbert.options import ModelOptions, PretrainingDataOptions
 from fixedbert.pretraining.arguments import ARGUMENTS, PretrainingArguments
 from fixedbert.pretraining.examples import make_examples, make_tokenizer
@@ -32,7 +33,7 @@ from fixedbert.pretraining.stages import Stage, plan_stages
 from fixedbert.support.errors import InputError
 from fixedbert.support.files import read_yaml
 from fixedbert.support.machine import has_bf16
-from fixedbert.training.arguments import make_arguments, with_recipe
+from fixedbert.training.arguments import with_recipe
 from fixedbert.training.models import load_model
 from fixedbert.training.speed import keep_freed_memory
 
@@ -146,7 +147,7 @@ def bert_examples(seed: int) -> tuple[PreTrainedTokenizerBase, Examples, Dataset
     """Returns the tokenizer, training examples and held-out examples: segment pairs with 15% masked tokens."""
     options = {"max_seq_length": LENGTH, "max_eval_samples": HELD_OUT, "seed": seed}
     given = fixedbert_cli.read("pretrain", [*text_flags(), *to_flags(options)])
-    model_args, data_args, training_args = make_arguments(given, *ARGUMENTS)
+    model_args, data_args, training_args = make(given, *ARGUMENTS)
     tokenizer = make_tokenizer(model_args, data_args, BertConfig(), None)
     examples, held_out, _ = make_examples(model_args, data_args, training_args, tokenizer)
     return tokenizer, examples, held_out
@@ -205,7 +206,7 @@ def make_recipe(recipe: str, entries: list[str], tokenizer: PreTrainedTokenizerB
     """Returns the recipe with the flags `entries`, and its parameter counts. `recipe` is its name in messages."""
     command = [*to_flags(device_options()), *entries]
     given = fixedbert_cli.read("pretrain", [*command, *to_flags({"output_dir": "unused", "do_train": True})])
-    arguments = make_arguments(given, *ARGUMENTS)
+    arguments = make(given, *ARGUMENTS)
     check_comparable(recipe, *arguments)
     model_args, data_args, training_args = arguments
     stages = plan_stages(given)
@@ -249,7 +250,7 @@ def divide_time(stages: list[Stage], steps: int, predicted: float) -> Stages:
     """
     ends, costs = [*(stage.first_step for stage in stages[1:]), steps], []
     for stage, end in zip(stages, ends, strict=True):
-        _, data_args, args = make_arguments(stage.arguments, *ARGUMENTS)
+        _, data_args, args = make(stage.arguments, *ARGUMENTS)
         length, examples = data_args.max_seq_length, args.train_batch_size * args.gradient_accumulation_steps
         flops = training_flops(stage.config, length, predicted * length)
         costs.append((end - stage.first_step) * examples * flops)

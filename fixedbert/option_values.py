@@ -59,19 +59,19 @@ LARGEST = 2**32 - 1  # the largest seed of numpy
 
 @contextmanager
 def input_errors() -> Iterator[None]:
-    """Context manager that turns a ValueError into an InputError."""
+    """Context manager that turns any error into an InputError. TrainingArguments raises many types of errors."""
     from .support.errors import InputError  # not above, because the command line imports this module on its own
 
     try:
         yield
     except InputError:
         raise
-    except ValueError as error:
-        raise InputError(" ".join(str(error).split())) from error  # Trainer's messages can have several lines
+    except Exception as error:
+        raise InputError(" ".join(str(error).split()) or repr(error)) from error  # some messages have several lines
 
 
 def make(given: Mapping[str, Any], *types: type) -> tuple:
-    """Like `build`, but raises InputError instead of ValueError."""
+    """Like `build`, but raises InputError."""
     with input_errors():
         return build(given, *types)
 

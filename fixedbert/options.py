@@ -13,7 +13,6 @@ FRACTION, PROBABILITY = "(0, 1]", "[0, 1]"
 Dtype = Literal["float32", "bfloat16", "float16"]
 Objective = Literal["mlm+nsp", "mlm", "clm"]
 DATA = "train_file|task_name|validation_file|test_file|dataset_name"
-MASKED = "objective=mlm+nsp|mlm"
 
 
 def option(
@@ -236,9 +235,7 @@ class SquadDataOptions(AnswerOptions, FineTuningDataOptions):
     def __post_init__(self):
         super().__post_init__()
         if self.doc_stride >= self.max_seq_length:
-            raise ValueError(
-                f"`doc_stride` is {self.doc_stride}, but must be less than `max_seq_length`, {self.max_seq_length}."
-            )
+            raise ValueError(f"`doc_stride` must be less than `max_seq_length`, which is {self.max_seq_length}.")
 
 
 @dataclass(kw_only=True)
@@ -317,8 +314,7 @@ class PretrainingDataOptions(CorpusOptions):
     separate_documents: bool = option(
         False, "In packed rows, restrict attention to tokens of the same document.", needs="objective=mlm|clm"
     )
-    mlm_probability: float = option(0.15, "Fraction of tokens to predict.", FRACTION, needs=MASKED)
-    whole_word_mask: bool = option(False, "Mask all tokens of a word together.", needs=MASKED)
+    mlm_probability: float = option(0.15, "Fraction of tokens to predict.", FRACTION, needs="objective=mlm+nsp|mlm")
     max_eval_samples: int | None = option(None, "Maximum number of examples for evaluation.", COUNT)
 
 

@@ -82,9 +82,9 @@ def text_of(documents: list[Sentences], boundary: str, rng: random.Random) -> st
     return bom + (text.replace("\n", "\r\n") if rng.random() < 0.2 else text)
 
 
-def rows_of(documents: list[Sentences], boundary: str, rng: random.Random, number: int) -> list[dict]:
-    if boundary == "column":
-        return [{"text": text, "book": f"{number} {n}"} for n, document in enumerate(documents) for text in document]
+def rows_of(documents: list[Sentences], boundary: str, rng: random.Random) -> list[dict]:
+    if boundary == "column":  # files can end and begin with the same book
+        return [{"text": text, "book": f"{n}"} for n, document in enumerate(documents) for text in document]
     empty = ["", "  ", None]
     return [{"id": n, "text": " ".join(d) or rng.choice(empty)} for n, d in enumerate(documents)]
 
@@ -115,7 +115,7 @@ def write_file(directory: Path, number: int, boundary: str, earlier: list[Senten
     if suffix in TEXT_FORMATS:
         content = text_of(documents, boundary, rng).encode()
     else:
-        content = table_of(rows_of(documents, boundary, rng, number), suffix)
+        content = table_of(rows_of(documents, boundary, rng), suffix)
     compression = "" if suffix == ".parquet" else rng.choice([*COMPRESS])
     name = rng.choice(["", "deep/", "a/b/", "linked/"]) + f"{rng.randrange(1000)}-{number}{suffix}{compression}"
     path = directory / name
@@ -124,7 +124,8 @@ def write_file(directory: Path, number: int, boundary: str, earlier: list[Senten
         target.mkdir()
         path.parent.symlink_to(target)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(COMPRESS[compression](content))
+    cut = rng.choice([0, rng.randint(0, len(content))])  # compressed files can have several parts
+    path.write_bytes(COMPRESS[compression](content[:cut]) + COMPRESS[compression](content[cut:]))
     return path, documents
 
 

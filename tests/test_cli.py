@@ -11,7 +11,7 @@ from transformers import TrainingArguments
 
 import fixedbert
 from fixedbert.commands import COMMANDS, groups, trainer_names
-from fixedbert.option_values import describe_range, make
+from fixedbert.option_values import make
 from fixedbert.options import FineTuningDataOptions
 from fixedbert_cli import main, parse
 
@@ -40,15 +40,10 @@ def test_help_needs_no_imports(argv, code):
 @pytest.mark.parametrize(
     "argv, message",
     [
-        ("convert bert", "--output_dir must be set"),
         ("convert bert wide --output_dir out", "unrecognized arguments: wide"),
         ("convert bert --output_dir out --attention_head 3", "unrecognized arguments: --attention_head"),
         ("shrink model --output_dir out --speedup 2 --params 5e6 --task_name rte", "specify one target"),
-        ("compare model --validation_file a.csv --batch_size 0", "--batch_size is 0, but must be at least 1"),
-        ("inspect model --output_dir out --validation_file a --max_eval_samples x", "'x', but must be an integer"),
         ("squad --n_best_size 2.5", "--n_best_size is '2.5', but must be an integer"),
-        ("export bert --output_dir out --runtime x", "--runtime is 'x', but must be onnx or openvino"),
-        ("pretrain --config-nam=tiny", "unrecognized arguments: --config_nam"),
     ],
 )
 def test_invalid_options(argv, message, capsys):
@@ -59,19 +54,13 @@ def test_invalid_options(argv, message, capsys):
     assert printed.startswith("error: ") and message in printed and printed.count("\n") == 1
 
 
-@pytest.mark.parametrize(
-    "name, text",
-    [
-        ("inspect", "usage: fixedbert inspect model --output_dir VALUE --validation_file VALUE [--option VALUE ...]"),
-        ("export", "--runtime onnx|openvino"),
-        ("glue", "--seeds N [N ...]"),
-    ],
-)
-def test_help_shows_required_options_and_kinds_of_values(name, text, capsys):
+def test_help_shows_required_options_and_kinds_of_values(capsys):
     """The usage lists the options that must be set, and the help says whether an option is a number or a choice."""
     with pytest.raises(SystemExit, match="0"):
-        main([name, "--help"])
-    assert text in capsys.readouterr().out
+        main(["export", "--help"])
+    printed = capsys.readouterr().out
+    assert "usage: fixedbert export model --output_dir VALUE [--option VALUE ...]" in printed
+    assert "--runtime onnx|openvino" in printed
 
 
 def test_flags_become_keyword_arguments():
@@ -97,12 +86,6 @@ def test_one_description_of_each_option(name):
     assert len(names) == len({*names})
     parameters = signature(getattr(fixedbert, command.function)).parameters
     assert {*names} <= parameters.keys() or command.trains
-
-
-def test_describe_range():
-    """Intervals appear in messages in words."""
-    assert describe_range("(0, 1]") == "greater than 0 and at most 1"
-    assert describe_range("[1, inf)") == "at least 1"
 
 
 def test_training_commands_are_scripts(tmp_path, tmp_path_factory):

@@ -39,9 +39,8 @@ class Corpus:
 
     def __post_init__(self):
         if (self.document_boundary == "column") != (self.document_column is not None):
-            raise InputError(
-                f"{self.source}: `document_boundary` column requires `document_column_name`, and vice versa."
-            )
+            problem = f"column requires `document_column_name`, and vice versa ({self.source})."
+            raise InputError(problem, "document_boundary")
 
     @property
     def columns(self) -> list[str]:
@@ -221,10 +220,8 @@ def split_into_documents(rows: Iterable[Row], boundary: str, source: str) -> Ite
             texts.append(text.removesuffix("\n") if is_split else text)
             size += len(text)
         if size > MAX_DOCUMENT_SIZE:
-            raise InputError(
-                f"{source}: a document exceeds {MAX_DOCUMENT_SIZE:,} characters; set `document_boundary` to line, "
-                "blank_line or column."
-            )
+            limit = f"{MAX_DOCUMENT_SIZE:,} characters"
+            raise InputError(f"{source}: a document exceeds {limit}; set `document_boundary`, for example to line.")
     if texts:
         yield texts if is_split else join_lines(texts)
 

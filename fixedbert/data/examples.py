@@ -32,8 +32,7 @@ def split_documents(documents: Documents, held_out: float) -> tuple[np.ndarray, 
         different = f"{len(documents)} different ones with text ({'; '.join(documents.description['corpora'])})"
         raise InputError(
             f"training and held-out data need at least 2 documents each, but the corpus has {different}; add files, "
-            "set `validation_file` or set `document_boundary`, for example to blank_line after you have put blank "
-            "lines between documents."
+            "set `validation_file`, or put blank lines between documents and set `document_boundary` to blank_line."
         )
     permutation = np.random.default_rng(0).permutation(len(documents))
     count = min(max(round(held_out * len(documents)), 2), len(documents) - 2)
@@ -101,7 +100,7 @@ class Examples(torch.utils.data.Dataset):
         raise NotImplementedError
 
     def count_examples(self, plan: np.ndarray) -> int:
-        """Returns the number of examples in a plan. Raises InputError if they are not suitable for training."""
+        """Returns the number of examples in a plan."""
         raise NotImplementedError
 
     def plan(self, epoch: int) -> np.ndarray:

@@ -121,10 +121,8 @@ def read_separated(file: DataFile) -> Iterator[FileRow]:
     """
     csv.field_size_limit(MAX_FIELD_SIZE)
     is_tsv = file_format(file.path) == ".tsv"
-    if is_tsv:
-        reader = csv.reader(file.lines(), delimiter="\t", quoting=csv.QUOTE_NONE)
-    else:
-        reader = csv.reader(file.lines(), strict=True)
+    options: dict[str, Any] = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if is_tsv else {"strict": True}
+    reader = csv.reader(file.lines(), **options)
     header, line = file.header, 1
     try:
         for fields in reader:
@@ -150,10 +148,8 @@ def check_header(names: tuple[str, ...], location: str):
     """Raises InputError if a column name occurs more than once, or if the file probably has a different separator."""
     check_unique(names, location)
     if len(names) == 1 and {*",;|\t"} & {*names[0]}:
-        raise InputError(
-            f"{location}: {names[0]!r} is read as a single column; use commas as separators in .csv files and tabs in "
-            ".tsv files."
-        )
+        remedy = "use commas as separators in .csv files and tabs in .tsv files"
+        raise InputError(f"{location}: {names[0]!r} is read as a single column; {remedy}.")
 
 
 def check_unique(names: Iterable[str], location: str):
@@ -222,9 +218,8 @@ def check_columns(options: Mapping[str, str], existing: Collection[str], source:
     """Raises InputError if a column does not exist. `options` maps each column to the option that names it."""
     for column, option in options.items():
         if column not in existing:
-            raise InputError(
-                f"{source} has no column {column!r} (`{option}`); available columns: {', '.join(existing)}."
-            )
+            names = ", ".join(existing)
+            raise InputError(f"{source} has no column {column!r} (`{option}`); available columns: {names}.")
 
 
 def text_problem(value: object, name: str) -> str | None:

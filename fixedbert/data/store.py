@@ -42,10 +42,11 @@ from ..support.errors import InputError
 from ..support.files import new_directory, reading, write_atomically, writing
 from ..support.processes import call_task, process_pool
 from .corpora import Corpus, CorpusReader, Document, iterate_documents
-from .sentences import check_language, split_document
+from .sentences import split_document
 from .tokenizers import check_unknown_tokens, count_losses, tokenizer_state, train_tokenizer
 
 FORMAT = 7  # increment it when the same corpora would result in a different store
+DEFAULT_DIRECTORY = Path(constants.HF_HOME) / "fixedbert"
 TOKENIZER_FORMAT = 3  # increment it when the same corpora would result in a different tokenizer
 SHARD_CHARACTERS = 4_000_000  # per shard; an interrupted process loses at most one shard
 SHARD_DOCUMENTS = 50_000
@@ -151,10 +152,6 @@ def shard_name(index: int) -> str:
     return f"shard-{index:06}.arrow"
 
 
-def default_store_dir() -> Path:
-    return Path(constants.HF_HOME) / "fixedbert"
-
-
 def prepare_store(
     corpora: list[Corpus],
     tokenizer: PreTrainedTokenizerBase,
@@ -171,11 +168,10 @@ def prepare_store(
     Args:
         language: Language for sentence splitting, one of LANGUAGES.
         num_proc: Number of worker processes.
-        store_dir: Store directory, by default `default_store_dir()`.
+        store_dir: Store directory, by default `DEFAULT_DIRECTORY`.
     """
-    check_language(language)
     readers = [CorpusReader(corpus) for corpus in corpora]
-    store_dir = Path(store_dir or default_store_dir())
+    store_dir = Path(store_dir or DEFAULT_DIRECTORY)
     settings = {
         "format": FORMAT,
         "shard": [SHARD_CHARACTERS, SHARD_DOCUMENTS],
@@ -220,7 +216,7 @@ def prepare_tokenizer(
         strip_accents: Whether to remove accents and other marks. By default, as in BERT, only if text is lowercased.
     """
     readers = [CorpusReader(corpus) for corpus in corpora]
-    store_dir = Path(store_dir or default_store_dir())
+    store_dir = Path(store_dir or DEFAULT_DIRECTORY)
     contents = corpus_fingerprints(readers, store_dir)
     settings = [TOKENIZER_FORMAT, contents, vocab_size, do_lower_case, version("tokenizers")]
     if strip_accents is not None:
@@ -243,9 +239,8 @@ def prepare_tokenizer(
 def store_lock(path: Path) -> Iterator[None]:
     """Context manager that locks a file or directory in the store and converts write errors to InputError."""
     advice = 'in a script, call fixedbert only below if __name__ == "__main__"'
-    if getattr(
-        current_process(), "_inheriting", False
-    ):  # a spawned worker imports the script; its parent has the lock
+    # A spawned worker, whose parent has the lock, imports the script.
+    if getattr(current_process(), "_inheriting", False):
         raise InputError(f"{path}: {advice}.")
     try:
         with writing(path.parent, "or set `store_dir`, and run the same command again to resume"):
@@ -362,9 +357,7 @@ def write_shard(
         **count_losses(chain.from_iterable(sentences), tokenizer),
     }
     # 64 bits: for 6.4 million texts (English Wikipedia), the probability of a collision is 1e-6.
-    texts = (
-        " ".join(" ".join(text).split()) for text in sentences
-    )  # the same in every format and with any line width
+    texts = (" ".join(" ".join(text).split()) for text in sentences)  # the same in every format and line width
     digests = (hashlib.blake2b(text.encode(), digest_size=8).digest() for text in texts)
     hashes = [int.from_bytes(digest, "little") for digest in digests]
     save_shard(Path(directory) / name, tokens, hashes, counts)

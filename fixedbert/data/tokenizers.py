@@ -71,10 +71,8 @@ def load_tokenizer(
         if len(tokenizer) <= len(tokenizer.all_special_tokens):
             raise InputError(f"{name_or_path}: contains no tokenizer; add its files, for example tokenizer.json.")
     if not tokenizer.is_fast:
-        raise InputError(
-            f"{name_or_path}: {type(tokenizer).__name__} is not supported because it has no fast implementation; use "
-            "a tokenizer that can be saved as tokenizer.json."
-        )
+        reason = "is not supported because it has no fast implementation, which tokenizer.json contains"
+        raise InputError(f"{name_or_path}: {type(tokenizer).__name__} {reason}; use a different tokenizer.")
     missing = [role for role in ("cls", "sep", "pad", "mask") if getattr(tokenizer, f"{role}_token_id") is None]
     if missing:
         raise InputError(f"{name_or_path}: not a BERT tokenizer; missing special tokens: {', '.join(missing)}.")
@@ -89,9 +87,7 @@ def read_vocabulary(file: Path) -> dict[str, int]:
         lines = file.read_text(encoding="utf-8-sig").rstrip("\n").split("\n")
     for number, token in enumerate(lines, start=1):
         if not token or " " in token or "\t" in token:
-            raise InputError(
-                f"{file}, line {number}: {token!r} is not a token; write one token per line, without blanks or counts."
-            )
+            raise InputError(f"{file}, line {number}: {token!r} is not a token; write only one per line.")
         if token in vocabulary:
             raise InputError(f"{file}, line {number}: {token!r} is already on line {vocabulary[token] + 1}.")
         vocabulary[token] = number - 1
@@ -120,11 +116,10 @@ def check_case(name: str, tokenizer: PreTrainedTokenizerBase):
     ]
     unreachable = [word for word in words if normalize(word).replace(" ", "") != word.replace(" ", "")]
     if len(unreachable) > MAX_UNREACHABLE * len(words):
+        some = f"{len(unreachable) / len(words):.0%} of the tokens (such as {', '.join(map(repr, unreachable[:3]))})"
         raise InputError(
-            f"{name}: {len(unreachable) / len(words):.0%} of the tokens (such as "
-            f"{', '.join(map(repr, unreachable[:3]))}) are unreachable because the tokenizer changes case or accents; "
-            "correct do_lower_case and strip_accents in tokenizer_config.json, or for a vocab.txt in pretraining, set "
-            "`do_lower_case` or `strip_accents` to false."
+            f"{name}: {some} are unreachable because the tokenizer changes case or accents; correct do_lower_case and "
+            "strip_accents in tokenizer_config.json, or set `do_lower_case` or `strip_accents` to false."
         )
 
 
@@ -156,10 +151,8 @@ def check_vocab_size(tokenizer: PreTrainedTokenizerBase, vocab_size: int, model:
     """Raises InputError if the tokenizer contains token ids that are out of range for the model's embeddings."""
     required = max(tokenizer.get_vocab().values()) + 1
     if required > vocab_size:
-        raise InputError(
-            f"{model}: the tokenizer has {required} token ids, but the model has only {vocab_size} embeddings; use "
-            "the original tokenizer, or add embeddings with transformers' `resize_token_embeddings`."
-        )
+        problem = f"the tokenizer has {required} token ids, but the model has only {vocab_size} embeddings"
+        raise InputError(f"{model}: {problem}; use the original tokenizer, or call resize_token_embeddings.")
 
 
 def check_same_vocabulary(tokenizer: PreTrainedTokenizerBase, name: str | None, model: str | None, **options):
@@ -184,10 +177,8 @@ def tokenizer_state(tokenizer: PreTrainedTokenizerBase) -> str:
 def check_unknown_tokens(source: str, unknown: int, total: int):
     """Raises InputError if the fraction of unknown tokens in a text exceeds MAX_UNKNOWN."""
     if total >= MIN_COUNTED and unknown > MAX_UNKNOWN * total:
-        raise InputError(
-            f"{source}: {unknown / total:.0%} of {total:,} tokens are unknown; use a tokenizer whose vocabulary "
-            "covers this text, or correct its do_lower_case."
-        )
+        remedy = "use a tokenizer for this kind of text, or correct its do_lower_case"
+        raise InputError(f"{source}: {unknown / total:.0%} of {total:,} tokens are unknown; {remedy}.")
 
 
 def check_features(source: str, features: "datasets.Dataset", tokenizer: PreTrainedTokenizerBase):

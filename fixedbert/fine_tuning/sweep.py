@@ -9,12 +9,12 @@ from typing import Any
 
 from accelerate import PartialState
 
+from ..option_values import make
 from ..options import FineTuningDataOptions, GlueDataOptions
 from ..support.errors import InputError
 from ..support.files import read_json_object, to_json, write_atomically
 from ..tasks.glue import TASKS
 from ..tasks.glue_metrics import METRICS
-from ..training.arguments import make_arguments
 from ..training.output import Trained, already_complete, output_directory, publish, read_result
 from ..training.plots import is_metric
 from .fine_tune import FineTuningTask, check_metric, fine_tune
@@ -64,7 +64,7 @@ def sweep(task_class: type[FineTuningTask], **given: Any) -> Trained:
     `output_dir` itself. After an interruption, the same call continues with the runs that are not complete. `given`
     contains values for the fields of the dataclasses in `task_class.arguments`.
     """
-    arguments = make_arguments(given, *task_class.arguments)
+    arguments = make(given, *task_class.arguments)
     _, data_args, training_args = arguments
     if not training_args.kinds:
         raise InputError("nothing to do; set `do_train`, `do_eval` or `do_predict`.")
@@ -73,7 +73,7 @@ def sweep(task_class: type[FineTuningTask], **given: Any) -> Trained:
     if already_complete(training_args.output_dir, given):
         training_args.hub_model_id = training_args.hub_model_id or training_args.directory.name
         for each in [given] if is_single else [run_fields(run, given, training_args) for run in runs]:
-            publish(make_arguments(each, *task_class.arguments)[-1])  # in case the upload failed
+            publish(make(each, *task_class.arguments)[-1])  # in case the upload failed
         return read_result(training_args.directory)
     if is_single:
         fine_tune(task_class, runs[0].task, arguments, given)
@@ -84,7 +84,7 @@ def sweep(task_class: type[FineTuningTask], **given: Any) -> Trained:
         directory = training_args.directory
         for number, run in enumerate(runs, start=1):
             fields = run_fields(run, given, training_args)
-            own = make_arguments(fields, *task_class.arguments)
+            own = make(fields, *task_class.arguments)
             if (directory / run.directory).exists():
                 PartialState().print(f"{run.directory}: already complete")
                 publish(own[-1])  # in case the upload failed

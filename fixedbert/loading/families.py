@@ -79,10 +79,8 @@ def task_head(architecture: str, model_type: str) -> str:
     head = architecture.removeprefix(FAMILIES[model_type])
     head = "LMHeadModel" if head == "ForCausalLM" else head
     if head not in HEADS or head == architecture:
-        raise InputError(
-            f"{architecture} cannot be converted; pass {FAMILIES[model_type]} followed by one of {', '.join(HEADS)} "
-            "as `architecture` to fixedbert convert."
-        )
+        names = f"{FAMILIES[model_type]} followed by one of {', '.join(HEADS)}"
+        raise InputError(f"{architecture} cannot be converted; pass {names} as `architecture` to fixedbert convert.")
     return head
 
 
@@ -160,11 +158,8 @@ def check_config(config: PreTrainedConfig):
         if not isinstance(size, int) or size < 1:
             raise InputError(f"config.json has {name} {size!r}, but it must be a whole number of at least 1.")
     if config.hidden_size % config.num_attention_heads:
-        raise InputError(
-            f"config.json has hidden_size {config.hidden_size}, but {config.model_type} models require a multiple of "
-            f"num_attention_heads ({config.num_attention_heads}); only a fixed_head_bert model with an "
-            "attention_head_size can have this shape."
-        )
+        needed = f"{config.model_type} models need a multiple of num_attention_heads ({config.num_attention_heads})"
+        raise InputError(f"config.json has hidden_size {config.hidden_size}, but {needed}.")
 
 
 def max_tokens(config: PreTrainedConfig) -> int:
@@ -177,9 +172,7 @@ def max_tokens(config: PreTrainedConfig) -> int:
     if config.model_type not in OFFSET_POSITIONS:
         return config.max_position_embeddings
     if config.pad_token_id is None:
-        raise InputError(
-            f"config.json has no pad_token_id, which {config.model_type} models need to number positions; add it."
-        )
+        raise InputError(f"config.json has no pad_token_id, from which {config.model_type} numbers positions; add it.")
     return config.max_position_embeddings - config.pad_token_id - 1
 
 

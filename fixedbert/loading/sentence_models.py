@@ -53,18 +53,17 @@ def read_pooling(directory: Path) -> SentencePooling | None:
     if not kinds:  # a plain model, or one whose only module is the transformer, such as a reranker
         return None
     if kinds not in (("Pooling",), ("Pooling", "Normalize")):
+        supported = "Pooling, or Pooling and Normalize"
         raise InputError(
-            f"{directory / MODULES}: the modules after the transformer must be Pooling, or Pooling and Normalize, not "
-            f"{', '.join(kinds)}."
+            f"{directory / MODULES}: only {supported} may follow the transformer, not {', '.join(kinds)}."
         )
     file = directory / modules[1].path / "config.json"
     config = read_json_object(file)
     modes = pooling_modes(config)
     if len(modes) != 1 or modes[0] not in MODES or not config.get("include_prompt", True):
         found = " and ".join(map(str, modes)) if config.get("include_prompt", True) else "include_prompt false"
-        raise InputError(
-            f"{file}: pooling must have one mode ({', '.join(MODES)}) and include prompt tokens, not {found}."
-        )
+        supported = f"one mode ({', '.join(MODES)}) and include prompt tokens"
+        raise InputError(f"{file}: pooling must have {supported}, not {found}.")
     return SentencePooling(modes[0], normalize="Normalize" in kinds)
 
 
@@ -74,9 +73,8 @@ def pooling_modes(config: dict) -> list:
         mode = config["pooling_mode"]
         return mode if isinstance(mode, list) else [mode]
     old = [name for name, value in config.items() if name.startswith("pooling_mode_") and value]
-    return [name.removeprefix("pooling_mode_").removesuffix("_token").removesuffix("_tokens") for name in old] or [
-        "mean"
-    ]
+    modes = [name.removeprefix("pooling_mode_").removesuffix("_token").removesuffix("_tokens") for name in old]
+    return modes or ["mean"]
 
 
 @dataclass(frozen=True)

@@ -105,16 +105,12 @@ def stored_tensors(source: str | Path, **options) -> dict[str, Tensor]:
 def tensors_in(file: Path) -> dict[str, Tensor]:
     """Returns the tensors in a file, on the meta device. Raises InputError if it contains anything else."""
     with reading(file, COMPLETE, "cannot be read as a file of weights"):
-        if not file.stat().st_size:
-            raise InputError(f"{file}: is empty; {COMPLETE}.")
         content = load_state_dict(file, "meta")
     if not isinstance(content, dict):
         raise InputError(f"{file}: contains a {type(content).__name__} instead of weights by name; {COMPLETE}.")
     if others := [f"{name!r} ({type(x).__name__})" for name, x in content.items() if not isinstance(x, Tensor)]:
-        raise InputError(
-            f"{file}: contains {', '.join(others[:3])} besides or instead of weights; save the weights alone, as "
-            "save_pretrained does."
-        )
+        found = f"{', '.join(others[:3])} besides or instead of weights"
+        raise InputError(f"{file}: contains {found}; save the weights alone, as save_pretrained does.")
     return content
 
 
@@ -144,10 +140,8 @@ def check_names(source: str | Path, model: PreTrainedModel, info: dict, new_head
         if in_body(name) or not ignore_mismatched_sizes:
             remedy = "run fixedbert convert if the BERT has pruned heads"
             remedy = remedy if in_body(name) else "fine-tune a new task head with `ignore_mismatched_sizes`"
-            raise InputError(
-                f"{source}: {name} has shape {tuple(actual)}, but the configuration requires {tuple(expected)}; use "
-                f"the matching config.json, or {remedy}."
-            )
+            shapes = f"{tuple(actual)}, but the configuration requires {tuple(expected)}"
+            raise InputError(f"{source}: {name} has shape {shapes}; use the matching config.json, or {remedy}.")
     absent = {*info["missing_keys"], *(name for name, *_ in info["mismatched_keys"])}
     missing = sorted(name for name in absent if in_body(name) or not new_head)
     if missing:

@@ -95,10 +95,8 @@ def make_examples(
     if training_args.world_size > 1:  # without a shared `store_dir`, each machine prepares its own
         states = gather_object([(tokenizer_state(tokenizer), documents.description["counts"], len(examples))])
         if any(state != states[0] for state in states):
-            raise InputError(
-                "the machines have different tokenizers or texts; use the same `tokenizer_name` and files on all of "
-                "them, or a shared `store_dir`."
-            )
+            remedy = "use the same `tokenizer_name` and files on all of them, or a shared `store_dir`"
+            raise InputError(f"the machines have different tokenizers or texts; {remedy}.")
     corpus = {
         **documents.description,
         "store": str(documents.directory),

@@ -12,11 +12,12 @@ from transformers.trainer_pt_utils import AcceleratorConfig
 
 from ..conversion.growing import to_fixed_head_bert
 from ..data.collator import PretrainingCollator
+from ..option_values import make
 from ..publishing.model_card import versions
 from ..support.errors import InputError
 from ..support.files import to_json
 from ..support.machine import hardware_name
-from ..training.arguments import make_arguments, with_recipe
+from ..training.arguments import with_recipe
 from ..training.interruption import train
 from ..training.models import load_config, load_model
 from ..training.output import (
@@ -64,7 +65,7 @@ def pretrain(
     arguments = with_recipe(recipe, arguments, *ARGUMENTS)
     *earlier, last = plan_stages(arguments)
     if already_complete(last.arguments.get("output_dir"), arguments):
-        *_, training_args = make_arguments(last.arguments, *ARGUMENTS)
+        *_, training_args = make(last.arguments, *ARGUMENTS)
         publish(training_args)  # in case the upload failed
         return read_result(training_args.directory)
     for stage in earlier:
@@ -84,7 +85,7 @@ def run_stage(stage: Stage, arguments: dict[str, Any], callbacks: Sequence[Train
     Args:
         arguments: Arguments of the command, which are saved in command.json.
     """
-    model_args, data_args, training_args = make_arguments(stage.arguments, *ARGUMENTS)
+    model_args, data_args, training_args = make(stage.arguments, *ARGUMENTS)
     if not (training_args.do_train or training_args.do_eval):
         raise InputError("nothing to do: set `do_train`, `do_eval` or both.")
     corpora_of(data_args, model_args)  # raises InputError before the model is loaded

@@ -13,10 +13,10 @@ from transformers import PreTrainedConfig
 from ..conversion.growing import larger_config
 from ..data.sentences import check_language
 from ..loading.families import check_length, fixed_head_config
+from ..option_values import make
 from ..options import ModelOptions, NewModelOptions
 from ..support.errors import InputError, error_context
 from ..support.files import output_path
-from ..training.arguments import make_arguments
 from ..training.models import load_config
 from .arguments import ARGUMENTS
 
@@ -109,7 +109,7 @@ def check_run(arguments: dict[str, Any], config: PreTrainedConfig | None = None)
     Raises:
         InputError: If the arguments are invalid, or the model does not support them.
     """
-    model_args, data_args, _ = make_arguments(arguments, *ARGUMENTS)
+    model_args, data_args, _ = make(arguments, *ARGUMENTS)
     check_language(data_args.language)
     config = config or load_config(model_args, is_decoder=data_args.objective == "clm")
     check_length(data_args.max_seq_length, config)

@@ -44,12 +44,7 @@ class PretrainingTrainer(CommonTrainer):
     objective: str
 
     def __init__(
-        self,
-        *args,
-        objective: str = "mlm+nsp",
-        first_step: int = 0,
-        schedule_steps: int | None = None,
-        **kwargs,
+        self, *args, objective: str = "mlm+nsp", first_step: int = 0, schedule_steps: int | None = None, **kwargs
     ):
         kwargs["args"].label_names = ["labels", "next_sentence_label"] if objective == "mlm+nsp" else ["labels"]
         super().__init__(

@@ -19,6 +19,9 @@ class LayerSize:
     heads: Heads
     neurons: int
 
+    def __str__(self) -> str:
+        return f"{self.heads} and {self.neurons:,} neurons"
+
 
 def head_choices(heads: Heads) -> list[Heads]:
     """Returns the choices for a pruned layer: any number of heads, at 1/4, 1/2, 3/4 or 4/4 of the original sizes."""

@@ -11,7 +11,6 @@ from transformers import PreTrainedModel
 from ..conversion.convert import check_equivalence
 from ..conversion.growing import resized, to_fixed_head_bert
 from ..counts import forward_flops
-from ..loading.heads import heads_of
 from ..loading.loaded_model import LoadedModel
 from ..model.modeling_fixed_head_bert import FixedHeadBertPreTrainedModel
 from ..options import ShrinkOptions
@@ -106,20 +105,15 @@ class ShrinkContext:
         The shape of each layer after pruning if the target is layer sizes, otherwise an empty list.
 
         Raises:
-            InputError: If a layer would grow, or its head size would be 0.
+            InputError: If a layer would grow.
         """
-        config, sizes = self.original.config, self.options.sizes()
-        if not sizes:
+        if not (sizes := self.options.sizes()):
             return []
-        shapes = [LayerSize(*shape) for shape in resized(config, **sizes)]
-        old_shapes = map(LayerSize, heads_of(config), config.neuron_counts)
-        for index, (old, new) in enumerate(zip(old_shapes, shapes, strict=True)):
-            pairs = zip((*new.heads, new.neurons), (*old.heads, old.neurons), strict=True)
-            if any(not 0 <= size <= limit for size, limit in pairs) or min(new.heads[1:]) < 1:
-                raise InputError(
-                    f"layer {index} with {old.heads} and {old.neurons} neurons cannot shrink to {new.heads} and "
-                    f"{new.neurons} neurons."
-                )
+        shapes = [LayerSize(*shape) for shape in resized(self.original.config, **sizes)]
+        for index, (old, new) in enumerate(zip(self.shapes, shapes, strict=True)):
+            pairs = zip((*old.heads, old.neurons), (*new.heads, new.neurons), strict=True)
+            if any(before < after for before, after in pairs):
+                raise InputError(f"layer {index} with {old} cannot shrink to {new}.")
         return shapes
 
     def predict(self, model: PreTrainedModel, batch: Batch) -> list[Predictions]:
@@ -165,10 +159,8 @@ def check_tokens(original: FixedHeadBertPreTrainedModel, calibration: list[Batch
     tokens = sum(int(batch["attention_mask"].bool().sum()) for batch in calibration)
     needed = TOKENS_PER_DIMENSION * inputs
     if tokens < needed:
-        raise InputError(
-            f"the calibration rows contain {tokens:,} tokens, but a layer with {inputs:,} neurons needs "
-            f"at least {needed:,}; provide more rows."
-        )
+        short = f"contain {tokens:,} tokens, but a layer with {inputs:,} neurons needs at least {needed:,}"
+        raise InputError(f"the calibration rows {short}; provide more rows.")
 
 
 def fixed_head_model(model: PreTrainedModel, source: str) -> FixedHeadBertPreTrainedModel:

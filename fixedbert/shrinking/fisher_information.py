@@ -170,10 +170,8 @@ def reduced_scores(
         for x in (heads.query, heads.key)
     )
     moments = statistics.queries.uncentered[kept], statistics.keys.uncentered[kept]
-    reduced = [
-        reduce_head_size(q, k[:, :-1], L, R, size)  # the softmax is invariant to the key bias
-        for q, k, L, R in zip(W_q, W_k, *moments, strict=True)
-    ]
+    # The softmax is invariant to the key bias.
+    reduced = [reduce_head_size(q, k[:, :-1], L, R, size) for q, k, L, R in zip(W_q, W_k, *moments, strict=True)]
     queries, keys = map(torch.stack, zip(*reduced, strict=True))
     queries = queries * (size / heads.attention_head_size) ** 0.5  # attention divides by the root of the new size
     return queries[..., :-1], queries[..., -1], keys, torch.zeros_like(queries[..., -1])

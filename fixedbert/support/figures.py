@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from functools import wraps
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,19 +16,13 @@ if TYPE_CHECKING:
 PAGE = 7.7  # width of a documentation page in inches; the font size is chosen for it
 
 
-def style() -> AbstractContextManager[None]:
-    """Returns a context manager in which matplotlib uses fixedbert's style."""
-    import matplotlib.style
-
-    return matplotlib.style.context(Path(__file__).with_suffix(".mplstyle"))
-
-
 @contextmanager
 def new_figure(width: float, height: float, file: str | Path) -> Iterator[Figure]:
     """Context manager that yields a new figure of the given size in inches and saves it to `file` at the end."""
+    import matplotlib.style
     from matplotlib.figure import Figure
 
-    with style():
+    with matplotlib.style.context(Path(__file__).with_suffix(".mplstyle")):
         figure = Figure(figsize=(width, height))
         yield figure
         figure.savefig(file)

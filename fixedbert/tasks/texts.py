@@ -192,9 +192,7 @@ def read_split(
     named = {"label_column_name": label_columns, "id_column_name": ids, "group_column_name": [group] if group else []}
     source.check_columns(text_column_names=data.text_columns, **named)
     if both := {*data.text_columns} & {*label_columns}:
-        raise InputError(
-            f"{source.name}: {both.pop()} contains the labels; name a column with texts.", "text_column_names"
-        )
+        raise InputError(f"{source.name}: {both.pop()} contains the labels; set `text_column_names` to other columns.")
     rows = [row for row in source.numbered_rows() if not (options.official and row[1].problem == TOO_FEW)]
     if label_columns and data.labels is None:
         values = [row.values for _, row in rows if not row.problem]

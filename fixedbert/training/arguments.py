@@ -1,8 +1,8 @@
 """
 The arguments of Trainer and the recipes that set them.
 
-Command-line flags, recipes and Python keyword arguments are merged into one dict, which `make_arguments` converts to
-dataclasses.
+Command-line flags, recipes and Python keyword arguments are merged into one dict, which `make` in option_values.py
+converts to dataclasses.
 """
 
 import os
@@ -16,10 +16,10 @@ from accelerate import DistributedType
 from transformers import TrainingArguments
 from transformers.utils import is_torch_xla_available
 
-from ..option_values import convert_all, input_errors, make
+from ..option_values import convert_all, input_errors
 from ..options import TrainerOptions
 from ..support.errors import InputError
-from ..support.files import error_reason, read_yaml
+from ..support.files import read_yaml
 from .speed import disable_emulated_bf16
 
 LONGEST_INTERVAL = 500  # steps; the default for evaluations, and the upper limit if `logging_steps` is a fraction
@@ -85,9 +85,7 @@ class CommonArguments(TrainerOptions, TrainingArguments):
         if self.fp16 and self.device.type == "cpu":
             raise InputError("requires a GPU; use `bf16`.", "fp16")
         if self.max_steps == 0 or self.max_steps < -1:
-            raise InputError(
-                f"is {self.max_steps}, but must be at least 1, or -1 for `num_train_epochs`.", "max_steps"
-            )
+            raise InputError(f"is {self.max_steps}, but must be at least 1, or -1 for epochs.", "max_steps")
 
     def __getstate__(self) -> dict[str, Any]:
         """Returns the state to pickle, without the access token, because Trainer uploads training_args.bin."""
@@ -132,18 +130,3 @@ def with_recipe(recipe: str | Path | None, given: dict[str, Any], *types: type) 
 def recipe_file(recipe: str | Path) -> Path:
     packaged = RECIPES.parent / recipe
     return packaged if packaged.exists() and not Path(recipe).exists() else Path(recipe)
-
-
-def make_arguments(given: dict[str, Any], *types: type) -> tuple:
-    """
-    Creates an instance of each dataclass of options and arguments from the values in `given`. None selects a default.
-
-    Raises:
-        InputError: If a field does not exist, or if a value is invalid or has the wrong type.
-    """
-    try:
-        return make(given, *types)
-    except InputError:
-        raise
-    except Exception as error:  # TrainingArguments raises many types of errors
-        raise InputError(f"invalid arguments: {error_reason(error)}") from error

@@ -45,13 +45,7 @@ UNCHECKED_PREFIXES = (
     *("dataloader_", "preprocessing_", "report_to", "run_name", "disable_tqdm"),
 )
 LENGTH = ("num_train_epochs", "max_steps")  # may differ as long as no training is complete
-EVALUATION = (
-    "eval_",
-    "do_eval",
-    "do_predict",
-    "max_eval_",
-    "max_predict_",
-)  # as long as no run of a sweep is complete
+EVALUATION = ("eval_", "do_eval", "do_predict", "max_eval_", "max_predict_")  # unless a run of a sweep is complete
 
 
 def already_complete(output_dir: str | Path | None, given: dict[str, Any]) -> bool:
@@ -69,10 +63,8 @@ def already_complete(output_dir: str | Path | None, given: dict[str, Any]) -> bo
     if os.path.isfile(file):
         changed = changed_arguments(file, given)
         if changed := [name for name in changed if not name.startswith(("output_dir", "push_to_hub", "hub_"))]:
-            raise InputError(
-                f"{final}: contains a complete run with different arguments ({', '.join(changed)}; see "
-                f"{COMMAND_FILE}); choose a different `output_dir`."
-            )
+            problem = f"contains a complete run with different arguments ({', '.join(changed)}; see {COMMAND_FILE})"
+            raise InputError(f"{final}: {problem}; choose a different `output_dir`.")
         if adds_seeds(read_own(file), command_of(given)):
             return False
         PartialState().print(
@@ -211,10 +203,8 @@ def check_same_command(partial: Path, given: dict[str, Any]):
     here = PartialState().num_processes
     for file in partial.glob(f"**/{DATA_FILE}"):  # one per run of a sweep
         if (processes := read_own(file).get("processes", here)) != here:
-            raise InputError(
-                f"{partial}: the number of processes has changed from {processes} to {here}; use as many as before, "
-                f"or remove {partial}."
-            )
+            problem = f"the number of processes has changed from {processes} to {here}"
+            raise InputError(f"{partial}: {problem}; use as many as before, or remove {partial}.")
     trained = [file.parent for file in partial.glob(f"**/{COMMAND_FILE}") if is_complete_checkpoint(file.parent)]
     unchecked = UNCHECKED_PREFIXES + (() if trained else LENGTH) + (EVALUATION if trained in ([], [partial]) else ())
     names = changed_arguments(partial / COMMAND_FILE, given)
@@ -240,10 +230,8 @@ def check_same_data(output_dir: Path, fingerprint: str):
     in_sweep = any((parent / COMMAND_FILE).exists() for parent in [*output_dir.parents][:2])
     for each in [file, *(output_dir.parent.glob(f"seed-*/{DATA_FILE}") if in_sweep else ())]:
         if read_own(each).get("fingerprint") != fingerprint:
-            raise InputError(
-                f"{each.parent}: the data has changed since this run started; restore the original version, or remove "
-                f"{each.parent}."
-            )
+            remedy = f"restore the original version, or remove {each.parent}"
+            raise InputError(f"{each.parent}: the data has changed since this run started; {remedy}.")
 
 
 @contextmanager
@@ -318,15 +306,8 @@ def publish(args: CommonArguments):
     try:
         name = args.hub_model_id or args.directory.name
         repo_id = api.create_repo(name, private=args.hub_private_repo, exist_ok=True).repo_id
-        api.upload_folder(
-            repo_id=repo_id,
-            folder_path=args.directory,
-            revision=args.hub_revision,
-            ignore_patterns=["_*", "checkpoint-*"],
-            commit_message="End of training",
-        )
+        options: dict[str, Any] = {"revision": args.hub_revision, "ignore_patterns": ["_*", "checkpoint-*"]}
+        api.upload_folder(repo_id=repo_id, folder_path=args.directory, commit_message="End of training", **options)
     except (HTTPError, HFValidationError, OSError, RuntimeError) as error:
-        raise InputError(
-            f"{args.output_dir} is complete, but the upload failed ({error_reason(error)}); run the same command to "
-            "upload it."
-        ) from error
+        reason = f"the upload failed ({error_reason(error)})"
+        raise InputError(f"{args.output_dir} is complete, but {reason}; run the same command to upload it.") from error

@@ -23,10 +23,11 @@ from .output import last_checkpoint
 from .speed import use_fast_dropout
 
 logger = logging.get_logger(__name__)
+ATTENTION_ERRORS = (ImportError, NotImplementedError, ValueError)  # from attention functions that check their options
 
 
 @contextmanager
-def trainer_errors(*types: type[Exception]) -> Iterator[None]:
+def trainer_errors(action: str = "start", types: tuple[type[Exception], ...] = (Exception,)) -> Iterator[None]:
     """
     Context manager that turns errors of these types into an InputError. The default is all types, because Trainer,
     accelerate and torch raise many types of errors for arguments, missing packages and the Hub.
@@ -35,10 +36,8 @@ def trainer_errors(*types: type[Exception]) -> Iterator[None]:
         yield
     except InputError:
         raise
-    except Exception as error:
-        if types and not isinstance(error, types):
-            raise
-        raise InputError(f"Trainer cannot {'train' if types else 'start'}: {error_reason(error)}") from error
+    except types as error:
+        raise InputError(f"Trainer cannot {action}: {error_reason(error)}") from error
 
 
 class CommonTrainer(Trainer):
@@ -147,7 +146,7 @@ class CommonTrainer(Trainer):
         return ([], None) if self.control.should_training_stop else super().get_batch_samples(*args, **kwargs)
 
     def training_step(self, *args, **kwargs):
-        with trainer_errors(ImportError, NotImplementedError, ValueError):  # attention functions check their options
+        with trainer_errors("train", ATTENTION_ERRORS):
             loss = super().training_step(*args, **kwargs)
         self.step_losses.append(loss)
         return loss

@@ -128,8 +128,6 @@ def test_unlabelled_rows(models, tmp_path):
     chosen = {PAIRS[index] for index in random.Random(0).sample(range(len(PAIRS)), 13)}
     assert {(line["sentence1"], line["sentence2"]) for line in changed} <= chosen
     assert all(line["label"] == "" for line in changed)
-    with pytest.raises(InputError, match="no column 'verdict' .*sentence1, sentence2"):
-        compare([directory / "one"], tmp_path / "rows.csv", label_column_name="verdict")
     twice = compare([directory / "one", directory / "one"], tmp_path / "rows.csv")
     assert twice.models[1].fidelity.agreement == 1
     assert [model.name for model in twice.models] == [str(directory / "one")] * 2  # full paths instead of names
@@ -174,16 +172,14 @@ def test_regression(tmp_path):
 
 
 def test_unsuitable_models(models, tmp_path):
-    """Models with different tasks, or with a task head that is not supported, raise InputError."""
+    """Models with different classes or tasks raise InputError."""
     directory, *_ = models
     (tmp_path / "rows.txt").write_text("\n".join(TEXTS))
     save(model_of("ForSequenceClassification", num_labels=3, **SHAPE), tmp_path / "other")
-    save(model_of("ForMaskedLM", **SHAPE), tmp_path / "masked")
     multi_label = {"problem_type": "multi_label_classification"}
     save(model_of("ForSequenceClassification", **SHAPE, **LABELS, **multi_label), tmp_path / "labels")
     for name, message in (
         ("other", "other predicts classes LABEL_0, LABEL_1, LABEL_2, but .*one predicts classes odd, bad, good"),
-        ("masked", "masked: only models for classification, .* token classification, question answering"),
         ("labels", "labels predicts labels odd, bad, good, but"),
     ):
         with pytest.raises(InputError, match=message):
@@ -216,13 +212,9 @@ def test_several_labels_per_text(tmp_path):
         predictions.append(values >= threshold)
     labels = [["odd", "good"], [], ["bad"], ["odd", "bad", "good"]]
     lines = [{"text": text, "label": names} for text, names in zip(TEXTS, labels, strict=True)]
-    lines.insert(2, {"text": "", "label": []})
     (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, lines)))
     flags = np.array([[name in names for name in NAMES] for names in labels])
-    with pytest.raises(InputError, match="rows.jsonl, line 3: 'text' is empty.*skip_bad_rows"):
-        compare(sources, tmp_path / "rows.jsonl")
-    options = {"skip_bad_rows": True, "output_dir": tmp_path / "out"}
-    result = compare(sources, tmp_path / "rows.jsonl", **options)
+    result = compare(sources, tmp_path / "rows.jsonl", output_dir=tmp_path / "out")
     sets = []
     for predicted, model in zip(predictions, result.models, strict=True):
         both = (predicted & flags).sum()
@@ -234,10 +226,10 @@ def test_several_labels_per_text(tmp_path):
     assert result.models[1].fidelity.agreement == np.mean(same) and not all(same)
     probability = np.where(predictions[0], given[0], 1 - given[0]).prod(axis=1)
     changed = iter(changed_rows(tmp_path / "out"))
-    for row, position in enumerate((0, 1, 3, 4)):  # the third row of the file is skipped
+    for row in range(4):
         if not same[row]:
             line = next(changed)
-            assert (line["row"], line["text"]) == (str(position), TEXTS[row])
+            assert (line["row"], line["text"]) == (str(row), TEXTS[row])
             assert (line["label"], line["one"]) == (", ".join(labels[row]), sets[0][row])
             assert float(line["one probability"]) == pytest.approx(probability[row], abs=1e-4)
     assert not [*changed]
@@ -285,17 +277,6 @@ def test_speed_of_a_copy(models, tmp_path, monkeypatch):
     assert [*result.models[1].speedup.values()] == pytest.approx((two / one).tolist())
 
 
-def test_half_precision(tmp_path, capsys):
-    """A bfloat16 reference model runs in float32, which is printed, and therefore agrees with a float32 copy."""
-    model = model_of("ForSequenceClassification", **SHAPE, **LABELS).to(torch.bfloat16)
-    save(model, tmp_path / "half")
-    save(model.float(), tmp_path / "full")
-    (tmp_path / "rows.txt").write_text("\n".join(TEXTS))
-    result = compare([tmp_path / "half", tmp_path / "full"], tmp_path / "rows.txt")
-    assert result.models[1].fidelity.divergence < 1e-9
-    assert "half: the weights are stored in bfloat16 and are converted to float32." in capsys.readouterr().out
-
-
 def test_labels_of_a_model_without_names(tmp_path):
     """If the models have no label names, numeric labels in the file are taken as label ids."""
     sources, *logits = save_pair(tmp_path, num_labels=3)
@@ -307,21 +288,6 @@ def test_labels_of_a_model_without_names(tmp_path):
     assert [model.scores["accuracy"] for model in result.models] == [(x == [2, 0, 1, 2]).mean() for x in (one, two)]
     changed = [(line["one"], line["two"]) for line in changed_rows(tmp_path / "out")]
     assert changed == [(f"LABEL_{x}", f"LABEL_{y}") for x, y in zip(one, two, strict=True) if x != y]
-
-
-def test_output_directory_is_checked_first(tmp_path):
-    """An output directory that is not empty is an error before the models are loaded."""
-    (tmp_path / "rows.txt").write_text("a\n")
-    with pytest.raises(InputError, match="output directory is not empty"):
-        compare([tmp_path / "missing"], tmp_path / "rows.txt", output_dir=tmp_path)
-
-
-def test_a_string_is_one_model(tmp_path):
-    """A single model can be passed as a string."""
-    (tmp_path / "rows.txt").write_text("a\n")
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(InputError, match=f"^{tmp_path / 'empty'}: "):
-        compare(str(tmp_path / "empty"), tmp_path / "rows.txt")
 
 
 def test_text_columns_of_the_model(tmp_path):
@@ -353,9 +319,6 @@ def test_lines_and_truncated_rows(tmp_path):
     assert [int(line["row"]) for line in changed_rows(tmp_path / f"out-{max(lengths)}")] == [
         2 * row for row in changed
     ]
-    (tmp_path / "rows.txt").write_text(" \n\n")
-    with pytest.raises(InputError, match="rows.txt contains no"):
-        compare(sources, tmp_path / "rows.txt")
 
 
 @pytest.mark.slow
@@ -456,5 +419,3 @@ def test_runtimes_that_cannot_run(models, tmp_path, monkeypatch):
     monkeypatch.setattr("fixedbert.support.errors.find_spec", lambda package: None)
     with pytest.raises(InputError, match="onnxruntime is not installed; run pip install onnxruntime, or "):
         fixedbert.compare([directory / "one"], tmp_path / "rows.txt", runtime=["openvino"])
-    with pytest.raises(InputError, match="`runtime` 'cuda': must be one of torch, "):
-        fixedbert.compare([directory / "one"], tmp_path / "rows.txt", runtime=["cuda"])

@@ -13,7 +13,6 @@ from transformers import AutoModelForQuestionAnswering, AutoTokenizer, BertToken
 
 import fixedbert
 from fixedbert.exporting.export import export
-from fixedbert.support.errors import InputError
 from fixedbert.tasks.squad_metrics import exact_match, squad_scores, squad_v2_scores
 
 compare = partial(fixedbert.compare, runtime=["torch"])
@@ -89,14 +88,10 @@ def test_questions_are_compared(models, model, questions, tmp_path, version_2):
 
 
 def test_questions_without_answers(models, questions, tmp_path):
-    """Questions without answers have no scores. Invalid questions are refused or skipped."""
+    """Questions without answers have no scores. Invalid questions can be skipped."""
     rows = [json.loads(line) | {"answers": None} for line in Path(questions).read_text().splitlines()[:7]]
     rows[2]["context"], rows[3]["question"] = "", "what " * 20
     (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    with pytest.raises(InputError, match="line 3: its context is empty.*skip_bad_rows"):
-        compare([models / "one"], tmp_path / "rows.jsonl", max_seq_length=32)
     options = {"max_seq_length": 32, "skip_bad_rows": True}
     result = compare([models / "one"], tmp_path / "rows.jsonl", **options)
     assert result.rows == 5 and result.models[0].scores == {} and result.models[0].lost is None
-    with pytest.raises(InputError, match="files in SQuAD format have fixed column names; do not specify any"):
-        compare([models / "one"], tmp_path / "rows.jsonl", label_column_name="answers")

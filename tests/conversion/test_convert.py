@@ -6,12 +6,10 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-import torch
 import transformers
 from helpers.outputs import configure, same_weights
 from helpers.tiny_models import bert_of
 from huggingface_hub import ModelCard
-from transformers import AutoModel
 
 import fixedbert
 from fixedbert import convert
@@ -76,17 +74,6 @@ class Malicious:
         return open, (str(self.file), "w")
 
 
-def test_corrupted_tokenizer_is_not_ignored(checkpoint, tmp_path, caplog):
-    """A corrupted tokenizer raises an error, and a missing one only logs a warning."""
-    (checkpoint / "tokenizer.json").write_text("{}")
-    with pytest.raises(InputError, match="could not load a tokenizer"):
-        main(["convert", str(checkpoint), "--output_dir", str(tmp_path / "fixed")])
-    for file in checkpoint.glob("tokenizer*"):
-        file.unlink()
-    main(["convert", str(checkpoint), "--output_dir", str(tmp_path / "fixed")])
-    assert "contains no tokenizer" in caplog.text and not list((tmp_path / "fixed").glob("tokenizer*"))
-
-
 def pickle_with_code(checkpoint: Path):
     (checkpoint / "model.safetensors").unlink()
     code = pickle.dumps(Malicious(checkpoint.parent / "executed"))
@@ -97,18 +84,11 @@ def only_tensorflow(checkpoint: Path):
     (checkpoint / "model.safetensors").rename(checkpoint / "tf_model.h5")
 
 
-def only_an_adapter(checkpoint: Path):
-    (checkpoint / "model.safetensors").rename(checkpoint / "adapter_model.safetensors")
-    (checkpoint / "config.json").rename(checkpoint / "adapter_config.json")
-
-
 @pytest.mark.parametrize(
     "damage, message",
     [
         (pickle_with_code, "pytorch_model.bin: cannot be read as a file of weights"),
         (only_tensorflow, "cannot load a BERT model"),
-        (only_an_adapter, "cannot load a BERT model"),
-        (partial(configure, model_type="gpt2"), "model_type 'gpt2' is not supported"),
         (partial(configure, quantization_config={"quant_method": "bitsandbytes", "load_in_4bit": True}), "quantized"),
     ],
 )
@@ -124,29 +104,12 @@ def test_invalid_checkpoints_are_refused(checkpoint, tmp_path, damage, message):
 
 def test_fields_of_other_libraries_are_kept(checkpoint, tmp_path):
     """Fields of config.json that transformers does not know survive a conversion to FixedHeadBert and back."""
-    fields = {
-        "sbert_ce_default_activation_function": "torch.nn.modules.linear.Identity",
-        "threshold": {"a": [1, None]},
-    }
-    configure(checkpoint, **fields, qk_norm=True)  # a BERT has no qk_norm, whatever its config.json says
+    configure(checkpoint, threshold={"a": [1, None]}, qk_norm=True)  # a BERT has no qk_norm
     convert(checkpoint, tmp_path / "fixed")
     convert(tmp_path / "fixed", tmp_path / "back", bert=True)
     for name in ("fixed", "back"):
         config = json.loads((tmp_path / name / "config.json").read_text())
-        assert config | fields == config and not config.get("qk_norm")
-
-
-def test_half_precision_does_not_hide_differences(tmp_path):
-    """Models in half precision are compared in float32, and unknown fields of a DistilBERT change nothing."""
-    model = bert_of("Model", "DistilBert", hidden_dim=37).to(torch.bfloat16)
-    model.save_pretrained(tmp_path / "model")
-    configure(tmp_path / "model", layer_norm_eps=0.1)
-    convert(tmp_path / "model", tmp_path / "fixed")
-    fixed = AutoModel.from_pretrained(tmp_path / "fixed")
-    assert fixed.dtype == torch.bfloat16 and fixed.config.layer_norm_eps == 1e-12
-    ids = torch.arange(1, 8)[None]
-    states = [one.float()(input_ids=ids).last_hidden_state for one in (fixed, model)]
-    assert (states[0] - states[1]).abs().max() <= 1e-5
+        assert config["threshold"] == {"a": [1, None]} and not config.get("qk_norm")
 
 
 def test_card_metadata_is_kept(checkpoint, tmp_path, caplog):

@@ -14,7 +14,6 @@ from fixedbert.data.segment_pairs import (
     NOT_NEXT,
     PairExamples,
     check_documents,
-    check_labels,
     plan_pairs,
     random_segment,
     split_long_sentences,
@@ -92,19 +91,6 @@ def test_random_segments_are_uniform():
         start, end = random_segment(ends, min_tokens, 11, rng)
         shorter = pieces[pieces.index(end) - 1] if pieces.index(end) else 0
         assert (end - start >= min_tokens or end == 150) and shorter - start < min_tokens
-
-
-def test_unbalanced_labels(tmp_path, tokenizer):
-    """Unbalanced next-sentence labels raise InputError."""
-    with pytest.raises(InputError, match="^61% of 300 segment pairs have a random second segment"):
-        check_labels(np.arange(300) < 183)
-    check_labels(np.arange(300) < 180)
-    check_labels(np.arange(299) < 298)  # too few for the check
-    store = make_store(tmp_path, *[[1, 1]] * 300)  # a single token cannot be split
-    with pytest.raises(InputError, match="6[0-9]% of [34][0-9]{2} segment pairs have a random second segment"):
-        len(PairExamples(store, np.arange(300), tokenizer, 8))
-    examples = PairExamples(store, np.arange(50), tokenizer, 8)
-    assert (examples.plan(0)[:, 6] == NOT_NEXT).mean() > 0.5
 
 
 def test_short_pairs(many):

@@ -18,7 +18,7 @@ from fixedbert.exporting import export as exporting
 from fixedbert.exporting import graphs
 from fixedbert.exporting.export import export
 from fixedbert.exporting.onnx_graphs import OUTPUTS, Graph, OnnxModel
-from fixedbert.exporting.openvino_graphs import OpenVinoModel
+from fixedbert.exporting.openvino_graphs import OpenVinoModel, quantize_openvino
 from fixedbert.loading.sentence_models import MODES, read_pooling
 from fixedbert.support.errors import InputError
 
@@ -165,19 +165,6 @@ def test_pooling_modes(mode, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("kinds", "pooling"),
-    [(["Pooling", "Dense"], MEAN), (["Pooling"], {"pooling_mode_weightedmean_tokens": True})],
-    ids=["dense layer", "unknown mode"],
-)
-def test_unsupported_sentence_models(kinds, pooling, tmp_path):
-    """Unsupported modules and pooling modes raise an error instead of being ignored, and nothing is written."""
-    save_sentence_model(model_of("Model", **SHAPE), tmp_path / "model", *kinds, pooling=pooling)
-    with pytest.raises(InputError, match="supported"):
-        export(tmp_path / "model", tmp_path / "graph")
-    assert [path.name for path in tmp_path.iterdir()] == ["model"]
-
-
-@pytest.mark.parametrize(
     "family, longest", [("Roberta", 13 - 2), pytest.param("DistilBert", 13, marks=pytest.mark.slow)]
 )
 def test_other_families(family, longest, tmp_path, monkeypatch):
@@ -232,20 +219,8 @@ def test_openvino(tmp_path, monkeypatch):
     signal.raise_signal(signal.SIGTERM)
 
 
-@pytest.mark.parametrize(
-    "options, message",
-    [
-        ({"runtime": "tensorrt"}, "runtime` is 'tensorrt', but must be onnx or openvino"),
-        ({"runtime": "openvino", "int8": True}, "must be set with `runtime` openvino and `int8`"),
-        ({"runtime": "openvino", "int8": True, "train_file": "rows.txt"}, "at least 32 calibration rows"),
-    ],
-)
-def test_invalid_export_options(tmp_path, monkeypatch, options, message):
-    """Unknown runtimes and unsuitable calibration rows raise InputError and leave no directory."""
+def test_too_few_calibration_rows(sentences, tmp_path):
+    """Too few calibration rows raise InputError."""
     pytest.importorskip("nncf")
-    monkeypatch.chdir(tmp_path)
-    save(model_of("ForSequenceClassification", num_hidden_layers=1, **SHAPE), tmp_path / "model")
-    (tmp_path / "rows.txt").write_text("one\ntwo\n")
-    with pytest.raises(InputError, match=message):
-        export(tmp_path / "model", tmp_path / "graph", **options)
-    assert not (tmp_path / "graph").exists()
+    with pytest.raises(InputError, match="at least 32 calibration rows, but there are 0"):
+        quantize_openvino(sentences / "graph/onnx/model.onnx", tmp_path / "int8.xml", [])

@@ -6,8 +6,9 @@ from typing import Any
 import fixedbert_cli
 from fixedbert.fine_tuning.glue import TextClassification
 from fixedbert.fine_tuning.squad import QuestionAnswering
+from fixedbert.option_values import make
 from fixedbert.pretraining.arguments import ARGUMENTS
-from fixedbert.training.arguments import make_arguments, with_recipe
+from fixedbert.training.arguments import with_recipe
 
 TYPES = {"pretrain": ARGUMENTS, "glue": TextClassification.arguments, "squad": QuestionAnswering.arguments}
 
@@ -35,11 +36,6 @@ def squad_of(model: Path, tasks: Path, output: Path, *more: str) -> list[str]:
     return ["--model_name_or_path", str(model), *files, *size, *run, *more]
 
 
-def run(command: str, argv: list[str]):
-    """Runs a command of the command line in this process."""
-    fixedbert_cli.main([command, *argv])
-
-
 def read(command: str, argv: list[str]) -> dict[str, Any]:
     """Parses command-line flags, merged into the entries of a recipe, into keyword arguments."""
     given = fixedbert_cli.read(command, argv)
@@ -48,4 +44,4 @@ def read(command: str, argv: list[str]) -> dict[str, Any]:
 
 def parse(command: str, argv: list[str]) -> tuple:
     """Parses command-line flags into dataclasses."""
-    return make_arguments(read(command, argv), *TYPES[command])
+    return make(read(command, argv), *TYPES[command])

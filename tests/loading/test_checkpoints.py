@@ -13,11 +13,9 @@ from transformers import AutoModelForSequenceClassification, PreTrainedModel
 from fixedbert import FixedHeadBertForSequenceClassification
 from fixedbert.conversion.growing import to_fixed_head_bert
 from fixedbert.loading.checkpoints import load_bert
-from fixedbert.loading.families import check_length, fixed_head_config, max_tokens
+from fixedbert.loading.families import check_length, max_tokens
 from fixedbert.loading.weights import load_weights
-from fixedbert.options import ModelOptions
 from fixedbert.support.errors import InputError
-from fixedbert.training.models import load_config
 from fixedbert_cli import main
 
 PRUNED_HEADS = {0: [1, 2], 2: [0, 1, 2, 3]}  # indices for each layer, which has 4 heads of size 8
@@ -88,7 +86,7 @@ def test_pruned_weights_load_without_pruned_heads_in_the_configuration(tmp_path)
         load_bert(tmp_path)
 
 
-FAMILIES = {"DistilBert": {"hidden_dim": 37}, "Electra": {"embedding_size": 32}, "Roberta": {}, "XLMRoberta": {}}
+FAMILIES = {"DistilBert": {"hidden_dim": 37}, "Electra": {"embedding_size": 32}}
 
 
 def model_of_family(family: str, head: str, **changes) -> PreTrainedModel:
@@ -133,27 +131,15 @@ def test_dropout_of_distilbert():
         assert [dropout.p for dropout in dropouts] == [rate, 0.17, 0.13]
 
 
-@pytest.mark.parametrize(
-    "family, head, fields, message",
-    [
-        ("Electra", "Model", {"embedding_size": 16}, "embedding_size and hidden_size differ"),
-        ("Electra", "ForPreTraining", {}, "BERT has no equivalent of ElectraForPreTraining"),
-        ("Electra", "ForMaskedLM", {"hidden_act": "relu"}, "hidden_act must be gelu, not relu"),
-        ("Roberta", "ForMaskedLM", {"hidden_act": "gelu_new"}, "hidden_act must be gelu, not gelu_new"),
-        ("XLMRoberta", "ForCausalLM", {"hidden_act": "silu"}, "hidden_act must be gelu, not silu"),
-    ],
-)
-def test_models_without_an_equal_bert_are_refused(family, head, fields, message, tmp_path):
+def test_models_without_an_equal_bert_are_refused(tmp_path):
     """A model that BERT cannot represent is refused, but its encoder can be converted without the task head."""
-    model = model_of_family(family, head, **fields)
+    model = model_of_family("Electra", "ForPreTraining")
     model.save_pretrained(tmp_path)
     for load in (lambda: load_bert(tmp_path), lambda: to_fixed_head_bert(model)):
-        with pytest.raises(InputError, match=message):
+        with pytest.raises(InputError, match="BERT has no equivalent of ElectraForPreTraining"):
             load()
-    assert fixed_head_config(model.config).hidden_act == model.config.hidden_act
-    if head == "ForPreTraining":
-        body = to_fixed_head_bert(load_bert(tmp_path, "ElectraModel"))
-        assert differences(body, model.electra, inputs_of("Model")) <= 1e-6
+    body = to_fixed_head_bert(load_bert(tmp_path, "ElectraModel"))
+    assert differences(body, model.electra, inputs_of("Model")) <= 1e-6
 
 
 def test_architecture_selects_the_class(tmp_path, capsys):
@@ -178,8 +164,6 @@ def test_architecture_selects_the_class(tmp_path, capsys):
     assert differences(loaded, model, inputs_of("ForMaskedLM")) == 0
     with pytest.raises(InputError, match="weights are missing for 'classifier.bias', 'classifier.weight'"):
         load_bert(tmp_path, "BertForTokenClassification")
-    with pytest.raises(InputError, match="RobertaForMaskedLM cannot be converted"):
-        load_bert(tmp_path, "RobertaForMaskedLM")
 
 
 @pytest.mark.parametrize("family", ["Roberta", "XLMRoberta", "Camembert", "MPNet", "RobertaPreLayerNorm", "Bert"])
@@ -194,19 +178,3 @@ def test_maximum_number_of_tokens(family):
         check_length(longest + 1, model.config)
     with pytest.raises((IndexError, RuntimeError)):
         model(torch.full((1, longest + 1), 2))
-
-
-@pytest.mark.parametrize("family", ["Bert", "DistilBert"])
-def test_width_without_an_integer_head_size(family, tmp_path):
-    """A width that is not a multiple of the number of heads raises InputError with both numbers, and so does 0."""
-    bert_of("Model", family).save_pretrained(tmp_path)
-    heads = "num_attention_heads" if family == "Bert" else "n_heads"
-    for fields, message in (
-        ({"hidden_size" if family == "Bert" else "dim": 30}, "hidden_size 30, but .* num_attention_heads .4."),
-        ({heads: 0}, "num_attention_heads 0, but it must be a whole number of at least 1"),
-        ({heads: None}, r"config.json: invalid configuration .Field '\w+' expected int"),
-    ):
-        configure(tmp_path, **fields)
-        for load in (lambda: load_bert(tmp_path), lambda: load_config(ModelOptions(model_name_or_path=str(tmp_path)))):
-            with pytest.raises(InputError, match=f"{tmp_path}.*{message}"):
-                load()

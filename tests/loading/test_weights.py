@@ -13,8 +13,6 @@ from transformers import (
     AutoModelForQuestionAnswering,
     AutoModelForSequenceClassification,
     BertTokenizer,
-    DistilBertConfig,
-    DistilBertForMaskedLM,
     PreTrainedModel,
 )
 
@@ -78,22 +76,14 @@ def test_incomplete_base_model(folder, caplog):
     for part in (LAYER, "query.bias"):
         write(folder, {name: tensor for name, tensor in tensors.items() if part not in name})
         check_refused(folder, "weights are missing for", "the file is incomplete")
-    write(folder, tensors)
-    configure(folder, num_hidden_layers=4)
-    check_refused(folder, "encoder.layer.3.attention.output.LayerNorm.bias'")
     write(folder, {f"encoder.net.{name}": tensor for name, tensor in tensors.items()})
     check_refused(folder, "weights are missing for", "but the file has 'encoder.net.")
     assert not caplog.records
 
 
 def test_unexpected_base_model_weights(folder):
-    """Additional layers, relative positions and adapter weights raise an error instead of being dropped."""
+    """Relative positions and adapter weights raise an error instead of being dropped."""
     tensors = weights_in(folder)
-    configure(folder, num_hidden_layers=2)
-    check_refused(folder, "has no parameters for 'bert.encoder.layer.2.attention.output.LayerNorm.bias'")
-    write(folder, {name.removeprefix("bert."): tensor for name, tensor in tensors.items()})
-    check_refused(folder, "has no parameters for 'encoder.layer.2.attention.output.LayerNorm.bias'")
-    configure(folder, num_hidden_layers=3)
     for extra in (LAYER + "attention.self.distance_embedding.weight", "bert.adapters.0.weight"):
         write(folder, tensors | {extra: torch.ones(3, 3)})
         check_refused(folder, f"has no parameters for {extra!r}")
@@ -103,33 +93,16 @@ def test_unexpected_base_model_weights(folder):
 
 
 def test_task_heads_may_be_missing_or_unused(folder):
-    """Models load without a task head or pooler, and with another task head, old parameter names or saved buffers."""
+    """Models load without a task head or pooler, and with another task head."""
     tensors = weights_in(folder)
-    old = {name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): tensor
-           for name, tensor in tensors.items()}  # fmt: skip
-    old["bert.embeddings.position_ids"] = old["bert.embeddings.token_type_ids"] = torch.arange(11)[None]
     bare = {name.removeprefix("bert."): tensor for name, tensor in tensors.items() if name.startswith("bert.")}
     no_pooler = {name: tensor for name, tensor in tensors.items() if "pooler" not in name}
-    for names in (old, bare, no_pooler):
+    for names in (bare, no_pooler):
         write_pickle(folder, names)
         for auto_class in (AutoModelForPreTraining, AutoModelForMaskedLM, AutoModelForQuestionAnswering):
             model = to_train(folder, auto_class)
             assert torch.equal(model.state_dict()[QUERY], tensors[QUERY])
         load_to_inspect(str(folder), 8)
-    write_pickle(folder, old)
-    assert torch.equal(load_bert(folder).bert.embeddings.LayerNorm.bias, tensors["bert.embeddings.LayerNorm.bias"])
-
-
-def test_models_of_other_families_are_fine_tuned(folder):
-    """Weights of other model families are checked too, such as DistilBERT, which has no pooler."""
-    config = DistilBertConfig(vocab_size=99, dim=32, n_layers=2, n_heads=4, hidden_dim=37)
-    DistilBertForMaskedLM(config).save_pretrained(folder)
-    tensors = weights_in(folder)
-    query = "distilbert.transformer.layer.1.attention.q_lin.weight"
-    assert torch.equal(to_train(folder).state_dict()[query], tensors[query])
-    del tensors[query]
-    write(folder, tensors)
-    check_refused(folder, f"weights are missing for {query!r}", flows=["run_glue", "run_squad"])
 
 
 def test_base_model_is_never_reinitialized(folder):
@@ -158,23 +131,8 @@ def test_precision_of_the_file_is_kept(folder):
 def test_weights_are_finite_floating_point_numbers(folder):
     """Every command refuses quantized weights, which are meaningless without their scales, and NaN."""
     tensors = weights_in(folder)
-    for dtype in (torch.int8, torch.float8_e4m3fn):
-        write(folder, tensors | {QUERY: tensors[QUERY].to(dtype)})
-        check_refused(folder, f"{QUERY} has dtype ", "not quantized")
+    write(folder, tensors | {QUERY: tensors[QUERY].to(torch.float8_e4m3fn)})
+    check_refused(folder, f"{QUERY} has dtype ", "not quantized")
     tensors[QUERY][3, 5] = float("nan")
     write(folder, tensors)
     check_refused(folder, "encoder.layer.1.attention.self.query.weight contains NaN or infinity")
-
-
-@pytest.mark.parametrize(
-    "content, message",
-    [
-        (lambda model: model, "cannot be read as a file of weights"),
-        (lambda model: {"state_dict": model.state_dict(), "epoch": 3}, "'state_dict' (OrderedDict), 'epoch' (int)"),
-        (lambda model: [*model.parameters()], "contains a list instead of weights by name"),
-    ],
-)
-def test_pickles_of_other_content_are_not_read(folder, content, message):
-    """A pickled model, and a dictionary that contains more than tensors, are refused with their content."""
-    write_pickle(folder, content(load_bert(folder)))
-    check_refused(folder / "pytorch_model.bin", message, flows=["run_glue", "convert, shrink, export", "inspect"])

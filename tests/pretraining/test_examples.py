@@ -3,19 +3,17 @@
 import pytest
 from helpers.script_arguments import pretraining, read
 
+from fixedbert.option_values import make
 from fixedbert.options import PretrainingDataOptions
 from fixedbert.pretraining.arguments import ARGUMENTS
 from fixedbert.pretraining.examples import make_examples, make_tokenizer, processes_of
 from fixedbert.support.errors import InputError
-from fixedbert.training.arguments import make_arguments
 from fixedbert.training.models import load_config
 
 
 def prepare(corpus, output, *more):
     """Returns the tokenizer and the result of `make_examples` for options of the command."""
-    model_args, data_args, training_args = make_arguments(
-        read("pretrain", pretraining(corpus, output, *more)), *ARGUMENTS
-    )
+    model_args, data_args, training_args = make(read("pretrain", pretraining(corpus, output, *more)), *ARGUMENTS)
     tokenizer = make_tokenizer(model_args, data_args, load_config(model_args), None)
     return tokenizer, make_examples(model_args, data_args, training_args, tokenizer)
 
@@ -28,22 +26,14 @@ def test_numbers_are_printed(tmp_path, capsys):
     file.write_text("\n\n".join(lines + 189 * lines[:10]) + "\n")
     held_out.write_text("\n".join(["the other text.", "something else.", *lines[3:6]]) + "\n")
     options = ("--document_boundary", "line", "--objective", "mlm")
-    _, (examples, held_out_examples, corpus) = prepare(str(file), tmp_path / "out", *options)
-    count = len(examples) + len(held_out_examples)
+    _, (examples, held_out_examples, _) = prepare(str(file), tmp_path / "out", *options)
     characters = sum(map(len, lines)) + 189 * sum(map(len, lines[:10])) + 3998
+    first, second = capsys.readouterr().out.splitlines()
+    assert f"; of {characters + 1:,} characters, 0 lose an accent or vowel sign" in first
     size = "files: 1, documents: 3,999, of which 1,890 duplicates and 1,999 empty ones are left out, tokens: 550, "
-    assert capsys.readouterr().out.splitlines() == [
-        f"the tokenizer lowercases text; of {characters + 1:,} characters, 0 lose an accent or vowel sign or are "
-        "split, and 0 others are removed",
-        f"{size}examples: {count}",
-    ]
-    _, (examples, held_out_examples, corpus) = prepare(
-        str(file), tmp_path / "out", *options, "--validation_file", str(held_out)
-    )
-    *_, first, second, third = capsys.readouterr().out.splitlines()
-    assert first == f"{size}examples: {len(examples)}"
-    assert second.startswith("files: 1, documents: 5, of which 0 duplicates and 0 empty ones are left out, tokens: ")
-    assert third == "3 of 5 held-out documents are in the training text"
+    assert second == f"{size}examples: {len(examples) + len(held_out_examples)}"
+    prepare(str(file), tmp_path / "out", *options, "--validation_file", str(held_out))
+    assert capsys.readouterr().out.endswith("\n3 of 5 held-out documents are in the training text\n")
 
 
 @pytest.mark.parametrize(
@@ -52,7 +42,6 @@ def test_numbers_are_printed(tmp_path, capsys):
         (("--language", "de"), ["möchte", "café"]),
         (("--strip_accents", "false"), ["möchte", "café"]),
         (("--language", "de", "--strip_accents", "true"), ["mochte", "cafe"]),
-        (("--language", "de", "--do_lower_case", "false"), ["Möchte", "Café"]),
         (("--do_lower_case", "false"), ["Möchte", "Café"]),
     ],
 )

@@ -127,7 +127,6 @@ FIRST = {"steps": 3}
     "stages, options, message",
     [
         ([FIRST, {"steps": 0}], {}, "stage 2 of `stages` needs steps > 0 and can change only max_seq_length"),
-        ([{"steps": 4, "intermediate_size": 53}], {}, "stage 1 of `stages` needs steps > 0 and can change only"),
         ([FIRST, {"steps": 4, "attention_head_size": 5}], {}, "stage 2 of `stages`: 5 heads of size 5 cannot repr"),
         ([FIRST, {"steps": 4, "max_seq_length": 600}], {}, "stage 2 of `stages`: `max_seq_length` 600"),
         ([FIRST], {"max_steps": 8}, "`max_steps` cannot be combined with `stages`"),

@@ -13,7 +13,7 @@ import pytest
 from fixedbert.conversion import convert
 from fixedbert.support.files import writing
 from soak import faults
-from soak.children import Ending, in_child
+from soak.children import in_child
 
 
 @pytest.mark.parametrize(
@@ -31,22 +31,6 @@ def test_outcomes_of_a_command(tmp_path, work, outcome):
     """Success, an error message, a traceback, a hang and a crash of a command are distinguished."""
     ending = in_child(work, tmp_path / "run", 0.5 if outcome == "hang" else 60)
     assert ending.outcome == outcome and ending.is_fault == (outcome not in ("success", "refused"))
-
-
-@pytest.mark.parametrize(
-    "sent, outcome, details, printed, count",
-    [
-        (signal.SIGTERM, "status", "status 143: stopped by SIGTERM", "", 0),
-        (signal.SIGTERM, "crash", "exit code -15", "", 0),
-        (signal.SIGKILL, "crash", "exit code -9", "", 0),
-        (signal.SIGTERM, "status", "status 1: KeyError", "", 1),
-        (signal.SIGINT, "status", "status 130: interrupted", "Traceback", 1),
-        (signal.SIGTERM, "success", "", "", 1),  # 60 seconds after the signal
-    ],
-)
-def test_reactions_to_signals(sent, outcome, details, printed, count):
-    """After a signal, a command ends at once, with the status for the signal and without a traceback."""
-    assert len(faults.signal_faults(sent, Ending(outcome, details, printed), 60)) == count
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ from transformers import BertConfig
 
 from fixedbert.loading.loaded_model import LoadedModel
 from fixedbert.loading.sentence_models import SentencePooling
-from fixedbert.option_values import make
 from fixedbert.options import ShrinkOptions
 from fixedbert.support.errors import InputError
 from fixedbert.tasks.calibration import TokenizedRow, hold_out, load_batches, mask_randomly
@@ -144,21 +143,6 @@ def test_only_drawn_rows_are_checked(head, loaded, tmp_path):
         draw(bad=drawn[-1])
 
 
-def test_text_columns_of_the_model(texts, loaded, capsys):
-    """The text columns are those that the model was trained on. Other numbers of columns are refused."""
-    columns, lines = ("sentence2", "sentence1"), (texts / "rows.txt").read_text().splitlines()
-    model = (BertConfig(text_column_names=[*columns]), None)
-    (rows,) = unlabeled_rows(data_for(texts, "pairs.csv"), "SequenceClassification", model, 17, "train", 100)
-    assert rows.texts() == [*zip(lines[1::2], lines[::2], strict=True)] and not capsys.readouterr().out
-    options = data_for(texts, "pairs.csv", text_column_names="sentence1,sentence2")
-    unlabeled_rows(options, "SequenceClassification", model, 17, "train", 100)
-    message = "but the model was trained on sentence2, sentence1"
-    assert f"the text columns are sentence1, sentence2, {message}" in capsys.readouterr().out
-    for options in (data_for(texts), data_for(texts, "pairs.csv", text_column_names="sentence1")):
-        with pytest.raises(InputError, match=message):
-            unlabeled_rows(options, "SequenceClassification", model, 17, "train", 100)
-
-
 def test_held_out_rows_are_disjoint(texts, loaded):
     """The held-out rows are used neither for calibration nor for distillation."""
     model = loaded("ForSequenceClassification")
@@ -183,16 +167,10 @@ def test_glue_task_holds_out_the_validation_split(texts, loaded, tmp_path):
 
 
 def test_invalid_calibration_data(texts, loaded):
-    """Too many tokens, and rows that are unsuitable for the task head raise InputError."""
-    with pytest.raises(InputError, match="specify either `task_name` or `train_file`"):
-        make({"model": "a", "output_dir": "b", "params": 1}, ShrinkOptions)
-    with pytest.raises(InputError, match="99: the model reads at most 23 tokens"):
-        load_batches(data_for(texts, max_seq_length=99), loaded("ForSequenceClassification"), 0)
+    """Rows that are unsuitable for the task head raise InputError."""
     with pytest.raises(InputError, match="multiple-choice models"):
         load_batches(data_for(texts), loaded("ForMultipleChoice"), 0)
     with pytest.raises(InputError, match="files in SQuAD format have fixed column names"):
         load_batches(data_for(texts, text_column_names="question"), loaded("ForQuestionAnswering"), 0)
-    with pytest.raises(ValueError, match="`text_column_names` cannot be combined with `task_name`"):
-        shrink_options(task_name="rte", text_column_names="a")
     with pytest.raises(InputError, match="use a `train_file` in SQuAD format"):
         load_batches(shrink_options(task_name="sst2"), loaded("ForQuestionAnswering"), 0)

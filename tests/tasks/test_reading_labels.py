@@ -27,10 +27,7 @@ def row_of(values, columns):
         ([(1, 0), (True, 0.0)], None, MULTI, ["c0", "c1"], [["c0"], ["c0"]]),
         ([("1.0",), ("2.5",)], None, REGRESSION, [], [1.0, 2.5]),  # as in run_glue.py, where pandas parses floats
         ([(float(n),) for n in range(21)], None, REGRESSION, [], [float(n) for n in range(21)]),
-        ([("1.5",), ("good",)], False, SINGLE, ["1.5", "good"], ["1.5", "good"]),
         ([("10",), ("9",)], None, SINGLE, ["9", "10"], ["10", "9"]),
-        ([("deu",), ("nan",), ("eng",)], None, SINGLE, ["deu", "eng", "nan"], ["deu", "nan", "eng"]),
-        ([("cafe\u0301",), ("tea",)], None, SINGLE, ["caf\u00e9", "tea"], ["caf\u00e9", "tea"]),
     ],
 )
 def test_formats(rows, do_regression, problem_type, names, parsed):
@@ -45,14 +42,9 @@ def test_formats(rows, do_regression, problem_type, names, parsed):
     [
         ([("1", "0"), ("0", "1")], ("a", "b"), True, "train one model for each score"),
         ([([1, 2],)], ("label",), True, "the labels are lists of scores"),
-        ([(2.5,), ("N/A",)], ("label",), None, "the labels N/A, 2.5 can be scores or classes"),
         ([("2",), ("3",), ("N/A",)], ("label",), None, "the label 'N/A' is not a finite number"),
         ([(1.0,), (0.0,), (None,)], ("label",), None, "the labels 0.0, 1.0 can be scores or classes; set `do_regr"),
-        ([(f"{n}E1",) for n in range(1, 30)] * 2, ("label",), None, "2E1, .* and 9 more can be scores or classes"),
-        ([("1,5",), ("2,25",)], ("label",), None, "the labels 1,5, 2,25 can be scores or classes"),
-        ([("true",), ("True",), ("no",)], ("label",), None, "the labels 'True' and 'true' have the same value"),
         ([("1.0",), ("1",), ("2",)], ("label",), False, "the labels '1' and '1.0' have the same value"),
-        ([("1E1",), ("1E2",), ("2E1",)], ("label",), None, "the labels 1E1, 2E1, 1E2 can be scores or classes"),
         ([(f"word {n}",) for n in range(7)], ("label",), None, "7 rows have 7 different labels, such as word 0"),
     ],
 )
@@ -66,9 +58,7 @@ def test_ambiguous_labels_are_refused(rows, columns, do_regression, sentence):
     "row, labels, sentence",
     [
         ((-100,), infer([(0,), (1,), (-100,)]), "the label -100 stands for a missing label"),
-        ((" -1",), infer([("a",), ("b",), (" -1",)]), "the label -1 stands for a missing label"),
         (([-100],), infer([([0, 1],), ([-100],), ([-1],)]), "the label -100 stands for a missing label"),
-        ((["a", None],), infer([(["a", None],), (["b"],)]), "the label is missing"),
         (("-1.0", "1.0"), infer([("0.0", "1.0"), ("-1.0", "1.0"), ("", "0.0")], ("a", "b")), "are not all 0 or 1"),
         ((float("nan"),), infer([(0,), (1,)]), "the label is missing"),
         (([1, 0, 0],), infer([([1, 0, 0],)]), "the list contains duplicate labels"),
@@ -84,8 +74,6 @@ def test_invalid_labels(row, labels, sentence):
 @pytest.mark.parametrize(
     "names, value, name",
     [
-        (["false", "true"], False, "false"),
-        (["1", "2"], 1.0, "1"),
         (["A", "a"], "a ", "a"),
         (["no way"], "No_way", "no way"),
     ],

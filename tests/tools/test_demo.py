@@ -4,10 +4,7 @@ import json
 from contextlib import nullcontext
 
 import pytest
-from helpers.tiny_checkpoints import SHAPE, TEXTS, save
-from helpers.tiny_models import model_of
 
-import fixedbert
 import run_demo
 from fixedbert.support.errors import InputError
 
@@ -37,16 +34,3 @@ def test_scores_of_the_demo(tmp_path, monkeypatch, pairs, questions, message):
     write_results(tmp_path, pairs, questions)
     with pytest.raises(InputError, match=message) if message else nullcontext():
         run_demo.check_scores()
-
-
-def test_table_of_runtimes(tmp_path, monkeypatch, capsys):
-    """The demo's table has a line for each runtime that `fixedbert compare` measured."""
-    monkeypatch.chdir(tmp_path)
-    save(model_of("ForSequenceClassification", num_hidden_layers=1, **SHAPE), tmp_path / "model")
-    (tmp_path / "rows.txt").write_text("\n".join(TEXTS))
-    runtimes = ["torch", "torch-unpadded"]
-    fixedbert.compare("model", "rows.txt", runtime=runtimes, batch_size=2, output_dir=run_demo.COMPARED)
-    capsys.readouterr()
-    run_demo.show_runtimes()
-    _, _, *lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines] == runtimes and all(line.endswith("100.0%") for line in lines)

@@ -19,11 +19,12 @@ from helpers.tiny_tasks import glue_arguments
 from transformers import TrainingArguments, get_scheduler
 
 import fixedbert
+from fixedbert.option_values import make
 from fixedbert.options import ModelOptions, PretrainingDataOptions
 from fixedbert.presets import preset_config
 from fixedbert.pretraining.arguments import ARGUMENTS, PretrainingArguments
 from fixedbert.support.errors import InputError, exit_on_input_error
-from fixedbert.training.arguments import RECIPES, CommonArguments, make_arguments, with_recipe
+from fixedbert.training.arguments import RECIPES, CommonArguments, with_recipe
 from fixedbert.training.models import load_config
 from fixedbert_cli import main
 
@@ -157,52 +158,32 @@ def test_packaged_recipes_are_found_by_name(tmp_path, monkeypatch):
 def test_values_have_the_type_of_their_field(tmp_path):
     """Values become the type of their field, wherever they come from. Values that cannot are rejected."""
     given = {"learning_rate": 1, "adam_beta1": "0.8", "max_steps": None, "train_file": tmp_path, "use_cpu": "true"}
-    data, training = make_arguments(given, PretrainingDataOptions, PretrainingArguments)
+    data, training = make(given, PretrainingDataOptions, PretrainingArguments)
     assert data.train_file == [str(tmp_path)]
     assert (training.learning_rate, training.adam_beta1, training.max_steps, training.use_cpu) == (1, 0.8, -1, True)
-    for name, value in (
-        ("learning_rate", "fast"), ("learning_rate", "nan"), ("max_steps", 2.0), ("max_steps", True), ("seed", "1.5"),
-        ("train_file", ["a", 5]), ("objective", "rtd"), ("do_train", "maybe"), ("stages", ["steps"]),
-    ):  # fmt: skip
+    for name, value in (("max_steps", 2.0), ("max_steps", True), ("train_file", ["a", 5])):  # not on the command line
         with pytest.raises(InputError, match=f"^`{name}` is .*, but must be "):
-            make_arguments({name: value}, PretrainingDataOptions, PretrainingArguments)
-    for overrides in ("hidden_size", "a=[1", "[1]"):
-        with pytest.raises(InputError, match="^`config_overrides` "):
-            make_arguments({"config_overrides": overrides}, ModelOptions)
+            make({name: value}, PretrainingDataOptions, PretrainingArguments)
 
 
 # One per kind. soak/options.py covers all options.
 IMPOSSIBLE = (
-    ("rte squad pretrain", "--seed=-1", "--seed is -1, but must be at least 0"),
-    ("rte pretrain", "--seed=4294967296", "--seed is 4294967296, but must be at most 4294967295"),
-    ("rte", "--adam_beta1 2", "--adam_beta1 is 2.0, but must be at least 0 and less than 1"),
-    ("rte squad pretrain compare inspect", "--max_eval_samples 0", "--max_eval_samples is 0, but must be at least 1"),
-    ("rte pretrain", "--max_steps 0", "--max_steps is 0, but must be at least 1"),
-    ("shrink", "--learning_rate nan", "--learning_rate is 'nan', but must be a number"),
-    ("rte pretrain shrink compare inspect", "--cache_dir=", "--cache_dir is '', but must be text"),
-    ("rte", "--log_level x", "--log_level is 'x', but must be detail, debug, info,"),
-    ("rte", "--parallelism_config x", "--parallelism_config is 'x', but must be ParallelismConfig"),
+    ("rte compare", "--max_eval_samples 0", "--max_eval_samples is 0, but must be at least 1"),
+    ("rte inspect", "--cache_dir=", "--cache_dir is '', but must be text"),
     ("rte", "--lr_scheduler_kwargs x", "--lr_scheduler_kwargs is 'x', but must be name=value,..."),
-    ("rte", "--torch_compile_mode x", "--torch_compile_mode is 'x', but must be default, reduce-overhead,"),
     ("rte squad pretrain", "--prediction_loss_only", "--prediction_loss_only is not supported"),
     ("rte", "--early_stopping_patience 3", "--early_stopping_patience requires --eval_strategy"),
-    ("rte", "--eval_steps 3", "--eval_steps requires --eval_strategy steps"),
-    ("rte", "--optim_args a=1", "--optim_args requires --optim"),
     ("rte", "--text_column_names a", "--text_column_names cannot be combined with --task_name"),
     ("shrink compare", "--text_column_names a,a", "--label_column_name must name different columns"),
-    ("pretrain", "--short_seq_prob 0.2 --objective clm", "--short_seq_prob requires --objective mlm+nsp"),
-    ("shrink", "--learning_rate 1", "--learning_rate requires --distil_steps"),
     ("rte", "--load_best_model_at_end --save_strategy epoch", "save and eval strategy to match, except when"),
     ("stsb squad", "--label_smoothing_factor 0.1", "--label_smoothing_factor requires data with one label"),
     ("rte squad", "--config_overrides num_labels=7", "--config_overrides num_labels: the data determine the labels"),
     ("rte pretrain", "--fsdp full_shard", "fsdp only works in distributed training"),
     ("rte", "--fp16", "--fp16 requires a GPU"),
     ("rte pretrain", "--report_to wandb", "requires wandb to be installed"),
-    ("pretrain", "--lr_scheduler_type cosine_with_min_lr", "min_lr"),
-    ("rte pretrain", "--push_to_hub", "offline mode is enabled"),
-    ("rte pretrain", "--attn_implementation x", "is not supported"),
+    ("pretrain", "--push_to_hub", "offline mode is enabled"),
     ("rte", "--gradient_checkpointing --gradient_checkpointing_kwargs a=1", "Unexpected keyword arguments: a"),
-    ("squad", "--doc_stride 32", "--doc_stride is 32, but must be less than --max_seq_length, 32"),
+    ("squad", "--doc_stride 32", "--doc_stride must be less than --max_seq_length, which is 32"),
 )
 
 
@@ -249,15 +230,12 @@ def test_configuration_from_preset_and_overrides():
     """--config_name accepts presets, and --config_overrides accepts any field. Errors name the model or field."""
 
     def arguments(overrides):
-        return make_arguments({"config_name": "tiny", "config_overrides": overrides}, ModelOptions)[0]
+        return make({"config_name": "tiny", "config_overrides": overrides}, ModelOptions)[0]
 
     config = load_config(arguments("num_attention_heads=3"), num_labels=5)
     assert (config.num_attention_heads, config.attention_head_size, config.num_labels) == (3, 64, 5)
     overrides = "num_attention_heads=8,attention_head_size=None,hidden_act=relu,layer_norm_eps=1e-6"
     config = load_config(arguments(overrides))
     assert (config.head_dim, config.hidden_act, config.layer_norm_eps) == (16, "relu", 1e-6)
-    for overrides in ("num_attention_heads=0", "nonsense=1", "num_attention_heads=x"):
-        with pytest.raises(InputError, match="^(tiny|`config_overrides` nonsense)"):
-            load_config(arguments(overrides))
-    with pytest.raises(InputError, match="`config_name`"):
-        load_config(ModelOptions())
+    with pytest.raises(InputError, match="^`config_overrides` nonsense"):
+        load_config(arguments("nonsense=1"))

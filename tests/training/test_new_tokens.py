@@ -3,10 +3,9 @@
 from pathlib import Path
 
 import pytest
-from helpers.script_arguments import glue_of, pretraining
+from helpers.script_arguments import pretraining
 from transformers import AutoTokenizer
 
-import run_glue
 import run_pretraining
 from fixedbert.loading.checkpoints import load_bert
 from fixedbert.support.errors import InputError
@@ -30,9 +29,3 @@ def test_new_tokens(corpus, pretrained, extended, tmp_path):
     with pytest.raises(InputError, match="102 token ids, but the model has only 100"):
         run_pretraining.main(command[6:])  # without the sizes of a new model
     assert not (tmp_path / "store").exists()
-
-
-def test_other_tokens(pretrained, tasks, tmp_path, vocabulary):
-    """A tokenizer with a different vocabulary is refused."""
-    with pytest.raises(InputError, match="the vocabulary differs"):
-        run_glue.main(glue_of(pretrained, tasks, tmp_path / "out", "--tokenizer_name", vocabulary))

@@ -119,14 +119,6 @@ def test_fp16_overflow_is_not_divergence(trainer):
         trainer.apply_finite_step(torch.tensor(torch.inf))
 
 
-def test_nonfinite_loss(trainer):
-    """Training stops at the first loss that is not finite."""
-    assert trainer.apply_finite_step(torch.tensor(1.0))
-    trainer.step_losses = [torch.tensor(torch.nan)]
-    with pytest.raises(Divergence, match="^step 1: non-finite loss; no checkpoint has been saved; "):
-        trainer.apply_finite_step(torch.tensor(1.0))
-
-
 def test_step_synchronizes_with_the_device_once(trainer, monkeypatch):
     """The loss, gradient norm and token count are read from the device in a single transfer."""
     reads, trainer.step_tokens = [], [torch.tensor(3), torch.tensor(2**24 + 1)]
@@ -167,15 +159,10 @@ def test_loading_a_checkpoint(tmp_path, monkeypatch):
     save_file(weights, checkpoint / "model.safetensors", {"format": "pt"})
     trainer.train(str(checkpoint))
     assert "['bert.pooler.dense.bias']" in warnings[0]
-    for name in ("rng_state.pth", "scheduler.pt", "optimizer.pt"):
-        (checkpoint / name).rename(tmp_path / "away")
-        with pytest.raises(InputError, match=rf"checkpoint-1: cannot be read \({name} is missing\); remove it"):
-            trainer.train(str(checkpoint))
-        (tmp_path / "away").rename(checkpoint / name)
     with pytest.raises(InputError, match=r"checkpoint-2: cannot be read \(no such directory\)\.$"):
         trainer.train(str(tmp_path / "checkpoint-2"))
-    (checkpoint / "optimizer.pt").write_bytes(b"damaged")
-    with pytest.raises(InputError, match="checkpoint-1: cannot be read .*; remove it and run the same command"):
+    (checkpoint / "scheduler.pt").unlink()
+    with pytest.raises(InputError, match=r"checkpoint-1: cannot be read \(scheduler.pt is missing\); remove it"):
         trainer.train(str(checkpoint))
 
 
