@@ -1,9 +1,7 @@
-"""Python code that runs a model or a graph, for model cards."""
+"""Python code that runs a model, for model cards."""
 
 import json
 import math
-from collections.abc import Sequence
-from pathlib import Path
 
 from transformers import PreTrainedConfig
 
@@ -53,43 +51,6 @@ from sentence_transformers import SentenceTransformer
 model = SentenceTransformer("{source}")
 embeddings = model.encode({TEXTS})
 """.lstrip()
-
-
-def graph_code(
-    file: str, outputs: Sequence[str], longest: int, settings: TextSettings, precision: str | None, choices=False
-) -> str:
-    """
-    Returns code that runs a graph with onnxruntime or OpenVINO.
-
-    Args:
-        file: The graph in an exported directory.
-        outputs: Names of the outputs.
-        longest: Maximum number of tokens per text.
-        settings: How a sentence-transformers model tokenizes texts.
-        precision: OpenVINO's inference precision, or None to let OpenVINO choose.
-        choices: Whether the model is for multiple choice. If so, the two texts are the choices of one example.
-    """
-    index, names = "[None]" if choices else "", json.dumps([*outputs])
-    if file.endswith(".onnx"):
-        package = "onnxruntime"
-        load = f'session = onnxruntime.InferenceSession("{file}")'
-        inputs = f"{{node.name: batch[node.name]{index} for node in session.get_inputs()}}"
-        run = f"outputs = session.run({names}, {inputs})"
-    else:
-        package = "openvino"
-        options = f', {{"INFERENCE_PRECISION_HINT": "{precision}"}}' if precision else ""
-        load = f'model = openvino.compile_model("{file}", "CPU"{options})'
-        inputs = f"{{node.any_name: batch[node.any_name]{index} for node in model.inputs}}"
-        run = f"outputs = model({inputs})\noutputs = [outputs[name] for name in {names}]"
-    return f"""import {package}
-from transformers import AutoTokenizer
-
-tokenizer = AutoTokenizer.from_pretrained("{Path(file).parents[1].as_posix()}")
-{load}
-texts = {prepared_texts(settings)}
-batch = tokenizer(texts, padding=True, truncation=True, max_length={longest}, return_tensors="np")
-{run}
-"""
 
 
 def prepared_texts(settings: TextSettings) -> str:
