@@ -82,7 +82,7 @@ def statistics_for(context: ShrinkContext) -> tuple[Prices | None, list[LayerPru
     if context.target_shapes:
         return None, layer_pruners(context)
     prices = prices_for(context)
-    for speedup in context.options.speedup or [None]:
+    for speedup in context.options.speedup or (None,):
         budget_for(context.options, prices, speedup)  # refuses a target that is out of reach before the slow part
     return prices, layer_pruners(context)
 

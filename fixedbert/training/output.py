@@ -294,7 +294,7 @@ def read_result(directory: Path) -> Trained:
 def record_metrics(trainer: Trainer, split: str, metrics: dict[str, float]):
     """Prints metrics and writes them to SPLIT_results.json and all_results.json, with null for NaN and infinity."""
     trainer.log_metrics(split, metrics)
-    with reading(trainer.args.directory / "all_results.json", "remove it and run the same command again"):
+    with reading(Path(str(trainer.args.output_dir)) / "all_results.json", "remove it and run the same command again"):
         trainer.save_metrics(split, finite(metrics))
 
 
