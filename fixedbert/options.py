@@ -189,7 +189,6 @@ class GlueDataOptions(TextOptions, FineTuningDataOptions):
         None, "For several labels: lowest probability of predicted labels. Default: the model's, or 0.5.", "(0, 1)"
     )
     stride: int | None = option(None, "Overlap of the windows of a long text in tokens. Not for pairs.", NOT_NEGATIVE)
-    pool: Literal["mean", "max"] = option("mean", "How to combine the logits of a text's windows.", needs="stride")
 
     def __post_init__(self):
         super().__post_init__()
@@ -220,11 +219,6 @@ class SquadDataOptions(AnswerOptions, FineTuningDataOptions):
 
     max_seq_length: int = option(384, "Tokens per window: a question and part of its context.", "[8, inf)")
     doc_stride: int = option(128, "Number of tokens by which the windows of a context overlap.", NOT_NEGATIVE)
-
-    def __post_init__(self):
-        super().__post_init__()
-        if self.doc_stride >= self.max_seq_length:
-            raise ValueError(f"`doc_stride` must be less than `max_seq_length`, which is {self.max_seq_length}.")
 
 
 @dataclass(kw_only=True)
@@ -440,7 +434,6 @@ class PushOptions:
     repo_id: str = argument("user/name or organization/name; created if it does not exist.")
     license: str | None = option(None, "License for the weights, such as apache-2.0, to write to the model card.")
     private: bool | None = option(None, "Create a private repository.")
-    commit_message: str | None = option(None, "Commit message.")
     token: str | None = option(None, "Hub token. Default: the one saved by `hf auth login`.")
     dry_run: bool = option(False, "Check the model and list its files, without uploading them.")
 

@@ -124,7 +124,7 @@ def draw_questions(rng: random.Random, directory: Path, models: Path, end_to_end
         {"questions": drawn.path},
         options,
         {"questions": drawn.truth},
-        lambda: {"questions": load_squad(str(drawn.path), **options).to_list()},
+        lambda: {"questions": load_squad(str(drawn.path), **options).remove_columns("row").to_list()},
         drawn.refusals,
         notes=drawn.notes,
     )

@@ -1,9 +1,7 @@
-"""Advice on the fastest runtimes of a model, with the commands and code that run it."""
+"""Advice on the fastest runtimes of a model, with the commands that write it for them."""
 
 from ..exporting.graphs import GRAPHS
-from ..exporting.onnx_graphs import result_names
 from ..options import CompareOptions
-from ..publishing.snippets import graph_code, sentence_code, threshold_code, transformers_code
 from .candidates import Candidate
 from .report import RANDOM, SINGLE
 from .runtimes import TORCH
@@ -12,13 +10,9 @@ MIN_ROWS = 32  # minimum number of rows for advice
 SAME, NEARLY_SAME = 1.0, 0.995  # minimum fractions of identical predictions for choosing the fastest runtime
 
 
-def advice(candidates: list[Candidate], options: CompareOptions, longest: int) -> str:
+def advice(candidates: list[Candidate], options: CompareOptions) -> str:
     """
-    Returns the fastest runtimes with the same and nearly the same predictions, and Python code that runs them.
-
-    Args:
-        candidates: One model in several runtimes.
-        longest: Maximum number of tokens per row.
+    Returns the fastest of a model's runtimes with the same and nearly the same predictions, and how to use them.
     """
     if len(candidates[0].features) < MIN_ROWS:
         return f"There are too few rows for advice; provide at least {MIN_ROWS}."
@@ -32,36 +26,27 @@ def advice(candidates: list[Candidate], options: CompareOptions, longest: int) -
             best.append(f"{result.runtime} ({result.speedup[order]:.2f} times as fast) for {name}")
             winners.append(result.runtime)
         lines.append(f"Fastest with at least {fraction:.1%} identical predictions: {', '.join(best)}.")
-    for runtime in dict.fromkeys(winners):
-        lines += ["", f"{runtime}:", instructions(runtime, candidates[0], options, longest)]
+    lines += ["", "How to use them (each command writes a directory, with code that runs the model in its README.md):"]
+    lines += [f"{name}: {instructions(name, candidates[0], options)}" for name in dict.fromkeys(winners)]
     return "\n".join(lines)
 
 
-def instructions(runtime: str, candidate: Candidate, options: CompareOptions, longest: int) -> str:
-    """Returns the command that writes a model for the runtime, if necessary, and Python code that runs the model."""
-    model, source, command = candidate.model, candidate.source, ""
-    revision = "" if options.model_revision == "main" else f" --model_revision {options.model_revision}"
+def instructions(runtime: str, candidate: Candidate, options: CompareOptions) -> str:
+    """Returns the command that writes a model for the runtime, or code that loads it if no command is necessary."""
+    source, is_main = candidate.source, options.model_revision == "main"
+    flags = "" if is_main else f" --model_revision {options.model_revision}"
+    flags += f" --output_dir {runtime}"
     if runtime in GRAPHS:
-        graph = GRAPHS[runtime]
-        code = graph_code(
-            f"{runtime}/{graph.file}",
-            result_names(f"For{model.head}", pooled=not model.head),
-            longest,
-            model.settings,
-            graph.precision,
-        ) + threshold_code("outputs[0]", model.config)
-        return f"$ fixedbert export {source}{revision} --output_dir {runtime}{export_flags(runtime, options)}\n{code}"
+        hint = "\n# in the code in its README.md, change f32 to bf16" if GRAPHS[runtime].precision == "bf16" else ""
+        return f"fixedbert export {source}{flags}{export_flags(runtime, options)}{hint}"
     serving = TORCH[runtime]
     dtype = str(serving.dtype).removeprefix("torch.")
     if serving.unpad_inputs:
-        command = f"$ fixedbert convert {source}{revision} --output_dir {runtime} --unpad_inputs --dtype {dtype}\n"
-        source = runtime
-    elif revision:
-        command = f"# pass revision={options.model_revision!r} when you load the model and the tokenizer\n"
-    if model.head:
-        code = transformers_code(source, f"AutoModelFor{model.head}", True, longest, dtype)
-        return command + code + threshold_code("outputs.logits", model.config)
-    return command + sentence_code(source, True, longest, dtype)
+        return f"fixedbert convert {source}{flags} --unpad_inputs --dtype {dtype}"
+    revision = "" if is_main else f', revision="{options.model_revision}"'
+    if candidate.model.head:
+        return f'AutoModelFor{candidate.model.head}.from_pretrained("{source}", dtype="{dtype}"{revision})'
+    return f'SentenceTransformer("{source}", device="cpu", model_kwargs={{"dtype": "{dtype}"}}{revision})'
 
 
 def export_flags(runtime: str, options: CompareOptions) -> str:

@@ -19,7 +19,7 @@ from ..exporting.openvino_graphs import CALIBRATION_ROWS
 from ..loading.loaded_model import LoadedModel
 from ..options import CompareOptions
 from ..support.errors import InputError
-from ..support.files import check_output_free, new_directory, reading, short_name, to_csv, to_json
+from ..support.files import check_output_free, new_directory, short_name, to_csv, to_json
 from ..support.machine import machine_name, warn_if_busy
 from ..tasks.predictions import Fidelity, fidelity
 from ..tasks.rows import Cells, RowPredictions
@@ -70,9 +70,9 @@ def compare(options: CompareOptions) -> Comparison:
     if not any(isinstance(each.model, LoadedModel) for each in candidates):  # only exported graphs
         advised = ""
     elif len(by_model) > 1:
-        advised = "To print the command and code for a runtime, compare the model alone."
+        advised = "To print the command for a runtime, compare the model alone."
     else:
-        advised = advice(candidates, options, length)
+        advised = advice(candidates, options)
     result = Comparison(
         file=options.validation_file or f"GLUE {options.task_name}",
         rows=len(rows.data),
@@ -96,13 +96,10 @@ def compare(options: CompareOptions) -> Comparison:
 
 
 def check_options(options: CompareOptions):
-    """Raises InputError, before any model is loaded, for an unknown runtime, a missing file or a full directory."""
+    """Raises InputError, before any model is loaded, for an unknown runtime or a full directory."""
     unknown = [name for name in options.runtime or () if name not in RUNTIMES]
     if unknown:
         raise InputError(f"{unknown[0]!r}: must be one of {', '.join(RUNTIMES)}.", "runtime")
-    if options.validation_file is not None:
-        with reading(options.validation_file):
-            Path(options.validation_file).stat()
     if options.output_dir is not None:
         check_output_free(Path(options.output_dir))
 

@@ -6,6 +6,7 @@ The output directory is created only if the graph's outputs match the model's.
 """
 
 import copy
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from ..loading.weights import report_float32
 from ..model.configuration_fixed_head_bert import FixedHeadBertConfig
 from ..options import ExportOptions
 from ..publishing.model_card import checkpoint_card
-from ..publishing.snippets import graph_code, threshold_code
+from ..publishing.snippets import prepared_texts, threshold_code
 from ..support.errors import InputError
 from ..support.files import new_directory
 from ..tasks.calibration import task_rows
@@ -64,19 +65,39 @@ def export(options: ExportOptions) -> str:
         graph_config(graph).save_pretrained(directory)
         origin, metadata = copy_auxiliary_files(options.model, loaded.directory, directory)
         metadata = {"library_name": options.runtime, **metadata, "tags": [options.runtime, *metadata.get("tags", [])]}
-        output_name, runtime = Path(options.output_dir).name, runtimes[-1]
-        code = graph_code(
-            f"{output_name}/{runtime.file}",
-            graph.results,
-            min(max_tokens(graph.model.config), loaded.tokenizer.model_max_length),
-            loaded.settings,
-            runtime.precision,
-            choices=graph.head == "ForMultipleChoice",
-        ) + threshold_code("outputs[0]", graph.model.config)
+        output_name = Path(options.output_dir).name
+        code = graph_code(output_name, runtimes[-1], graph, loaded)
         provenance = f"Exported from `{origin}`: {summary}."
         checkpoint_card(graph.model, output_name, provenance, code=code, **metadata).save(directory / CARD)
     command = f"fixedbert compare {options.model} {options.output_dir} --validation_file FILE"
     return f"{summary}\nTo compare the speed: {command}"
+
+
+def graph_code(name: str, runtime: GraphRuntime, graph: Graph, loaded: LoadedModel) -> str:
+    """Returns Python code that runs a graph in the directory `name` with onnxruntime or OpenVINO."""
+    names, index = json.dumps(graph.results), "[None]" if graph.head == "ForMultipleChoice" else ""
+    if runtime.format == "onnx":
+        package = "onnxruntime"
+        load = f'session = onnxruntime.InferenceSession("{name}/{runtime.file}")'
+        inputs = f"{{node.name: batch[node.name]{index} for node in session.get_inputs()}}"
+        run = f"outputs = session.run({names}, {inputs})"
+    else:
+        package = "openvino"
+        options = f', {{"INFERENCE_PRECISION_HINT": "{runtime.precision}"}}' if runtime.precision else ""
+        load = f'model = openvino.compile_model("{name}/{runtime.file}", "CPU"{options})'
+        inputs = f"{{node.any_name: batch[node.any_name]{index} for node in model.inputs}}"
+        run = f"outputs = model({inputs})\noutputs = [outputs[name] for name in {names}]"
+    longest = min(max_tokens(graph.model.config), loaded.tokenizer.model_max_length)
+    code = f"""import {package}
+from transformers import AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained("{name}")
+{load}
+texts = {prepared_texts(loaded.settings)}
+batch = tokenizer(texts, padding=True, truncation=True, max_length={longest}, return_tensors="np")
+{run}
+"""
+    return code + threshold_code("outputs[0]", graph.model.config)
 
 
 def example_batches(graph: Graph, tokenizer: PreTrainedTokenizerBase) -> list[Batch]:

@@ -10,12 +10,13 @@ from transformers import EvalPrediction, PreTrainedConfig, PreTrainedTokenizerBa
 from transformers.models.auto.auto_factory import _BaseAutoModelClass
 
 from ..data.tokenizers import load_tokenizer
+from ..loading.families import check_length
 from ..options import FineTuningDataOptions, ModelOptions
 from ..support.checksums import stable_hash
 from ..support.errors import InputError
 from ..tasks.labels import SINGLE
 from ..training.interruption import train
-from ..training.models import check_length, load_config, load_model, reinitialize_head, tokenizer_source
+from ..training.models import load_config, load_model, reinitialize_head, tokenizer_source
 from ..training.output import check_same_data, output_directory, publish
 from ..training.speed import enable_unpadding, keep_freed_memory
 from .trainer import FineTuningArguments, FineTuningTrainer
@@ -30,7 +31,7 @@ class FineTuningTask(ABC):
     evaluated: dict[str, Dataset]  # validation splits, sorted by decreasing length; training evaluates the first one
     compute_metrics: Callable[[EvalPrediction], dict[str, float]] | None
     metric_names: list[str]  # of the metrics that an evaluation returns
-    trainer_options: dict[str, Any]  # keyword arguments for FineTuningTrainer
+    class_weights: dict[str, float] | None = None  # in the training loss
     new_head = False  # True if the model's task head is for different labels and must be replaced
 
     @abstractmethod
@@ -86,7 +87,7 @@ def fine_tune(
             processing_class=tokenizer,
             compute_metrics=task.compute_metrics,
             pad_to=data_args.max_seq_length if data_args.pad_to_max_length else None,
-            **task.trainer_options,
+            class_weights=task.class_weights,
         )
         if training_args.do_train:
             train(trainer, checkpoint)

@@ -18,7 +18,7 @@ from ..tasks.glue_metrics import GlueEvaluation
 from ..tasks.labels import MULTI, REGRESSION, Labels, known_names, problem_type_of
 from ..tasks.predictions import DEFAULT_THRESHOLD, threshold_of
 from ..tasks.rows import split_names
-from ..tasks.texts import check_text_columns, load_texts, text_features
+from ..tasks.texts import check_text_columns, load_texts, text_features, text_names
 from ..training.arguments import with_recipe
 from ..training.output import Trained, record_metrics
 from ..training.plots import draw_fine_tuning
@@ -68,18 +68,18 @@ class TextClassification(FineTuningTask):
             check_text_columns(self.data.text_columns, trained_on)
         self.labels = self.data.labels or Labels.of(config)
         self.new_head = self.labels.align(config, training_args.do_train)
-        self.trainer_options: dict[str, Any] = {"pool": data_args.pool}
         train = self.data.splits.get("train")
         if train is not None:
             config.text_column_names = [*self.data.text_columns]
             if data_args.class_weights:
                 label_ids = self.labels.encode(train["label"])
-                self.trainer_options["class_weights"] = self.labels.class_weights(data_args.class_weights, label_ids)
+                self.class_weights = self.labels.class_weights(data_args.class_weights, label_ids)
         self.evaluation = GlueEvaluation(name, self.labels, self.threshold(config))
         self.compute_metrics, self.metric_names = self.evaluation, self.evaluation.metric_names
         self.features = self.tokenize(tokenizer)
         for split, rows in self.data.of_kind("validation").items():
-            warn_of_overlap(split, train, rows, ("sentence1", "sentence2"))
+            if train is not None:
+                warn_of_overlap(split, train, rows, text_names(rows.column_names))
         self.evaluated = {split: longest_first(self.features[split]) for split in self.data.of_kind("validation")}
 
     def threshold(self, config: PreTrainedConfig) -> float:

@@ -66,10 +66,10 @@ class QuestionAnswering(FineTuningTask):
             self.features[kind] = sample_rows(windows, limit, seed) if is_train else longest_first(windows)
             if not is_train:
                 self.evaluations[kind] = SquadEvaluation(examples[kind], self.features[kind], data_args)
-        if "validation" in examples:
-            warn_of_overlap("validation", examples.get("train"), examples["validation"], ("question", "context"))
+        if {"train", "validation"} <= {*examples}:
+            warn_of_overlap("validation", examples["train"], examples["validation"], ("question", "context"))
         self.evaluated = {kind: rows for kind, rows in self.features.items() if kind == "validation"}
-        self.compute_metrics, self.trainer_options = self.evaluations.get("validation"), {}
+        self.compute_metrics = self.evaluations.get("validation")
         answers = getattr(self.compute_metrics, "answers", {"": []})  # they determine which metrics exist
         scores = squad_v2_scores({}, answers, {}) if data_args.version_2_with_negative else squad_scores({}, answers)
         self.metric_names = ["loss", *(name for name in scores if not name.endswith(("total", "thresh")))]

@@ -100,26 +100,18 @@ class FineTuningTrainer(CommonTrainer):
     Args:
         pad_to: Number of tokens to which examples are padded. Default: length of the longest example in the batch.
         class_weights: Maps each class to its weight in the training loss. Not used in evaluation.
-        pool: How to combine the logits of the windows of an example: "mean" or "max".
     """
 
     args: FineTuningArguments
 
-    def __init__(
-        self,
-        *args,
-        pad_to: int | None = None,
-        class_weights: dict[str, float] | None = None,
-        pool: str = "mean",
-        **kwargs,
-    ):
+    def __init__(self, *args, pad_to: int | None = None, class_weights: dict[str, float] | None = None, **kwargs):
         tokenizer, training_args = kwargs["processing_class"], kwargs["args"]
         padding, multiple = "max_length" if pad_to else True, 8 if training_args.fp16 else None
         collator = DataCollatorWithPadding(tokenizer, padding, pad_to, multiple)
         super().__init__(*args, data_collator=collator, **kwargs)
         # compute_loss scales the averages over batches itself, so the model must not use the number of rows in a step.
         self.model_accepts_loss_kwargs = False
-        self.class_weights, self.pool = class_weights, pool
+        self.class_weights = class_weights
         self.notes = [f"Evaluated in {self.dtype_name}"] if self.args.do_eval else []
         if class_weights is not None:
             weights = ", ".join(f"{name} {weight:.4g}" for name, weight in class_weights.items())
@@ -191,7 +183,7 @@ class FineTuningTrainer(CommonTrainer):
         predictions, labels, examples = output.predictions, output.label_ids, self.evaluated_examples
         if examples is not None:
             logits = predictions[0] if isinstance(predictions, tuple) else predictions
-            predictions = pool_windows(logits, examples, self.pool)
+            predictions = pool_windows(logits, examples)
             labels = None if labels is None else pool_windows(labels, examples)
         metrics = dict(output.metrics or {})
         if labels is not None:
@@ -239,16 +231,14 @@ def weighted_cross_entropy(logits: Tensor, labels: Tensor, weights: list[float],
     return losses / len(labels)
 
 
-def pool_windows(outputs: np.ndarray, examples: np.ndarray, pool: str = "mean") -> np.ndarray:
+def pool_windows(outputs: np.ndarray, examples: np.ndarray) -> np.ndarray:
     """
-    Returns an array (N, ...) with the average ("mean") or maximum ("max") over the windows of each of N texts.
+    Returns an array (N, ...) with the average over the windows of each of N texts.
 
     `outputs` (windows, ...) are logits or labels, and `examples` (windows,) contains the index of each window's text.
     """
     order = np.argsort(examples, kind="stable")
     starts = np.flatnonzero(np.diff(examples[order], prepend=-1))
-    if pool == "max":
-        return np.maximum.reduceat(outputs[order], starts)
     sums = np.add.reduceat(outputs[order].astype(np.float64), starts)
     counts = np.diff(starts, append=len(order)).reshape(-1, *[1] * (outputs.ndim - 1))
     return (sums / counts).astype(outputs.dtype)

@@ -14,7 +14,7 @@ from ..data.sentences import ends_sentence, split_document
 from ..data.sequences import read_sequences
 from ..data.tokenizers import check_vocab_size, load_tokenizer
 from ..loading.checkpoints import read_config
-from ..loading.families import max_tokens
+from ..loading.families import check_length
 from ..loading.weights import load_weights, report_float32
 from ..options import InspectOptions
 from ..support.errors import InputError, require_package
@@ -126,9 +126,7 @@ def load_checkpoint(name: str, length: int, **hub_options) -> Checkpoint:
     check_vocab_size(tokenizer, config.vocab_size, name)
     if getattr(config, "is_decoder", False) or not hasattr(getattr(model, "encoder", None), "layer"):
         raise InputError(f"{name}: only encoders like BERT can be inspected; convert a DistilBERT first.")
-    longest = max_tokens(config)
-    if not 3 <= length <= longest:
-        raise InputError(f"{length}: must be between 3 and {longest} for {name}.", "max_seq_length")
+    check_length(length, config)
     try:
         recorder = Recorder(model.float().eval())
     except (AttributeError, ValueError) as error:

@@ -176,6 +176,16 @@ def max_tokens(config: PreTrainedConfig) -> int:
     return config.max_position_embeddings - config.pad_token_id - 1
 
 
+def check_length(max_seq_length: int, config: PreTrainedConfig):
+    """Raises InputError if the model cannot read this many tokens."""
+    if max_seq_length > (longest := max_tokens(config)):
+        raise InputError(
+            f"{max_seq_length}: the model reads at most {longest} tokens; for a new model, increase "
+            "max_position_embeddings with `config_overrides`.",
+            "max_seq_length",
+        )
+
+
 def build_model(
     model_class: type[Model], config: PreTrainedConfig, tensors: dict[str, Tensor], like: PreTrainedModel
 ) -> Model:

@@ -12,12 +12,12 @@ from transformers import PreTrainedConfig
 
 from ..conversion.growing import larger_config
 from ..data.sentences import check_language
-from ..loading.families import fixed_head_config
+from ..loading.families import check_length, fixed_head_config
 from ..option_values import make
 from ..options import ModelOptions, NewModelOptions
 from ..support.errors import InputError, error_context
 from ..support.files import output_path
-from ..training.models import check_length, load_config
+from ..training.models import load_config
 from .arguments import ARGUMENTS
 
 SIZES = ("num_attention_heads", "attention_head_size", "value_head_size", "intermediate_size")

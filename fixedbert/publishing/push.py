@@ -65,7 +65,7 @@ def push(options: PushOptions) -> str:
         return api.upload_folder(
             repo_id=repo_id,
             folder_path=directory,
-            commit_message=options.commit_message or "Upload with fixedbert",
+            commit_message="Upload with fixedbert",
             allow_patterns=UPLOADED,
             ignore_patterns=IGNORED,
             delete_patterns=DELETED,

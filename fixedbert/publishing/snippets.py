@@ -1,9 +1,7 @@
-"""Python code that runs a model or a graph, for model cards and for the terminal."""
+"""Python code that runs a model, for model cards."""
 
 import json
 import math
-from collections.abc import Sequence
-from pathlib import Path
 
 from transformers import PreTrainedConfig
 
@@ -13,9 +11,7 @@ from ..tasks.predictions import kind_of_logits, threshold_of
 TEXTS = '["A text.", "A second text."]'
 
 
-def transformers_code(
-    source: str, auto_class: str, imports: bool, longest: int | None = None, dtype: str = "", choices: bool = False
-) -> str:
+def transformers_code(source: str, auto_class: str, imports: bool, choices: bool = False) -> str:
     """
     Returns code that runs a PyTorch model with transformers.
 
@@ -23,20 +19,16 @@ def transformers_code(
         source: Directory or Hub id.
         auto_class: Class that loads the model, such as "AutoModelForMaskedLM".
         imports: Whether the code imports fixedbert.
-        longest: Maximum number of tokens per text. Default: the tokenizer's limit.
-        dtype: Dtype of the weights. Default: the stored one.
         choices: Whether the model is for multiple choice. If so, the two texts are the choices of one example.
     """
-    options = f', dtype="{dtype}"' if dtype else ""
-    length = f", max_length={longest}" if longest else ""
     inputs = "{name: x[None] for name, x in inputs.items()}" if choices else "inputs"
     return f"""{"import fixedbert" if imports else ""}
 import torch
 from transformers import AutoTokenizer, {auto_class}
 
 tokenizer = AutoTokenizer.from_pretrained("{source}")
-model = {auto_class}.from_pretrained("{source}"{options})
-inputs = tokenizer({TEXTS}, padding=True, truncation=True{length}, return_tensors="pt")
+model = {auto_class}.from_pretrained("{source}")
+inputs = tokenizer({TEXTS}, padding=True, truncation=True, return_tensors="pt")
 with torch.inference_mode():
     outputs = model(**{inputs})
 """.lstrip()
@@ -51,57 +43,14 @@ def threshold_code(logits: str, config: PreTrainedConfig) -> str:
     return f"predicted = {logits} >= {limit:.6g}  # labels with a probability of at least {threshold:g}\n"
 
 
-def sentence_code(source: str, imports: bool, longest: int | None = None, dtype: str = "") -> str:
-    """
-    Returns code that runs a model with sentence-transformers. For arguments, see `transformers_code`.
-
-    With a `dtype`, the model runs on the CPU even if there is a GPU, as in `fixedbert compare`.
-    """
-    options = f', device="cpu", model_kwargs={{"dtype": "{dtype}"}}' if dtype else ""
-    length = f"model.max_seq_length = {longest}\n" if longest else ""
+def sentence_code(source: str, imports: bool) -> str:
+    """Returns code that runs a model with sentence-transformers. For arguments, see `transformers_code`."""
     return f"""{"import fixedbert" if imports else ""}
 from sentence_transformers import SentenceTransformer
 
-model = SentenceTransformer("{source}"{options})
-{length}embeddings = model.encode({TEXTS})
+model = SentenceTransformer("{source}")
+embeddings = model.encode({TEXTS})
 """.lstrip()
-
-
-def graph_code(
-    file: str, outputs: Sequence[str], longest: int, settings: TextSettings, precision: str | None, choices=False
-) -> str:
-    """
-    Returns code that runs a graph with onnxruntime or OpenVINO.
-
-    Args:
-        file: The graph in an exported directory.
-        outputs: Names of the outputs.
-        longest: Maximum number of tokens per text.
-        settings: How a sentence-transformers model tokenizes texts.
-        precision: OpenVINO's inference precision, or None to let OpenVINO choose.
-        choices: Whether the model is for multiple choice. If so, the two texts are the choices of one example.
-    """
-    index, names = "[None]" if choices else "", json.dumps([*outputs])
-    if file.endswith(".onnx"):
-        package = "onnxruntime"
-        load = f'session = onnxruntime.InferenceSession("{file}")'
-        inputs = f"{{node.name: batch[node.name]{index} for node in session.get_inputs()}}"
-        run = f"outputs = session.run({names}, {inputs})"
-    else:
-        package = "openvino"
-        options = f', {{"INFERENCE_PRECISION_HINT": "{precision}"}}' if precision else ""
-        load = f'model = openvino.compile_model("{file}", "CPU"{options})'
-        inputs = f"{{node.any_name: batch[node.any_name]{index} for node in model.inputs}}"
-        run = f"outputs = model({inputs})\noutputs = [outputs[name] for name in {names}]"
-    return f"""import {package}
-from transformers import AutoTokenizer
-
-tokenizer = AutoTokenizer.from_pretrained("{Path(file).parents[1].as_posix()}")
-{load}
-texts = {prepared_texts(settings)}
-batch = tokenizer(texts, padding=True, truncation=True, max_length={longest}, return_tensors="np")
-{run}
-"""
 
 
 def prepared_texts(settings: TextSettings) -> str:

@@ -25,7 +25,7 @@ from ..publishing.model_card import checkpoint_card
 from ..support.errors import InputError
 from ..support.files import check_output_free, new_directory, reading
 from ..support.machine import machine_name
-from ..tasks.calibration import check_files, mean_tokens
+from ..tasks.calibration import mean_tokens
 from ..training.interruption import train
 from ..training.output import check_same_data, output_directory
 from .budget import Prices, head_choices
@@ -56,7 +56,6 @@ def shrink(options: ShrinkOptions) -> ShrinkResult | ShrinkFamily:
         InputError: If the model cannot be shrunk, the calibration data is unsuitable, or the target is out of reach.
         KeyboardInterrupt: If Ctrl-C was pressed. The same call resumes an interrupted distillation.
     """
-    check_files(options)
     if PartialState(cpu=not torch.accelerator.is_available()).num_processes > 1:
         raise InputError("fixedbert shrink runs in a single process; start it without accelerate launch.")
     if options.distil_steps is not None:  # distillation resumes in its directory

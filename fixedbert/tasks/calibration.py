@@ -2,9 +2,7 @@
 
 import random
 from collections import Counter
-from glob import glob
 from math import inf
-from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -29,13 +27,6 @@ class TokenizedRow(NamedTuple):
 
     tokens: dict
     texts: tuple
-
-
-def check_files(options: CalibrationOptions):
-    """Raises InputError if a file of calibration data does not exist."""
-    for file in options.train_file or ():
-        if not (Path(file).exists() or glob(file, recursive=True)):
-            raise InputError(f"{file}: file not found.")
 
 
 def load_batches(

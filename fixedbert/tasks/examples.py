@@ -1,7 +1,7 @@
 """Functions that draw, tokenize, sort and compare the examples of splits."""
 
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 import datasets
@@ -12,6 +12,8 @@ from ..options import FineTuningDataOptions
 
 Row = TypeVar("Row")
 SAMPLE_SEED = 42  # for `max_*_samples` and `validation_split_percentage`, unless `data_seed` is set
+
+REMOVE = "remove them from one of the two splits"
 
 
 def make_features(
@@ -38,21 +40,17 @@ def make_features(
     )
 
 
-def sampled_indices(total: int, count: int | None, seed: int) -> list[int]:
-    """Returns `count` of the indices below `total`, drawn at random and sorted, or all of them if `count` is None."""
-    count = total if count is None else min(count, total)
-    return sorted(random.Random(seed).sample(range(total), count))
-
-
 def drawn(rows: Iterable[Row], count: int | None, seed: int) -> list[Row]:
     """Returns `count` rows drawn at random, in their order, or all rows if `count` is None."""
     found = [*rows]
-    return [found[index] for index in sampled_indices(len(found), count, seed)]
+    if count is None or count >= len(found):
+        return found
+    return [found[index] for index in sorted(random.Random(seed).sample(range(len(found)), count))]
 
 
 def sample_rows(rows: datasets.Dataset, count: int | None, seed: int) -> datasets.Dataset:
     """Returns `count` rows drawn at random, in the order of the dataset, or all rows if `count` is None."""
-    return rows if count is None else rows.select(sampled_indices(len(rows), count, seed))
+    return rows if count is None else rows.select(drawn(range(len(rows)), count, seed))
 
 
 def longest_first(features: datasets.Dataset) -> datasets.Dataset:
@@ -60,11 +58,10 @@ def longest_first(features: datasets.Dataset) -> datasets.Dataset:
     return features.select(np.argsort(-np.array(features["length"][:]), kind="stable"))
 
 
-def warn_of_overlap(name: str, train: datasets.Dataset | None, rows: datasets.Dataset, columns: Iterable[str]):
+def warn_of_overlap(
+    name: str, train: datasets.Dataset, rows: datasets.Dataset, names: Sequence[str], remedy: str = REMOVE
+):
     """Prints a warning if rows have the same texts as training rows, regardless of labels and whitespace."""
-    if train is None:
-        return
-    names = [column for column in columns if column in rows.column_names]
     train_texts, texts = (
         [tuple(" ".join(text.split()) for text in row) for row in zip(*(data[name] for name in names), strict=True)]
         for data in (train, rows)
@@ -72,8 +69,8 @@ def warn_of_overlap(name: str, train: datasets.Dataset | None, rows: datasets.Da
     known = set(train_texts)
     if same := sum(row in known for row in texts):
         PartialState().print(
-            f"{name}: {same:,} of {len(rows):,} rows also occur in the training data, which makes the metrics too "
-            "optimistic; remove them from one of the two splits"
+            f"{name}: {same:,} of {len(rows):,} rows also occur in the training data, which can make the metrics too "
+            f"optimistic; {remedy}"
         )
 
 

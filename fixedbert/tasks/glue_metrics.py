@@ -27,13 +27,6 @@ def correlation(function, labels: np.ndarray, predictions: np.ndarray) -> float:
     return function(predictions, labels)[0]
 
 
-def whole(values: np.ndarray, name: str) -> np.ndarray:
-    """Converts label ids to integers. Raises InputError if one is no whole number, such as a probability."""
-    if not (values == np.floor(values)).all():
-        raise InputError(f"must be label ids, but contain {values[values != np.floor(values)][0]:.4g}.", name)
-    return values.astype(np.int64)
-
-
 def balanced_accuracy(labels: np.ndarray, predictions: np.ndarray) -> float:
     """Returns the average recall of the classes that occur among the labels."""
     return recall_score(labels, predictions, labels=np.unique(labels), average="macro", zero_division=0.0)
@@ -112,8 +105,6 @@ class GlueMetric(evaluate.Metric):
             A dictionary with the metrics of the task.
         """
         predictions, labels = np.array(predictions), np.array(references)
-        if "pearson" not in METRICS[self.config_name]:
-            predictions, labels = whole(predictions, "predictions"), whole(labels, "references")
         scores: dict[str, float] = {}
         for name in METRICS[self.config_name]:
             if name in MEASURES:

@@ -24,6 +24,7 @@ DOC_STRIDE = 128  # overlap of consecutive windows of a context, in tokens, for 
 TEXT = datasets.Value("string")
 FEATURES = datasets.Features(
     {
+        "row": datasets.Value("int64"),  # 0-based index among the questions of the file
         "id": TEXT,
         "context": TEXT,
         "question": TEXT,
@@ -61,8 +62,8 @@ def question_rows(
         question = numbered.values
         if numbered.problem:
             raise ValueError(numbered.problem)
-        row = {"id": str(question["id"]), "context": question.get("context"), "question": question.get("question")}
-        row["answers"] = answers_of(question)
+        row = {"row": question["row"], "id": str(question["id"]), "answers": answers_of(question)}
+        row |= {"context": question.get("context"), "question": question.get("question")}
         if row["id"] in seen:
             raise ValueError(f"its id {row['id']!r} occurs more than once; each question needs its own id, or none")
         if answered and "answers" not in question and question.get("is_impossible") is not True:
@@ -81,7 +82,8 @@ def question_rows(
 
 def questions_in(source: RowSource) -> Iterator[tuple[str, FileRow]]:
     """
-    Yields the place of each question, and its context, question, id and answers. If it has no id, this is its number.
+    Yields the place of each question, and its number `row`, context, question, id and answers. The default of the id
+    is the number.
 
     A row contains a question, an article with paragraphs, or, as in SQuAD's files, a list of these in "data".
     """
@@ -97,7 +99,8 @@ def questions_in(source: RowSource) -> Iterator[tuple[str, FileRow]]:
                 ]
             for question in questions:
                 number = next(total)
-                question = {**question, "id": number if question.get("id") is None else question["id"]}
+                name = number if question.get("id") is None else question["id"]
+                question = {**question, "id": name, "row": number}
                 in_row = article is row.values and "paragraphs" not in article
                 yield place if in_row else f"question {question['id']}", row._replace(values=question)
 
@@ -152,7 +155,7 @@ def questions_that_fit(
     def check(question: tuple[int, list[int]]) -> int:
         index, ids = question
         if len(ids) >= room:
-            raise ValueError(f"it has {len(ids)} tokens, but {sizes} leave room for at most {room - 1}")
+            raise ValueError(f"it has {len(ids)} tokens, but {sizes} leave room for at most {max(0, room - 1)}")
         return index
 
     places = zip((f"question {question}" for question in rows["id"]), enumerate(encoded["input_ids"]), strict=True)
@@ -192,11 +195,8 @@ class QuestionRows(Rows):
         if options.text_column_names or options.label_column_name:
             raise InputError(f"{file}: files in SQuAD format have fixed column names; do not specify any.")
         rows = unlabeled_questions(file, [tokenizer for _, tokenizer in models], length, options.skip_bad_rows)
-        positions: dict[str, int] = {}
-        for position, (_, question) in enumerate(questions_in(RowSource.from_file(file))):
-            positions.setdefault(str(question.values["id"]), position)
         note_on_spaces(answers["text"] for answers in rows["answers"])
-        return cls(rows.add_column("row", [positions[name] for name in rows["id"]]))
+        return cls(rows)
 
     def texts(self):
         return [(context,) for context in self.data["context"]]

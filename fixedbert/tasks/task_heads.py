@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from transformers import PreTrainedConfig
 
-from ..loading.families import max_tokens
+from ..loading.families import check_length, max_tokens
 from ..options import CalibrationOptions, CompareOptions
 from ..support.errors import InputError, error_context
 from .labels import check_label_ids, default_names, match_names
@@ -31,12 +31,7 @@ def compared_rows(options: CompareOptions, head: str, models: list[Model], lengt
 
 
 def unlabeled_rows(
-    options: CalibrationOptions,
-    head: str,
-    model: Model,
-    length: int,
-    split: str,
-    count: int,
+    options: CalibrationOptions, head: str, model: Model, length: int, split: str, count: int
 ) -> list[Rows]:
     """
     Draws `count` rows without labels from each split of one kind of a GLUE task, or from all files.
@@ -94,16 +89,14 @@ def row_length(max_seq_length: int | None, models: Iterable[Model]) -> int:
     tokenizers, capped at 512.
 
     Raises:
-        InputError: If `max_seq_length` is less than 3, or exceeds the limit of a model.
+        InputError: If `max_seq_length` exceeds the limit of a model.
     """
-    configs, tokenizers = zip(*models, strict=True)
-    longest = min(map(max_tokens, configs))
-    length = max_seq_length
-    if length is None:
-        length = min(MAX_LENGTH, longest, *(tokenizer.model_max_length for tokenizer in tokenizers))
-    if not 3 <= length <= longest:
-        raise InputError(f"{length}: must be between 3 and {longest}, the maximum number of tokens.", "max_seq_length")
-    return length
+    limits = [min(max_tokens(config), tokenizer.model_max_length) for config, tokenizer in models]
+    if max_seq_length is None:
+        return min(MAX_LENGTH, *limits)
+    for config, _ in models:
+        check_length(max_seq_length, config)
+    return max_seq_length
 
 
 class Task(NamedTuple):

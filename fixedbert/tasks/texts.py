@@ -16,7 +16,7 @@ from transformers import PreTrainedTokenizerBase
 from ..data.file_formats import TOO_FEW, FileRow, load_from_hub, text_problem
 from ..options import CompareOptions, GlueDataOptions
 from ..support.errors import InputError
-from .examples import SAMPLE_SEED, drawn, make_features, max_samples, sample_rows
+from .examples import SAMPLE_SEED, drawn, make_features, max_samples, sample_rows, warn_of_overlap
 from .glue import TASKS
 from .glue_metrics import GlueEvaluation
 from .labels import MULTI, REGRESSION, SINGLE, Labels, is_missing, problem_type_of
@@ -291,7 +291,9 @@ def split_rows(
         for part, indices in {"train": training, "validation": sorted(validation)}.items()
     }
     if len(data.text_columns) > 1:  # otherwise, rows with the same text are the same
-        report_shared_texts(source, parts["train"], parts["validation"], data.text_columns)
+        for name, column in zip(text_names(rows.column_names), data.text_columns, strict=True):
+            remedy = "`group_column_name` keeps such rows together"
+            warn_of_overlap(f"{source}, {column!r} of the validation split", *parts.values(), [name], remedy)
     return {part: parts[part] for part in parts if part in options.max_samples}
 
 
@@ -317,17 +319,6 @@ def held_out_groups(groups: list[str], names: list[str], fraction: float, seed: 
         if len(drawn) + own.total() <= room and all(remaining[name] > count for name, count in own.items()):
             drawn, remaining = drawn + members[group], remaining - own
     return drawn
-
-
-def report_shared_texts(source: str, train: datasets.Dataset, rows: datasets.Dataset, columns: tuple[str, ...]):
-    """Prints how many of the rows for validation have a text in common with a training row, for each text column."""
-    for name, column in zip(text_names(rows.column_names), columns, strict=True):
-        known = {" ".join(text.split()) for text in train[name]}
-        if shared := sum(" ".join(text.split()) in known for text in rows[name]):
-            PartialState().print(
-                f"{source}: {shared:,} of {len(rows):,} rows for validation share their {column!r} with a training "
-                "row, which can make the metrics too optimistic; `group_column_name` keeps such rows together"
-            )
 
 
 def tokenize(

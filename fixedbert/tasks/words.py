@@ -138,13 +138,9 @@ class WordRows(Rows):
             names = sorted({name for row in rows["labels"] for name in row if name}, key=label_sort_key)
             labels = Labels(SINGLE, {name: name for name in names})
             if not labels.match(outputs):
-                remedy = "use data with the same labels, or correct id2label in the model's config.json"
-                if all(name.isdecimal() for name in names):
-                    remedy = (
-                        "replace each number by the name of the label, or remove the column to compare without labels"
-                    )
                 raise InputError(
-                    f"{file}: the labels are {shorten(names)}, but the model predicts {shorten(outputs)}; {remedy}."
+                    f"{file}: the labels are {shorten(names)}, but the model predicts {shorten(outputs)}; use the "
+                    "names in id2label of the model's config.json, or remove the column to compare without labels."
                 )
             ids = [[labels.ids.get(name, -1) for name in row] for row in rows["labels"]]
             rows = rows.remove_columns("labels").add_column("labels", ids)
@@ -174,9 +170,8 @@ class WordRows(Rows):
         counts, read = [len(row) for row in self.data["words"]], read_by_all(all_features)
         columns = [("row", np.repeat(self.data["row"][:], counts))]
         columns += [("word", np.concatenate([np.arange(count) for count in counts]))]
-        columns += [
-            ("text", np.array([*chain(*self.data["words"])], dtype=object))
-        ]  # arrays of strings drop final NULs
+        words = np.array([*chain(*self.data["words"])], dtype=object)  # arrays of strings drop final NULs
+        columns += [("text", words)]
         if "labels" in self.data.column_names:
             columns += [("label", self.outputs[np.concatenate(self.data["labels"][:])])]  # -1 is the last name, ""
         return [(name, values[read].tolist()) for name, values in columns]

@@ -10,7 +10,7 @@ from transformers.models.auto.auto_factory import _BaseAutoModelClass
 
 from ..data.tokenizers import check_same_vocabulary, check_vocab_size
 from ..loading.checkpoints import read_config
-from ..loading.families import FAMILIES, fixed_head_config, max_tokens
+from ..loading.families import FAMILIES, fixed_head_config
 from ..loading.weights import highest_precision, load_weights, stored_tensors
 from ..model.configuration_fixed_head_bert import FixedHeadBertConfig
 from ..options import ModelOptions, NewModelOptions
@@ -66,17 +66,6 @@ def override(config: PreTrainedConfig, changes: dict[str, Any]):
             raise InputError(f"{name}: the configuration has no such field.", "config_overrides")
         setattr(config, name, value)
     config.validate()
-
-
-def check_length(max_seq_length: int, config: PreTrainedConfig):
-    """Raises InputError if `max_seq_length` exceeds the model's maximum, or is below 8, too short for a text pair."""
-    longest = max_tokens(config)
-    if not 8 <= max_seq_length <= longest:
-        raise InputError(
-            f"{max_seq_length}: must be between 8 and {longest}, the maximum number of tokens for this model; for a "
-            "new model, increase max_position_embeddings with `config_overrides`.",
-            "max_seq_length",
-        )
 
 
 def load_model(

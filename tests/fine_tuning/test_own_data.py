@@ -118,11 +118,11 @@ def test_class_weights(model, tmp_path, capsys):
 
 
 def test_windows_of_long_texts(model, tmp_path, capsys):
-    """With a stride, the logits of a long text are combined over its overlapping windows."""
+    """With a stride, the logits of a long text are averaged over its overlapping windows."""
     rows = texts(6, words=3) + texts(5, words=30)
     file = write_csv(tmp_path / "a.csv", ("text", "label"), zip(rows, "abababababa", strict=True))
     files = ("--train_file", file, "--test_file", file, "--max_seq_length", "13", "--do_train", "--do_predict")
-    _, _, logits = train(model, tmp_path / "out", *files, "--stride", "4", "--pool", "max")
+    _, _, logits = train(model, tmp_path / "out", *files, "--stride", "4")
     assert "11 rows are split into" in capsys.readouterr().out
     assert json.loads((tmp_path / "out/train_results.json").read_text())["train_samples"] == 11
     tokenizer = BertTokenizer.from_pretrained(tmp_path / "out")
@@ -130,7 +130,7 @@ def test_windows_of_long_texts(model, tmp_path, capsys):
         ids = tokenizer(text, add_special_tokens=False)["input_ids"]
         starts = range(0, max(1, len(ids) - 4), 11 - 4)
         each = np.concatenate([logits([tokenizer.decode(ids[start : start + 11])]) for start in starts])
-        pooled = torch.tensor(each.max(axis=0)).softmax(0)
+        pooled = torch.tensor(each.mean(axis=0)).softmax(0)
         assert float(line["probability_a"]) == pytest.approx(pooled[0].item(), abs=1e-5)
     train(model, tmp_path / "truncated", *files)
     assert "train: 5 of 11 rows are truncated to 13 tokens" in capsys.readouterr().out
@@ -151,7 +151,6 @@ def test_one_window_of_each_text_per_epoch():
         assert len({window for epoch in epochs for window in epoch}) > 6
     outputs, order = np.array([[1.0], [5.0], [2.0], [4.0]]), np.array([1, 0, 1, 0])
     assert pool_windows(outputs, order).tolist() == [[4.5], [1.5]]
-    assert pool_windows(outputs, order, "max").tolist() == [[5.0], [2.0]]
 
 
 def test_metric_for_the_best_model(tmp_path):

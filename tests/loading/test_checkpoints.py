@@ -13,10 +13,9 @@ from transformers import AutoModelForSequenceClassification, PreTrainedModel
 from fixedbert import FixedHeadBertForSequenceClassification
 from fixedbert.conversion.growing import to_fixed_head_bert
 from fixedbert.loading.checkpoints import load_bert
-from fixedbert.loading.families import max_tokens
+from fixedbert.loading.families import check_length, max_tokens
 from fixedbert.loading.weights import load_weights
 from fixedbert.support.errors import InputError
-from fixedbert.training.models import check_length
 from fixedbert_cli import main
 
 PRUNED_HEADS = {0: [1, 2], 2: [0, 1, 2, 3]}  # indices for each layer, which has 4 heads of size 8
@@ -175,7 +174,7 @@ def test_maximum_number_of_tokens(family):
     assert longest == (14 if family == "Bert" else 12)
     check_length(longest, model.config)
     model(torch.full((1, longest), 2))
-    with pytest.raises(InputError, match=f"must be between 8 and {longest}, the maximum number of tokens"):
+    with pytest.raises(InputError, match=f"reads at most {longest} tokens"):
         check_length(longest + 1, model.config)
     with pytest.raises((IndexError, RuntimeError)):
         model(torch.full((1, longest + 1), 2))

@@ -13,13 +13,12 @@ from helpers.tiny_checkpoints import MEAN, SHAPE, TEXTS, save, save_sentence_mod
 from helpers.tiny_models import model_of
 
 from fixedbert import convert
-from fixedbert.comparison.advice import instructions
 from fixedbert.comparison.candidates import load_candidates
 from fixedbert.comparison.compare import compare
 from fixedbert.exporting.export import export
 from fixedbert.loading.loaded_model import LoadedModel
 from fixedbert.loading.sentence_models import TextSettings, read_text_settings
-from fixedbert.options import CalibrationOptions, CompareOptions
+from fixedbert.options import CalibrationOptions
 from fixedbert.support.errors import InputError
 from fixedbert.tasks.calibration import task_rows
 
@@ -57,8 +56,6 @@ def test_settings_apply_as_in_sentence_transformers(directory, tmp_path, capsys,
     (tmp_path / "rows.txt").write_text("\n".join(texts))
     result = compare([directory, tmp_path / "graph"], tmp_path / "rows.txt", runtime=["torch"])
     assert result.models[1].fidelity.divergence < 1e-6
-    options = CompareOptions(models=[str(directory)], validation_file="rows.txt")
-    assert '("Who: " + text).lower() for text in' in instructions("onnxruntime", candidate, options, 13)
     variables = run_snippet(tmp_path / "graph" / "README.md", monkeypatch, tmp_path)
     encoded = reference.encode(["the cat sat " * 1000, "A second text."])
     assert torch.allclose(torch.from_numpy(variables["outputs"][0]), torch.from_numpy(encoded), rtol=0, atol=1e-5)

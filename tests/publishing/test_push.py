@@ -76,7 +76,7 @@ def test_only_files_of_a_model_are_uploaded(api, folder, capsys):
     push(folder, "--dry_run")
     listed = capsys.readouterr().out.splitlines()[1:]
     assert not api.mock_calls and not (folder / "README.md").exists()
-    push(folder, "--license", "mit", "--commit_message", "First")
+    push(folder, "--license", "mit")
     assert "https://hub/user/model/commit/1" in capsys.readouterr().out
     assert api.uploaded.keys() == {*listed} == {
         *CODE, "README.md", "config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json",
@@ -86,7 +86,6 @@ def test_only_files_of_a_model_are_uploaded(api, folder, capsys):
     options = api.upload_folder.call_args.kwargs
     old = ["model.safetensors.index.json", "model-00001-of-00002.safetensors", "figure.png"]
     assert [*filter_repo_objects(old, allow_patterns=options["delete_patterns"])] == old[:2]
-    assert options["commit_message"] == "First"
 
 
 def test_own_card_is_kept(api, folder):
