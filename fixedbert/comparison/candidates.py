@@ -163,7 +163,12 @@ def build_candidates(
 
 
 def build(reference: Candidate, name: str, directory: Path, trace: Callable[[], Exception | None]) -> Candidate:
-    """Builds a candidate for a runtime and tests it on one row. Writes graphs to `directory`, the first by `trace`."""
+    """
+    Builds a candidate for a runtime and tests it on one row.
+
+    The runtimes of graphs call `trace`, which writes the ONNX graph to `directory` once and returns the error if this
+    failed. They make their own graphs from it.
+    """
     loaded = reference.model
     assert isinstance(loaded, LoadedModel)
     if name in TORCH:

@@ -195,7 +195,7 @@ def split_name(name: str) -> tuple[str, int, str]:
 
 
 def with_empty_parameters(tensors: dict[str, Tensor], before: list[Sizes], after: list[Sizes]) -> dict[str, Tensor]:
-    """Returns `tensors` with empty weights added to layers without heads or neurons that will get some."""
+    """Adds the missing weights, with size 0, of layers that have no heads or neurons yet, but will get some."""
     extended = dict(tensors)
     for name, bias in tensors.items():
         prefix, layer, part = split_name(name)

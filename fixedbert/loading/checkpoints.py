@@ -31,8 +31,8 @@ def read_config(source: str | Path, **options) -> PreTrainedConfig:
     Reads a model's configuration from a directory or the Hub.
 
     Ignores the attention implementation in config.json, because it can name a kernel on the Hub that transformers
-    would download and run. Also ignores code that config.json names, because new model directories would name it,
-    too, unless `trust_remote_code` is set and the model is not a FixedHeadBert.
+    would download and run. Also ignores custom code that config.json names, except with `trust_remote_code`, because
+    new model directories would name it, too. A FixedHeadBert always uses its own code.
 
     Args:
         options: Keyword arguments for `from_pretrained`.

@@ -126,8 +126,8 @@ def fixed_head_config(config: PreTrainedConfig, architecture: str | None = None)
     is_language_model = head in ("ForMaskedLM", "LMHeadModel")
     if is_language_model and config.model_type in (*ROBERTAS, "electra") and config.hidden_act != "gelu":
         raise InputError(
-            f"hidden_act must be gelu, not {config.hidden_act}: the prediction head of {config.model_type} models "
-            "always uses gelu, whereas BERT's uses hidden_act."
+            f"a language model of type {config.model_type} with hidden_act {config.hidden_act} cannot be converted, "
+            f"because its prediction head always uses gelu, and BERT's would use {config.hidden_act}."
         )
     return FixedHeadBertConfig(**fields, attention_head_size=config.hidden_size // config.num_attention_heads)
 

@@ -272,7 +272,7 @@ def directory_lock(directory: Path, take_over: bool = False) -> Iterator[None]:
     Context manager that locks `directory`, which need not exist, with the file `directory`.lock.
 
     The lock of a dead process on this machine is removed. With `take_over`, the lock of a process on a different
-    machine is also removed. The caller must make sure that this process is dead.
+    machine is also removed. The caller must make sure that the other process is dead.
 
     Raises:
         InputError: If a different process holds the lock.

@@ -85,7 +85,9 @@ class CommonArguments(TrainerOptions, TrainingArguments):
         if self.fp16 and self.device.type == "cpu":
             raise InputError("requires a GPU; use `bf16`.", "fp16")
         if self.max_steps == 0 or self.max_steps < -1:
-            raise InputError(f"is {self.max_steps}, but must be at least 1, or -1 for epochs.", "max_steps")
+            raise InputError(
+                f"is {self.max_steps}, but must be at least 1, or -1 to train for `num_train_epochs`.", "max_steps"
+            )
 
     def __getstate__(self) -> dict[str, Any]:
         """Returns the state to pickle, without the access token, because Trainer uploads training_args.bin."""

@@ -108,7 +108,9 @@ def load_model(
         PartialState().print(f"{name}: randomly initialized {', '.join(missing)}")
     if is_converted:
         vars(model)["saved_dtype"] = dtype
-        PartialState().print(f"{name}: trained in float32; saved in {str(dtype).removeprefix('torch.')} like {name}")
+        PartialState().print(
+            f"{name}: will be trained in float32 and saved in {str(dtype).removeprefix('torch.')}, as before"
+        )
     return model
 
 

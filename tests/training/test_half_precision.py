@@ -45,7 +45,7 @@ def test_glue_trains_in_float32(half, tasks, tmp_path, monkeypatch, capsys):
     run("float32", dtype="float32")
     assert "trained in float32" not in capsys.readouterr().out
     run("bfloat16")
-    assert f"{half / 'bfloat16'}: trained in float32; saved in bfloat16 like " in capsys.readouterr().out
+    assert f"{half / 'bfloat16'}: will be trained in float32 and saved in bfloat16" in capsys.readouterr().out
     assert_rounded(tmp_path / "bfloat16", tmp_path / "float32")
     assert AutoModelForSequenceClassification.from_pretrained(tmp_path / "bfloat16").dtype == torch.bfloat16
     assert same_weights(tmp_path / "bfloat16/checkpoint-6", tmp_path / "float32")
