@@ -292,10 +292,8 @@ def split_rows(
     }
     if len(data.text_columns) > 1:  # otherwise, rows with the same text are the same
         for name, column in zip(text_names(rows.column_names), data.text_columns, strict=True):
-            where, remedy = (
-                f"{source}, {column!r} of the validation split",
-                "`group_column_name` keeps such rows together",
-            )
+            where = f"{source}, {column!r} of the validation split"
+            remedy = "`group_column_name` keeps such rows together"
             warn_of_overlap(where, parts["train"], parts["validation"], [name], remedy)
     return {part: parts[part] for part in parts if part in options.max_samples}
 
