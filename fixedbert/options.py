@@ -65,9 +65,7 @@ class HubOptions:
 class ModelOptions(HubOptions):
     """Model and tokenizer"""
 
-    model_name_or_path: str | None = option(
-        None, "Directory or Hub id of a pretrained model. Default: random weights."
-    )
+    model_name_or_path: str | None = option(None, "Directory or Hub id of a model. Default: random weights.")
     config_name: str | None = option(None, "Directory, Hub id or preset, such as mini. Default: the model's.")
     config_overrides: dict | None = option(None, "Changes to the configuration, such as hidden_size=256.")
     tokenizer_name: str | None = option(None, "Directory, Hub id or vocab.txt file. Default: the model's tokenizer.")
@@ -102,9 +100,7 @@ class TaskOptions:
     """GLUE task"""
 
     task_name: str | None = option(None, "GLUE task: cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte or wnli.")
-    data_dir: str | None = option(
-        None, "Directory with the original GLUE download. Default: GLUE from the Hub.", needs="task_name"
-    )
+    data_dir: str | None = option(None, "Original GLUE download. Default: GLUE from the Hub.", needs="task_name")
 
 
 @dataclass(kw_only=True)
@@ -118,9 +114,7 @@ class RowOptions:
 class TextOptions(RowOptions):
     """Columns"""
 
-    text_column_names: str | None = option(
-        None, "Text column, or two for pairs: a,b. Default: well-known names.", needs=DATA
-    )
+    text_column_names: str | None = option(None, "Text column, or two: a,b. Default: well-known names.", needs=DATA)
 
     def check_columns(self):
         """Raises ValueError if there are more than two text columns, or if a column is named twice."""
@@ -181,9 +175,7 @@ class GlueDataOptions(TextOptions, FineTuningDataOptions):
     alternatives: ClassVar[tuple[str, ...]] = ("task_name", "dataset_name")
 
     task_name: list[str] | None = option(None, "GLUE: cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte, wnli, ax, or all.")
-    data_dir: str | None = option(
-        None, "Directory with the original GLUE download. Default: GLUE from the Hub.", needs="task_name"
-    )
+    data_dir: str | None = option(None, "Original GLUE download. Default: GLUE from the Hub.", needs="task_name")
     label_column_name: str = option("label", "Column with labels, lists or scores, or several with 0 or 1: a,b.")
     id_column_name: str | None = option(None, "Test data columns to copy to predictions.csv, separated by commas.")
     do_regression: bool | None = option(None, "Whether the labels are scores. Default: floats are scores.")
@@ -191,16 +183,12 @@ class GlueDataOptions(TextOptions, FineTuningDataOptions):
     group_column_name: str | None = option(
         None, "Rows with equal values in this column stay together.", needs="validation_split_percentage"
     )
-    validation_split_name: str = option(
-        "validation", "Name of the validation split of a dataset on the Hub.", needs="dataset_name"
-    )
+    validation_split_name: str = option("validation", "Validation split of the dataset.", needs="dataset_name")
     class_weights: str | None = option(None, "Class weights in the loss: balanced, or one per label, such as 1,5.")
     threshold: float | None = option(
         None, "For several labels: lowest probability of predicted labels. Default: the model's, or 0.5.", "(0, 1)"
     )
-    stride: int | None = option(
-        None, "Overlap, in tokens, of the windows of a long text. Not for pairs.", NOT_NEGATIVE
-    )
+    stride: int | None = option(None, "Overlap of the windows of a long text in tokens. Not for pairs.", NOT_NEGATIVE)
 
     def __post_init__(self):
         super().__post_init__()
@@ -274,9 +262,7 @@ class CorpusOptions:
     """Corpora (several values of an option apply to the Hub datasets and then to the files, in order)"""
 
     dataset_name: list[str] | None = option(None, "Hub datasets.")
-    dataset_config_name: list[str] = option(
-        ["none"], "Configuration of the Hub dataset, or none.", needs="dataset_name"
-    )
+    dataset_config_name: list[str] = option(["none"], "Configuration of the dataset, or none.", needs="dataset_name")
     train_file: list[str] | None = option(
         None, "Files (.txt, .jsonl, .csv, .tsv, .parquet, optionally compressed), directories or glob patterns."
     )
@@ -379,9 +365,7 @@ class ShrinkOptions(SizeOptions, CalibrationOptions):
     unpad_inputs: bool | None = option(None, "Skip padding. Default: with `speedup`, if it is faster; otherwise true.")
     dtype: Dtype | None = option(None, "Dtype of weights. Default: with `speedup`, the fastest; otherwise unchanged.")
     distil_steps: int | None = option(None, "Distillation steps, with the original as teacher, such as 600.", COUNT)
-    learning_rate: float | None = option(
-        None, "Learning rate for distillation. Default: 5e-5.", FRACTION, needs="distil_steps"
-    )
+    learning_rate: float | None = option(None, "For distillation. Default: 5e-5.", FRACTION, needs="distil_steps")
 
     def __post_init__(self):
         self.check_columns()

@@ -292,8 +292,9 @@ def split_rows(
     }
     if len(data.text_columns) > 1:  # otherwise, rows with the same text are the same
         for name, column in zip(text_names(rows.column_names), data.text_columns, strict=True):
+            where = f"{source}, {column!r} of the validation split"
             remedy = "`group_column_name` keeps such rows together"
-            warn_of_overlap(f"{source}, {column!r} of the validation split", *parts.values(), [name], remedy)
+            warn_of_overlap(where, parts["train"], parts["validation"], [name], remedy)
     return {part: parts[part] for part in parts if part in options.max_samples}
 
 
