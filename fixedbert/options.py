@@ -220,6 +220,11 @@ class SquadDataOptions(AnswerOptions, FineTuningDataOptions):
     max_seq_length: int = option(384, "Tokens per window: a question and part of its context.", "[8, inf)")
     doc_stride: int = option(128, "Number of tokens by which the windows of a context overlap.", NOT_NEGATIVE)
 
+    def __post_init__(self):
+        super().__post_init__()
+        if self.doc_stride >= self.max_seq_length:
+            raise ValueError(f"`doc_stride` must be less than `max_seq_length`, which is {self.max_seq_length}.")
+
 
 @dataclass(kw_only=True)
 class NewModelOptions(ModelOptions):

@@ -155,7 +155,7 @@ def questions_that_fit(
     def check(question: tuple[int, list[int]]) -> int:
         index, ids = question
         if len(ids) >= room:
-            raise ValueError(f"it has {len(ids)} tokens, but {sizes} leave room for at most {max(0, room - 1)}")
+            raise ValueError(f"it has {len(ids)} tokens, but {sizes} leave room for at most {room - 1}")
         return index
 
     places = zip((f"question {question}" for question in rows["id"]), enumerate(encoded["input_ids"]), strict=True)
