@@ -44,7 +44,6 @@ TRAINER_NEEDS = {
     "save_steps": "save_strategy=steps",
     "greater_is_better": "metric_for_best_model",
     "fsdp_config": "fsdp",
-    "optim_args": "optim=[!al]*|adag*|*ademamix*|adamw_anyprecision|apollo*|*_[48]bit",
     "optim_target_modules": "optim=galore*|apollo*",
     **dict.fromkeys(
         ("activation_checkpointing_kwargs", "gradient_checkpointing_kwargs"),
@@ -86,21 +85,31 @@ def build(given: Mapping[str, Any], *types: type) -> tuple:
     values = convert_all(given, types)
     own = [{member.name for member in fields(cls) if member.init} & values.keys() for cls in types]
     instances = tuple(cls(**{name: values[name] for name in names}) for cls, names in zip(types, own, strict=True))
-    check_needs(values, instances)
+    actual = {name: value for instance in instances for name, value in vars(instance).items()}
+    for name, others, patterns in without_effect(values, actual, types):
+        required = or_list([f"`{other}`" for other in others if other in actual])
+        raise ValueError(f"`{name}` requires {required} {or_list(patterns)}".rstrip() + ".")
     return instances
 
 
-def check_needs(given: Mapping[str, Any], instances: tuple):
-    """Raises ValueError if a value in `given` differs from the default, but has no effect without another option."""
-    members = {member.name: member for instance in instances for member in fields(instance)}
-    values = {name: value for instance in instances for name, value in vars(instance).items()}
+def without_effect(
+    given: Mapping[str, Any], values: Mapping[str, Any], types: tuple[type, ...]
+) -> Iterator[tuple[str, list[str], list[str]]]:
+    """
+    Yields each option in `given` that differs from its default, but has no effect, because no option that it needs has
+    a suitable value. Also yields the names of the needed options, and the patterns of suitable values.
+
+    Args:
+        values: The values of all options, except those with default values.
+    """
+    members = {member.name: member for cls in types for member in fields(cls)}
+    defaults = {name: default_of(member) for name, member in members.items()}
     for name, value in given.items():
         others, _, patterns = (members[name].metadata.get("needs") or TRAINER_NEEDS.get(name, "")).partition("=")
-        found = [item for other in others.split("|") for item in as_list(values.get(other))]
+        found = [item for other in others.split("|") for item in as_list(values.get(other, defaults.get(other)))]
         has_effect = any(fnmatch(item, pattern) for item in found for pattern in (patterns or "*").split("|"))
-        if others and value != default_of(members[name]) and not has_effect:
-            required = or_list([f"`{other}`" for other in others.split("|") if other in values])
-            raise ValueError(f"`{name}` requires {required} {or_list(patterns.split('|'))}".rstrip() + ".")
+        if others and value != defaults[name] and not has_effect:
+            yield name, others.split("|"), patterns.split("|")
 
 
 def default_of(member: Field) -> Any:
@@ -135,7 +144,7 @@ def convert_all(given: Mapping[str, Any], types: tuple[type, ...]) -> dict[str, 
             metadata = members[name].metadata
             check_range(name, converted, metadata.get("interval") or TRAINER_RANGES.get(name, ""))
             choices = metadata.get("choices") or TRAINER_CHOICES.get(name)
-            if choices and converted not in choices:
+            if choices and not {*(converted if isinstance(converted, list) else [converted])} <= {*choices}:
                 names = [choice for choice in choices if isinstance(choice, str)]
                 raise ValueError(f"`{name}` is {converted!r}, but must be {or_list(names)}.")
             values[name] = converted
@@ -157,9 +166,9 @@ def convert(name: str, value: Any, hint: Any) -> Any:
 
 
 def kinds_of(hint: Any) -> list[Any]:
-    """Returns the types in a union, with None last, so that "none" stays text where text is accepted."""
+    """Returns the types in a union: bool first, so that "true" is no text; None last, so that "none" can be text."""
     kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
-    return sorted(kinds, key=lambda kind: kind is NoneType)
+    return sorted(kinds, key=lambda kind: (kind is NoneType, kind is not bool))
 
 
 def convert_to(value: Any, kind: Any) -> Any:
@@ -240,9 +249,17 @@ def describe_range(interval: str) -> str:
 
 def describe(hint: Any) -> str:
     """Returns a description of a type for messages and the manual, such as "one or more integers"."""
-    names = {int: "an integer", float: "a number", bool: "true or false", str: "text", dict: "name=value,..."}
+    names = {
+        int: "an integer",
+        float: "a number",
+        bool: "true or false",
+        str: "text",
+        dict: "name=value,...",
+    }
     several = {int: "integers", float: "numbers", str: "names", dict: "mappings"}
     words: list[str] = []
+    if any((get_origin(kind) or kind) is dict for kind in kinds_of(hint)):
+        names[str] = "an existing file"
     for kind in kinds_of(hint):
         if get_origin(kind) is Literal:
             words += map(str, get_args(kind))

@@ -8,6 +8,7 @@ import multiprocessing
 import random
 from bisect import bisect_left
 from collections.abc import Iterator
+from functools import lru_cache
 
 import numpy as np
 
@@ -60,10 +61,15 @@ def plan_pairs(
     Returns:
         An int32 array (pairs, 7) with one row per pair and the columns PAIR_FIELDS. Starts and ends are token offsets.
     """
+
+    @lru_cache(32)  # a few long documents take a while to split
+    def pieces(document: int) -> np.ndarray:
+        return split_long_sentences(documents.sentence_ends(document), max_tokens)
+
     rng = random.Random(" ".join(map(str, (*seed, first))))
     pairs = []
     for document in document_ids[first : first + PLAN_BLOCK].tolist():
-        ends = split_long_sentences(documents.sentence_ends(document), max_tokens).tolist()
+        ends = pieces(document).tolist()
         sentence = 0  # index of the first unused sentence
         while sentence < len(ends):
             start = ends[sentence - 1] if sentence else 0
@@ -77,7 +83,7 @@ def plan_pairs(
                 while other == document:
                     other = int(document_ids[rng.randrange(len(document_ids))])
                 min_tokens = max(target - (ends[middle - 1] - start), 1)
-                start_b, end_b = random_segment(documents.sentence_ends(other), min_tokens, max_tokens, rng)
+                start_b, end_b = random_segment(pieces(other), min_tokens, rng)
                 pairs.append((document, start, ends[middle - 1], other, start_b, end_b, NOT_NEXT))
                 sentence = middle
             else:
@@ -101,14 +107,13 @@ def split_long_sentences(ends: np.ndarray, max_tokens: int) -> np.ndarray:
     return np.repeat(ends - lengths, pieces) + np.repeat(lengths, pieces) * position // np.repeat(pieces, pieces)
 
 
-def random_segment(ends: np.ndarray, min_tokens: int, max_tokens: int, rng: random.Random) -> tuple[int, int]:
+def random_segment(ends: np.ndarray, min_tokens: int, rng: random.Random) -> tuple[int, int]:
     """
     Returns the start and end offsets of a random segment in a document.
 
-    The segment starts with a random piece from `split_long_sentences`. It has at least `min_tokens` tokens unless the
-    document ends first. All pieces are equally likely.
+    The segment starts with a random piece. `ends` are the ends of the pieces from `split_long_sentences`. It has at
+    least `min_tokens` tokens unless the document ends first. All pieces are equally likely.
     """
-    ends = split_long_sentences(ends, max_tokens)
     first = rng.randrange(len(ends))
     start = int(ends[first - 1]) if first else 0
     last = min(bisect_left(ends, start + min_tokens, lo=first), len(ends) - 1)

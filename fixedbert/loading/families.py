@@ -45,8 +45,10 @@ SIZES = (
 # Fields that a converted model does not keep: they describe the original's class, code, weights and attention.
 DROPPED_FIELDS = {
     *HEAD_SIZE_NAMES, "architectures", "auto_map", "dtype", "model_type", "num_key_value_heads",
-    "position_embedding_type", "pruned_heads",
-    "quantization_config", "torch_dtype", "_name_or_path",
+    "position_embedding_type", "pruned_heads", "quantization_config", "torch_dtype", "_name_or_path",
+    # Of Google's checkpoints, read by no library.
+    "directionality", "pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers",
+    "pooler_size_per_head", "pooler_type",
 }  # fmt: skip
 # Patterns for parameter names in RoBERTa, DistilBERT and ELECTRA, and their replacements in BERT. The first layer of
 # these models' classification heads corresponds to BERT's pooler.

@@ -230,6 +230,7 @@ def new_directory(output_dir: str | Path) -> Iterator[Path]:
     check_output_free(final)
     partial = final.with_name(f"{final.name}.{os.getpid()}.partial")  # NAME.partial may be an unfinished run
     with writing(final, "or choose a different output directory"):
+        shutil.rmtree(partial, ignore_errors=True)  # of a killed process with the same number, as in containers
         partial.mkdir(parents=True)
         try:
             yield partial

@@ -16,7 +16,7 @@ from accelerate import DistributedType
 from transformers import TrainingArguments
 from transformers.utils import is_torch_xla_available
 
-from ..option_values import convert_all, input_errors
+from ..option_values import convert_all, input_errors, without_effect
 from ..options import TrainerOptions
 from ..support.errors import InputError
 from ..support.files import read_yaml
@@ -115,9 +115,10 @@ def with_recipe(recipe: str | Path | None, given: dict[str, Any], *types: type) 
     """
     Merges the arguments in `given` into the entries of a recipe. Returns them, converted to the types of their fields.
 
-    Arguments that are not None take precedence. They also remove the recipe entries that they replace: for example,
-    `num_train_epochs` removes `max_steps` (see `REPLACES`). A recipe is a YAML or JSON file. If `recipe` is
-    recipes/NAME.yaml and this file does not exist, the recipe of that name that ships with the package is used.
+    Arguments that are not None take precedence. They also remove the recipe entries that they replace (see `REPLACES`)
+    or that would have no effect: for example, `num_train_epochs` removes `max_steps`, and `eval_strategy` no removes
+    `eval_steps`. A recipe is a YAML or JSON file. If `recipe` is recipes/NAME.yaml and this file does not exist, the
+    recipe of that name that ships with the package is used.
     """
     given = {name: value for name, value in given.items() if value is not None}
     entries = {} if recipe is None else read_yaml(recipe_file(recipe))
@@ -126,7 +127,9 @@ def with_recipe(recipe: str | Path | None, given: dict[str, Any], *types: type) 
         replaced.update(CORPUS_OPTIONS)
     kept = {name: value for name, value in entries.items() if name not in replaced}
     with input_errors():
-        return convert_all(kept | given, types)
+        values = convert_all(kept | given, types)
+    switched_off = [name for name, others, _ in without_effect(values, values, types) if {*others} & given.keys()]
+    return {name: value for name, value in values.items() if name in given or name not in switched_off}
 
 
 def recipe_file(recipe: str | Path) -> Path:

@@ -227,7 +227,8 @@ def check_same_data(output_dir: Path, fingerprint: str):
         content = {"fingerprint": fingerprint, "processes": state.num_processes}
         write_atomically(file, json.dumps(content) + "\n")
     state.wait_for_everyone()
-    in_sweep = any((parent / COMMAND_FILE).exists() for parent in [*output_dir.parents][:2])
+    commands = [parent / COMMAND_FILE for parent in [*output_dir.parents][:2]]
+    in_sweep = any(read_own(command).get("seeds") for command in commands if command.exists())
     for each in [file, *(output_dir.parent.glob(f"seed-*/{DATA_FILE}") if in_sweep else ())]:
         if read_own(each).get("fingerprint") != fingerprint:
             remedy = f"restore the original version, or remove {each.parent}"

@@ -131,6 +131,8 @@ class CommonTrainer(Trainer):
         """Raises an error if a file is missing without which Trainer would resume inexactly."""
         if not checkpoint.is_dir():
             raise FileNotFoundError("no such directory")
+        if self.is_deepspeed_enabled:  # has its own files, which it checks
+            return
         process = f"_{self.args.process_index}" if self.args.world_size > 1 else ""
         for pattern in ("optimizer*", SCHEDULER_NAME, f"rng_state{process}.pth"):
             if not any(checkpoint.glob(pattern)):

@@ -82,13 +82,13 @@ def test_labels_are_balanced(tmp_path, length, lengths):
 
 def test_random_segments_are_uniform():
     """A random segment starts at each sentence or piece with equal probability."""
-    ends, rng = np.array([3, 14, 45, 46, 150]), random.Random(0)
-    pieces = split_long_sentences(ends, 11).tolist()
-    drawn = Counter(random_segment(ends, 1, 11, rng) for _ in range(19_000))
+    ends, rng = split_long_sentences(np.array([3, 14, 45, 46, 150]), 11), random.Random(0)
+    pieces = ends.tolist()
+    drawn = Counter(random_segment(ends, 1, rng) for _ in range(19_000))
     assert sorted(drawn) == list(zip([0, *pieces], pieces, strict=False))
     assert all(count == pytest.approx(1000, abs=150) for count in drawn.values())
     for min_tokens in range(1, 160, 7):
-        start, end = random_segment(ends, min_tokens, 11, rng)
+        start, end = random_segment(ends, min_tokens, rng)
         shorter = pieces[pieces.index(end) - 1] if pieces.index(end) else 0
         assert (end - start >= min_tokens or end == 150) and shorter - start < min_tokens
 

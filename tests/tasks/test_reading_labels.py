@@ -28,6 +28,7 @@ def row_of(values, columns):
         ([("1.0",), ("2.5",)], None, REGRESSION, [], [1.0, 2.5]),  # as in run_glue.py, where pandas parses floats
         ([(float(n),) for n in range(21)], None, REGRESSION, [], [float(n) for n in range(21)]),
         ([("10",), ("9",)], None, SINGLE, ["9", "10"], ["10", "9"]),
+        ([("3.10",), ("3.1",)], False, SINGLE, ["3.1", "3.10"], ["3.10", "3.1"]),
     ],
 )
 def test_formats(rows, do_regression, problem_type, names, parsed):
@@ -45,6 +46,7 @@ def test_formats(rows, do_regression, problem_type, names, parsed):
         ([("2",), ("3",), ("N/A",)], ("label",), None, "the label 'N/A' is not a finite number"),
         ([(1.0,), (0.0,), (None,)], ("label",), None, "the labels 0.0, 1.0 can be scores or classes; set `do_regr"),
         ([("1.0",), ("1",), ("2",)], ("label",), False, "the labels '1' and '1.0' have the same value"),
+        ([("01",), ("1",)], ("label",), None, "the labels '01' and '1' have the same value"),
         ([(f"word {n}",) for n in range(7)], ("label",), None, "7 rows have 7 different labels, such as word 0"),
     ],
 )

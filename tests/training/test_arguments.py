@@ -135,6 +135,9 @@ def test_flags_take_precedence_over_a_recipe(tmp_path):
     assert given == {"max_steps": 7, "seed": 5, "train_file": ["c.txt"]}
     kept = {"dataset_name": ["a", "b"], "document_boundary": ["row", "line"], "seed": 3}
     assert with_recipe(recipe, {"num_train_epochs": 2}, *ARGUMENTS) == kept | {"num_train_epochs": 2}
+    recipe.write_text("eval_strategy: steps\neval_steps: 7\n")  # which has no effect without evaluation
+    assert with_recipe(recipe, {"eval_strategy": "no"}, *ARGUMENTS) == {"eval_strategy": "no"}
+    assert with_recipe(recipe, {"seed": 5}, *ARGUMENTS) == {"eval_strategy": "steps", "eval_steps": 7, "seed": 5}
 
 
 @pytest.mark.parametrize("content", ["- a\n- b\n", "a: [\n", "a: !!python/object/apply:os.getcwd []\n", None])
