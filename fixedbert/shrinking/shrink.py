@@ -63,14 +63,16 @@ def shrink(options: ShrinkOptions) -> ShrinkResult | ShrinkFamily:
     check_output_free(Path(options.output_dir))
     context = ShrinkContext.load(options)
     with new_directory(options.output_dir) as directory:
-        prices, pruners = statistics_for(context)
         if options.speedup is None or len(options.speedup) == 1:
-            return prune_and_write(directory, options.output_dir, context, prices, pruners)
+            pruned = prune(context, *statistics_for(context))  # frees the statistics, which are large
+            return refit_and_write(directory, options.output_dir, context, pruned)
+        prices, pruners = statistics_for(context)
         results = []
         for speedup in options.speedup:
             name, one = f"{speedup:g}x", replace(context, options=replace(options, speedup=[speedup]))
             (directory / name).mkdir()
-            results.append(prune_and_write(directory / name, f"{options.output_dir}/{name}", one, prices, pruners))
+            pruned = prune(one, prices, pruners)
+            results.append(refit_and_write(directory / name, f"{options.output_dir}/{name}", one, pruned))
         family = ShrinkFamily(results)
         (directory / FAMILY).write_text(str(family) + "\n")
     return family
@@ -86,24 +88,21 @@ def statistics_for(context: ShrinkContext) -> tuple[Prices | None, list[LayerPru
     return prices, layer_pruners(context)
 
 
-def prune_and_write(
-    directory: Path, folder: str, context: ShrinkContext, prices: Prices | None, pruners: list[LayerPruner]
+def refit_and_write(
+    directory: Path, folder: str, context: ShrinkContext, pruned: FixedHeadBertPreTrainedModel
 ) -> ShrinkResult:
-    """Prunes a copy of the original and writes it to `directory`, which will become `folder`."""
-    pruned = prune(context, prices, pruners)
+    """Refits a pruned model to the original and writes it to `directory`, which will become `folder`."""
+    refit(context.original, pruned, context.calibration)
     result = measure(context, pruned, folder)
     write_model(directory, context, pruned, result)
     return result
 
 
 def prune(context: ShrinkContext, prices: Prices | None, pruners: list[LayerPruner]) -> FixedHeadBertPreTrainedModel:
-    """Prunes a copy of the original model to the target, refits the copy, and returns it."""
+    """Prunes a copy of the original model to the target and returns it."""
     if prices is None:
-        pruned = prune_layers(context.original, pruners, context.target_shapes)
-    else:
-        pruned = prune_to_budget(context, pruners, prices)
-    refit(context.original, pruned, context.calibration)
-    return pruned
+        return prune_layers(context.original, pruners, context.target_shapes)
+    return prune_to_budget(context, pruners, prices)
 
 
 def measure(context: ShrinkContext, pruned: FixedHeadBertPreTrainedModel, folder: str) -> ShrinkResult:
@@ -138,7 +137,9 @@ def prune_and_distil(context: ShrinkContext, steps: int) -> ShrinkResult:
         folder, kept = training_args.directory, training_args.directory / PRUNED
         if not kept.exists():
             with new_directory(kept) as directory:
-                prune(context, *statistics_for(context)).save_pretrained(directory)
+                student = prune(context, *statistics_for(context))
+                refit(context.original, student, context.calibration)
+                student.save_pretrained(directory)
         # Always load from the file: AdamW states have the strides of the weights, which must match in a resumed run.
         student = pruned_model(context, kept)
         examples = [{name: x.cpu() for name, x in batch.items()} for batch in context.distillation]
