@@ -14,6 +14,7 @@ import shutil
 import signal
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -160,7 +161,8 @@ def kill(case: Case):
     children, seconds = case.start(), case.moment()
     target = case.rng.choice(children)
     if not children[0].has_ended(seconds):
-        (os.killpg if to_group else os.kill)(target.process.pid, sent)
+        with suppress(ProcessLookupError):  # it may end by itself
+            (os.killpg if to_group else os.kill)(target.process.pid, sent)
         case.story.append(f"after {seconds:.2f} s: {sent.name}{' to its group' if to_group else ''}")
         began = time.monotonic()
         endings = endings_of(children)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.tiny_stores import make_store
 from transformers import BertTokenizer
 
 from fixedbert.data import store as store_module
@@ -118,6 +119,18 @@ prepare_store([Corpus("a.jsonl")], BertTokenizer({vocabulary!r}), store_dir="sto
     done = subprocess.run([sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, timeout=120)
     last = done.stderr.strip().splitlines()[-1]
     assert 'in a script, call fixedbert only below if __name__ == "__main__"; otherwise' in last
+
+
+@pytest.mark.parametrize("name", ["shard-000000.arrow", "documents.npy", "store.json"])
+def test_corrupted_files(tmp_path, name):
+    """A truncated store file raises InputError, and so does a readable file whose checksum is wrong."""
+    documents = make_store(tmp_path, [2, 3], [1], [4], shard_size=2)
+    content = (documents.directory / name).read_bytes()
+    half = len(content) // 2
+    for corrupted in (content[:-40], content[:half] + bytes([content[half] ^ 1]) + content[half + 1 :]):
+        (documents.directory / name).write_bytes(corrupted)
+        with pytest.raises(InputError, match=f"incomplete or corrupted .{name}.*remove it"):
+            Documents(documents.directory)
 
 
 def test_store_depends_on_content(tmp_path, tokenizer, monkeypatch):

@@ -342,6 +342,7 @@ def test_neftune_noise(tmp_path):
     """NEFTune noise is scaled by the padded length, not by the length of the packed row."""
     model = model_of("ForMaskedLM", unpad_inputs=True)
     inputs = inputs_of("ForMaskedLM", labels=True)
+    inputs["labels"][inputs["attention_mask"] == 0] = -100
     table, noises = model.get_input_embeddings(), []
 
     class Watched(Trainer):
