@@ -81,7 +81,7 @@ def reading(path: object, remedy: str = "", problem: str = "cannot be read") -> 
 def check_regular(file: Path):
     """Raises InputError if `file` is a pipe or device, which could block forever, or a Git LFS pointer."""
     if file.exists() and not (file.is_file() or file.is_dir()):
-        raise InputError(f"{file}: not a regular file.")
+        raise InputError(f"{file}: not a regular file; remove it, or replace it by a file.")
     if file.is_file() and file.stat().st_size <= LFS_POINTER_SIZE and file.read_bytes().startswith(LFS_POINTER):
         raise InputError(f"{file}: this is a Git LFS pointer; run git lfs pull in the repository.")
 

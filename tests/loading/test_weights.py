@@ -126,8 +126,11 @@ def test_precision_of_the_file_is_kept(folder):
         assert model.dtype == expected and torch.equal(model.state_dict()[QUERY], weights[QUERY].to(expected))
 
 
-def test_weights_are_floating_point_numbers(folder):
-    """Every command refuses quantized weights, which are meaningless without their scales."""
+def test_weights_are_finite_floating_point_numbers(folder):
+    """Every command refuses quantized weights, which are meaningless without their scales, and NaN."""
     tensors = weights_in(folder)
     write(folder, tensors | {QUERY: tensors[QUERY].to(torch.float8_e4m3fn)})
     check_refused(folder, f"{QUERY} has dtype ", "not quantized")
+    tensors[QUERY][3, 5] = float("nan")
+    write(folder, tensors)
+    check_refused(folder, "encoder.layer.1.attention.self.query.weight contains NaN or infinity")
