@@ -17,6 +17,7 @@ from transformers import AutoTokenizer
 from fixedbert.loading.families import ROBERTAS
 from fixedbert.model.configuration_fixed_head_bert import HEADS
 
+from . import damaged_checkpoints as damaged
 from . import made_checkpoints as made
 from .children import Ending, command, in_child
 from .made_checkpoints import UNKNOWN_FIELDS, UNSUPPORTED, WORDS, Checkpoint
@@ -218,13 +219,13 @@ def expected(checkpoint: Checkpoint, name: str) -> str:
     }[name]  # fmt: skip
     if not works:
         return "refused"
-    if checkpoint.damage in made.EITHER_DAMAGE:
+    if checkpoint.damage in damaged.EITHER_DAMAGE:
         return "either"
     if checkpoint.damage == "no tokenizer" and name == "convert":
         return "success"
     if checkpoint.damage in ("modules.json", "1_Pooling/config.json") and name in ("convert", "glue"):
         return "either"
-    return "success" if checkpoint.damage in ("", *made.HARMLESS_DAMAGE) else "refused"
+    return "success" if checkpoint.damage in ("", *damaged.HARMLESS_DAMAGE) else "refused"
 
 
 # --- Commands. Each function returns the arguments of a command, and a check of what it wrote. ---
@@ -447,13 +448,13 @@ def glue_fault(checkpoint: Checkpoint, truth: Truth, out: Path, limit: float) ->
 
 
 def trial(number: int, rng: random.Random, work: Path) -> Trial:
-    checkpoint, directory = made.draw(rng), work / "model"
+    checkpoint, directory = damaged.draw(rng), work / "model"
     tokenizer = made.make_tokenizer(checkpoint.tokenizer, checkpoint.family, TEXTS, checkpoint.added)
     model = made.make_model(checkpoint, tokenizer, rng.randrange(10**6))
     made.write(checkpoint, model, tokenizer, directory)
     truth = truth_of(checkpoint, model, directory, rng)
     if checkpoint.damage:
-        made.damage(checkpoint, directory, rng)
+        damaged.damage(checkpoint, directory, rng)
     others = {
         "compare": 4,
         "squad" if checkpoint.head == "ForQuestionAnswering" else "glue": 2,

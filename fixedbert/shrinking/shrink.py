@@ -158,11 +158,8 @@ def prune_and_distil(context: ShrinkContext, steps: int) -> ShrinkResult:
             PartialState().print(f"distillation did not help ({distilled}); writing the pruned model instead.")
             student = pruned
         write_model(folder, context, student, result)
-        for directory in (
-            *folder.glob("checkpoint-*"),
-            *folder.glob(f"{PRUNED}.*.partial"),
-            kept,
-        ):  # last, because a killed run resumes from them
+        unfinished = folder.glob(f"{PRUNED}.*.partial")
+        for directory in (*folder.glob("checkpoint-*"), *unfinished, kept):  # last: a killed run resumes from them
             shutil.rmtree(directory)
     return result
 

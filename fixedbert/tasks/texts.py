@@ -314,12 +314,13 @@ def held_out_groups(groups: list[str], names: list[str], fraction: float, seed: 
     members: dict[str, list[int]] = {}
     for index, group in enumerate(groups):
         members.setdefault(group, []).append(index)
-    drawn, remaining, room = list[int](), Counter(names), round(fraction * len(groups))
+    held_out, remaining, room = list[int](), Counter(names), round(fraction * len(groups))
     for group in random.Random(seed).sample([*members], len(members)):
         own = Counter(names[index] for index in members[group])
-        if len(drawn) + own.total() <= room and all(remaining[name] > count for name, count in own.items()):
-            drawn, remaining = drawn + members[group], remaining - own
-    return drawn
+        if len(held_out) + own.total() <= room and all(remaining[name] > count for name, count in own.items()):
+            held_out += members[group]
+            remaining -= own
+    return held_out
 
 
 def tokenize(

@@ -23,7 +23,8 @@ from .output import last_checkpoint
 from .speed import use_fast_dropout
 
 logger = logging.get_logger(__name__)
-ATTENTION_ERRORS = (ImportError, NotImplementedError, ValueError)  # from attention functions that check their options
+# What attention functions and gradient checkpointing raise in the first step if their options cannot work.
+STEP_ERRORS = (ImportError, NotImplementedError, ValueError)
 
 
 @contextmanager
@@ -148,7 +149,7 @@ class CommonTrainer(Trainer):
         return ([], None) if self.control.should_training_stop else super().get_batch_samples(*args, **kwargs)
 
     def training_step(self, *args, **kwargs):
-        with trainer_errors("train", ATTENTION_ERRORS):
+        with trainer_errors("train", STEP_ERRORS):
             loss = super().training_step(*args, **kwargs)
         self.step_losses.append(loss)
         return loss

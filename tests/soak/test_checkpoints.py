@@ -7,7 +7,8 @@ import torch
 import transformers
 
 from fixedbert.loading import weights
-from soak import checkpoints, made_checkpoints
+from soak import checkpoints, damaged_checkpoints
+from soak.made_checkpoints import Checkpoint
 from soak.trials import trials
 
 
@@ -22,8 +23,8 @@ def prepared(tmp_path):
     transformers.logging.enable_progress_bar()
 
 
-def drawn(number: int) -> made_checkpoints.Checkpoint:
-    return made_checkpoints.draw(random.Random(f"0 {number}"))
+def drawn(number: int) -> Checkpoint:
+    return damaged_checkpoints.draw(random.Random(f"0 {number}"))
 
 
 def test_sample(tmp_path):
