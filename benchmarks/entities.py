@@ -212,7 +212,7 @@ def tagged_articles(articles: Sequence[tuple[str, str]]) -> Iterator[list[Row]]:
 
 
 def tagged_sentences(articles: Sequence[tuple[str, str]], count: int) -> tuple[list[Row], list[Row]]:
-    """Returns at most `count` training rows, and a sixth as many evaluation rows from other articles."""
+    """Returns at most `count` training rows, and a quarter as many evaluation rows from other articles."""
     training: list[Row] = []
     validation: list[Row] = []
     for number, rows in enumerate(tagged_articles(articles)):
@@ -220,6 +220,6 @@ def tagged_sentences(articles: Sequence[tuple[str, str]], count: int) -> tuple[l
             validation += rows
         else:
             training += [row for row in rows if not any(map(is_held_out, names_in(row)))]
-        if len(training) >= count and len(validation) >= count // 6:
+        if len(training) >= count and len(validation) >= count // 4:
             break
-    return training[:count], validation[: count // 6]
+    return training[:count], validation[: count // 4]

@@ -38,7 +38,7 @@ from fixedbert.tasks.task_heads import compared_rows, row_length
 
 CALIBRATION_ROWS = 2500
 ALL_ROWS = 10**9
-SMOKE = {"calibration": 200, "rows": 60, "runtime": ["torch", "torch-unpadded"]}  # a test of the benchmark itself
+SMOKE = {"calibration": 1000, "rows": 60, "runtime": ["torch", "torch-unpadded"]}  # a test of the benchmark itself
 STOCK, SAME = "stock", "same answers"
 HEADER = "| model | version | runtime | batches | one text | score | points lost | stays (%) |"
 
