@@ -81,7 +81,8 @@ def graph_code(name: str, runtime: GraphRuntime, graph: Graph, loaded: LoadedMod
     """
     config, names = graph.model.config, json.dumps(graph.results)
     index = "[None]" if graph.head == "ForMultipleChoice" else ""
-    variables = "(embeddings,)" if graph.pooling else f"({', '.join(graph.results)},)"
+    variables = "embeddings" if graph.pooling else ", ".join(graph.results)
+    variables = f"({variables},)" if len(graph.results) == 1 else variables
     if runtime.format == "onnx":
         load = f"""options = onnxruntime.SessionOptions()
 options.intra_op_num_threads = {torch.get_num_threads()}

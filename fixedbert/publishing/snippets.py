@@ -78,10 +78,11 @@ entities = tagger({TEXTS})
 """
     kind = kind_of_logits(config)
     options = "top_k=None" + (', function_to_apply="none"' if kind == "numbers" else "")
-    texts = f'[{{"text": one, "text_pair": other}} for one, other in {PAIRS}]' if pairs else TEXTS
+    texts = '[{"text": text, "text_pair": pair} for text, pair in texts]' if pairs else "texts"
     code = f"""from transformers import pipeline
 
 classifier = pipeline("text-classification", "{source}", {options})
+texts = {PAIRS if pairs else TEXTS}
 predictions = classifier({texts}, truncation=True)
 """
     if kind == "labels":
