@@ -3,12 +3,12 @@
 from collections.abc import Callable, Sequence
 
 import numpy as np
+
 from fixedbert.tasks.entities import entities_of, entity_scores
 from fixedbert.tasks.ranking import ranking_scores
+from fixedbert.tasks.rows import RowPredictions, Rows
 from fixedbert.tasks.similarity import similarity_scores
 from fixedbert.tasks.text_rows import EmbeddingRows
-
-from fixedbert.tasks.rows import RowPredictions, Rows
 from fixedbert.tasks.words import WordRows, read_by_all
 
 RESAMPLES = 400

@@ -13,12 +13,12 @@ import json
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
-from importlib.metadata import version
+from dataclasses import asdict, dataclass
+from importlib import metadata
 from pathlib import Path
 from statistics import mean
-from tempfile import TemporaryDirectory
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -26,15 +26,13 @@ import torch
 from benchmarks.paired import data_directory, description
 from benchmarks.resampling import resampled
 from fixedbert import shrink
-from fixedbert.comparison.candidates import Candidate, load_candidates
-from fixedbert.comparison.compare import align_classes, choose_runtimes, measure, names_of, run
-from fixedbert.comparison.report import RANDOM, SINGLE
-from fixedbert.options import CompareOptions
+from fixedbert.comparison import compare as comparison
+from fixedbert.comparison.candidates import Candidate
+from fixedbert.comparison.report import RANDOM, SINGLE, Comparison
 from fixedbert.support.figures import PAGE, new_figure
 from fixedbert.support.files import to_json, write_atomically
 from fixedbert.support.machine import machine_name
 from fixedbert.tasks.rows import RowPredictions, Rows
-from fixedbert.tasks.task_heads import compared_rows, row_length
 
 CALIBRATION_ROWS = 2500
 ALL_ROWS = 10**9
@@ -73,110 +71,80 @@ TASKS = {
 }
 
 
-@dataclass
-class Versions:
-    """All versions of a model that took turns, with their answers for the same rows."""
+def compared(options: dict[str, Any]) -> tuple[Comparison, Rows, list[Candidate], list[RowPredictions]]:
+    """
+    Calls `fixedbert.compare`.
 
-    rows: Rows
-    candidates: list[Candidate]
-    answers: list[RowPredictions]
-    notes: list[str]
-
-
-def take_turns(options: CompareOptions) -> Versions:
-    """Does what `fixedbert.compare` does, and also returns the answers, from which standard errors are computed."""
-    by_model = [load_candidates(*pair) for pair in names_of(options.models)]
-    loaded = [candidate for own in by_model for candidate in own]
-    align_classes(loaded)
-    models = [(each.model.config, each.model.tokenizer) for each in loaded]
-    length = row_length(options.max_seq_length, models)
-    rows = compared_rows(options, loaded[0].model.head, models, length)
-    rows.sample(options.max_eval_samples)
-    for each in loaded:
-        each.features, each.result.truncated = rows.features(each.model.tokenizer, each.model.settings, length)
-    with TemporaryDirectory() as directory:
-        candidates, notes = choose_runtimes(by_model, rows, options, Path(directory))
-        run(candidates, len(rows.data), options.batch_size)
-    features = [each.features for each in candidates]
-    answers = [rows.interpret(each.outputs, each.features, features) for each in candidates]
-    for each, own in zip(candidates, answers, strict=True):
-        measure(each, own, rows, candidates[0], answers[0])
-    return Versions(rows, candidates, answers, notes)
+    Returns:
+        The result, the rows, the models and their answers, which `compare` passes to its function `measure`.
+    """
+    with patch.object(comparison, "measure", wraps=comparison.measure) as measure:
+        result = comparison.compare(**options)
+    candidates, answers, rows, _, _ = zip(*(call.args for call in measure.call_args_list), strict=True)
+    return result, rows[0], [*candidates], [*answers]
 
 
-def shrink_all(name: str, arguments: argparse.Namespace) -> dict[str, Path]:
-    """Shrinks a model to each speedup with each seed, unless that was done before. Returns the directories."""
-    task, directories = TASKS[name], {}
-    steps = arguments.distil_steps
+def shrink_all(name: str, arguments: argparse.Namespace) -> list[Path]:
+    """Shrinks a model to all speedups with each seed, unless that was done before. Returns the directories."""
+    task, directories, steps = TASKS[name], [], arguments.distil_steps
     file = task.distillation if steps else task.calibration
     rows = arguments.directory / "data" / file if file else data_directory() / "glue" / "SST-2" / "train.tsv"
     for seed in arguments.seeds:
-        for speedup in arguments.speedups:
-            suffix = f"-{steps}-steps" if steps else ""
-            output = arguments.output_dir / name / f"{speedup:g}x-{seed}{suffix}"
-            directories[output.name] = output
-            if not (output / "model.safetensors").exists():
+        output = arguments.output_dir / name / (f"{seed}-{steps}-steps" if steps else str(seed))
+        own = {output / f"{speedup:g}x": [speedup] for speedup in arguments.speedups}
+        directories += own
+        is_family = steps is None and len(own) > 1  # shares the statistics
+        for directory, speedups in {output: arguments.speedups}.items() if is_family else own.items():
+            if not (next(iter(own)) if is_family else directory).joinpath("config.json").exists():
                 shrink(
                     str((arguments.directory / name).absolute()),
-                    output_dir=str(output),
+                    output_dir=str(directory),
                     train_file=[str(rows)],
                     text_column_names=task.columns,
                     max_train_samples=SMOKE["calibration"] if arguments.smoke else CALIBRATION_ROWS,
-                    speedup=[speedup],
+                    speedup=speedups,
                     seed=seed,
                     distil_steps=steps,
                 )
     return directories
 
 
-def evaluation_options(name: str, models: Sequence[Path], arguments: argparse.Namespace) -> CompareOptions:
+def comparison_options(name: str, models: Sequence[Path], arguments: argparse.Namespace) -> dict[str, Any]:
+    """Returns the options of `fixedbert.compare` for the evaluation rows of a kind of models."""
     task = TASKS[name]
     rows: dict[str, Any] = {"task_name": "sst2", "data_dir": str(data_directory() / "glue")}
     if task.evaluation:
         rows = {"validation_file": str(arguments.directory / "data" / task.evaluation)}
         rows |= {"text_column_names": task.columns, **task.options}
-    return CompareOptions(
-        models=[str(model.absolute()) for model in models],
-        max_eval_samples=SMOKE["rows"] if arguments.smoke else ALL_ROWS,
-        runtime=SMOKE["runtime"] if arguments.smoke else None,
-        **rows,
-    )
+    return rows | {
+        "models": [str(model.absolute()) for model in models],
+        "max_eval_samples": SMOKE["rows"] if arguments.smoke else ALL_ROWS,
+        "runtime": SMOKE["runtime"] if arguments.smoke else None,
+    }
 
 
 def measure_model(name: str, arguments: argparse.Namespace) -> dict:
     """Shrinks and measures a model. Returns its record."""
-    shrunk = shrink_all(name, arguments)
-    task, models = TASKS[name], [arguments.directory / name, *shrunk.values()]
-    options = evaluation_options(name, models, arguments)
-    measured = take_turns(options)
-    features = [each.features for each in measured.candidates]
-    scores = resampled(measured.rows, measured.answers, task.metric, features)
-    results = [each.result for each in measured.candidates]
-    record = {
-        "model": name,
-        "metric": task.metric,
-        "rows": len(measured.rows.data),
-        "notes": measured.notes,
-        "versions": [
-            {**asdict(result), "version": version_of(result.name, index), "standard_error": float(own.std())}
-            | {"lost_standard_error": float((scores[0] - own).std())}
-            for index, (result, own) in enumerate(zip(results, scores, strict=True))
-        ],
-        "resampled": scores.round(6).tolist(),
-    }
+    task, models = TASKS[name], [arguments.directory / name, *shrink_all(name, arguments)]
+    options = comparison_options(name, models, arguments)
+    result, rows, candidates, answers = compared(options)
+    scores = resampled(rows, answers, task.metric, [each.features for each in candidates])
+    versions = [version_of(each.name, index, arguments.distil_steps) for index, each in enumerate(result.models)]
+    record = {"model": name, "metric": task.metric, "versions": versions, "comparison": asdict(result)}
+    record["resampled"] = scores.round(6).tolist()
     if task.neighbors:
-        runtimes = sorted({result.runtime for result in results})
-        file = str(arguments.directory / "data" / task.neighbors)
-        more = take_turns(replace(options, validation_file=file, text_column_names=None, runtime=runtimes))
-        record["neighbors"] = [asdict(each.result) for each in more.candidates]
+        options["validation_file"] = str(arguments.directory / "data" / task.neighbors)
+        options["runtime"] = sorted({each.runtime for each in result.models})
+        record["neighbors"] = asdict(comparison.compare(**options))
     return record
 
 
-def version_of(name: str, index: int) -> str:
-    """Returns stock, same answers, or the speedup of a shrunk model, such as 2x, from its directory such as 2x-1."""
+def version_of(source: str, index: int, steps: int | None) -> str:
+    """Returns stock, same answers, or the speedup of a shrunk model, which is the name of its directory."""
+    name = Path(source).name
     if name in TASKS:
         return SAME if index else STOCK
-    return name.split("-")[0] + (f", {name.split('-')[2]} steps" if name.endswith("-steps") else "")
+    return f"{name}, {steps} steps" if steps else name
 
 
 def provenance(arguments: argparse.Namespace) -> dict:
@@ -186,7 +154,7 @@ def provenance(arguments: argparse.Namespace) -> dict:
         "command": "python -m benchmarks.tasks " + " ".join(sys.argv[1:]),
         "commit": subprocess.run(git, capture_output=True, text=True).stdout.strip(),
         "machine": f"{machine_name()}; {description()}",
-        "versions": {name: version(name) for name in packages},
+        "versions": {name: metadata.version(name) for name in packages},
         "seeds": arguments.seeds,
     }
 
@@ -200,57 +168,53 @@ class Line:
 
     version: str
     runtimes: str
-    batches: float  # speed relative to stock
-    one_text: float
+    batches: float  # speed of batches relative to stock
+    one_text: float  # the same for single texts
     score: float  # multiplied by 100
+    score_error: float  # standard error, due to the choice of the rows
     lost: float  # points
-    standard_error: float  # of the points lost, due to the rows
+    lost_error: float
     by_seed: list[float]  # points lost
     stays: float | None  # fraction of the predictions
 
 
 def lines_of(record: dict) -> list[Line]:
     """Returns a line for each version, in the order of the record."""
-    metric, versions = record["metric"], record["versions"]
-    scores = np.array(record["resampled"])
-    kept = {each["name"]: each for each in record.get("neighbors", versions)}
+    models, metric, scores = record["comparison"]["models"], record["metric"], np.array(record["resampled"])
+    compared = record.get("neighbors", record["comparison"])["models"]
+    shares = {each["name"]: each["fidelity"]["agreement"] if each["fidelity"] else 1.0 for each in compared}
     lines = []
-    for name in dict.fromkeys(each["version"] for each in versions):
-        own = [index for index, each in enumerate(versions) if each["version"] == name]
-        results = [versions[index] for index in own]
-        lost = [100 * (versions[0]["scores"][metric] - each["scores"][metric]) for each in results]
-        fidelities = [kept[each["name"]]["fidelity"] for each in results]
+    for version in dict.fromkeys(record["versions"]):
+        own = [index for index, name in enumerate(record["versions"]) if name == version]
+        results = [models[index] for index in own]
+        lost = [100 * (models[0]["scores"][metric] - each["scores"][metric]) for each in results]
         lines.append(
             Line(
-                version=name,
+                version=version,
                 runtimes=", ".join(sorted({each["runtime"] for each in results})),
                 batches=mean(each["speedup"][RANDOM] for each in results),
                 one_text=mean(each["speedup"][SINGLE] for each in results),
                 score=100 * mean(each["scores"][metric] for each in results),
+                score_error=100 * float(scores[own].mean(0).std()),
                 lost=mean(lost),
-                standard_error=100 * float((scores[0] - scores[own].mean(0)).std()),
+                lost_error=100 * float((scores[0] - scores[own].mean(0)).std()),
                 by_seed=lost,
-                stays=None if None in fidelities else mean(each["agreement"] for each in fidelities),
+                stays=None if version == STOCK else mean(shares[each["name"]] for each in results),
             )
         )
     return lines
 
 
 def table(records: Sequence[dict]) -> str:
-    rows = [HEADER, "|---" * HEADER.count(" | ") + "|---|"]
+    rows = [HEADER, "|---" * (HEADER.count("|") - 1) + "|"]
     for record in records:
         for index, line in enumerate(lines_of(record)):
-            title = f"{record['model']}, {record['metric']} x 100" if index == 0 else ""
-            lost = stays = ""
-            if index:
-                spread = f" ({min(line.by_seed):.1f} to {max(line.by_seed):.1f})" if len(line.by_seed) > 1 else ""
-                lost = f"{line.lost:.1f} ± {line.standard_error:.1f}{spread}"
-            if line.stays is not None:
-                stays = f"{100 * line.stays:.1f}"
-            speeds = f"{line.batches:.2f} | {line.one_text:.2f}"
-            rows.append(
-                f"| {title} | {line.version} | {line.runtimes} | {speeds} | {line.score:.1f} | {lost} | {stays} |"
-            )
+            cells = [f"{record['model']}, {record['metric']}" if index == 0 else "", line.version, line.runtimes]
+            cells += [f"{line.batches:.2f}", f"{line.one_text:.2f}", f"{line.score:.1f} ± {line.score_error:.1f}"]
+            spread = f" ({min(line.by_seed):.1f} to {max(line.by_seed):.1f})" if len(line.by_seed) > 1 else ""
+            cells += [f"{line.lost:.1f} ± {line.lost_error:.1f}{spread}" if index else ""]
+            cells += ["" if line.stays is None else f"{100 * line.stays:.1f}"]
+            rows.append(f"| {' | '.join(cells)} |")
     return "\n".join(rows) + "\n"
 
 
@@ -263,7 +227,7 @@ def draw(records: Sequence[dict], file: Path):
             label = f"{record['model']} ({record['metric']})"
             style = {"color": f"C{color}", "capsize": 3, "marker": "os^D"[color]}
             speeds, lost = [line.batches for line in lines], [line.lost for line in lines]
-            axes.errorbar(speeds, lost, [line.standard_error for line in lines], label=label, **style)
+            axes.errorbar(speeds, lost, [line.lost_error for line in lines], label=label, **style)
             for line in lines[1:]:
                 offset = {"xytext": (4, -10), "textcoords": "offset points", "fontsize": "x-small"}
                 axes.annotate(line.version, (line.batches, line.lost), **offset)
