@@ -4,7 +4,7 @@ python -m benchmarks.task_models DIR --minilm MODEL [--models reranker embedding
 Makes the models and rows that `benchmarks.tasks` measures. Trains a reranker on pairs of QQP and a tagger on sentences
 from Wikipedia, both from MODEL, a directory with all-MiniLM-L6-v2. The environment variable FIXEDBERT_DATA must be set
 to a directory with glue/ and wikipedia/. Writes DIR/reranker, DIR/tagger and the files in DIR/data. The same command
-resumes interrupted training. text_and_models.md in this directory describes the files.
+resumes interrupted training. tasks.md in this directory describes the files.
 """
 
 import argparse

@@ -5,7 +5,7 @@ Measures how fast four kinds of models are, and how much they lose, in three ver
 padding), the fastest runtime that gives nearly the same answers, and shrunk. DIR contains the models, and in data/,
 the rows from `benchmarks.task_models`. The environment variable FIXEDBERT_DATA must be set to a directory with glue/.
 All versions of a model take turns on the same batches. Writes the shrunk models, a record for each model, the table
-and the figure to OUT. The same command continues after an interruption. text_and_models.md explains the table.
+and the figure to OUT. The same command continues after an interruption. tasks.md explains the table.
 """
 
 import argparse

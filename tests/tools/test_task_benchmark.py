@@ -27,7 +27,7 @@ def directory(tmp_path):
     (tmp_path / "data").mkdir()
     for split in ("train", "dev"):
         draw, pairs, lines = random.Random(split), [("query", "text", "label")], []
-        for query in range(40):
+        for query in range(30):
             name = " ".join([*words(draw, 3), chr(97 + query % 26), str(query)])
             pairs += [(name, " ".join(words(draw, draw.randint(2, 9))), int(place == 2)) for place in range(5)]
             tokens = words(draw, draw.randint(3, 13))
@@ -49,20 +49,16 @@ def test_benchmark_of_tasks(directory, capsys, monkeypatch):
     monkeypatch.setattr(tasks, "shrink", shrink_by_size)
     output = directory / "results"
     arguments = [str(directory), "--output_dir", str(output), "--models", "reranker", "tagger", "--smoke"]
-    tasks.main([*arguments, "--speedups", "2", "3", "--seeds", "1", "2"])
+    tasks.main([*arguments, "--speedups", "2", "3", "--seeds", "1"])
     for model, metric in {"reranker": "nDCG@10", "tagger": "f1"}.items():
         record = json.loads((output / f"{model}.json").read_text())
-        versions = record["versions"]
-        assert versions[0] == "stock" and versions[-4:] == ["2x", "3x"] * 2
-        scores = [each["scores"][metric] for each in record["comparison"]["models"]]
-        resampled = np.array(record["resampled"])
-        assert resampled.shape == (len(versions), resampling.RESAMPLES)
-        np.testing.assert_allclose(resampled.mean(1), scores, atol=4 * resampled.std(1).max() / 20 + 1e-6)
-        assert all(record["comparison"]["models"][index]["fidelity"]["agreement"] < 1 for index in (-1, -2))
-    assert (output / "tasks.png").stat().st_size > 10_000
-    table, files = capsys.readouterr().out, sorted(output.rglob("*"))
-    assert table.count("| 3x |") == 2 and "± " in table
-    before = [file.stat().st_mtime_ns for file in files if file.suffix in (".safetensors", ".json")]
+        models, resampled = record["comparison"]["models"], np.array(record["resampled"])
+        assert record["versions"][0] == "stock" and record["versions"][-2:] == ["2x", "3x"]
+        assert resampled.shape == (len(models), resampling.RESAMPLES)
+        error = 4 * resampled.std(1).max() / resampling.RESAMPLES**0.5
+        np.testing.assert_allclose(resampled.mean(1), [each["scores"][metric] for each in models], atol=error)
+    table = capsys.readouterr().out
+    assert table.count("| 3x |") == 2 and (output / "tasks.png").stat().st_size > 10_000
+    monkeypatch.setattr(tasks, "measure_model", None)
     tasks.main(arguments)
-    assert capsys.readouterr().out.strip().endswith(table.strip().splitlines()[-1])
-    assert before == [file.stat().st_mtime_ns for file in files if file.suffix in (".safetensors", ".json")]
+    assert capsys.readouterr().out == table
