@@ -7,13 +7,14 @@ from typing import NamedTuple
 
 import torch
 from accelerate import PartialState
+from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from ..data.sequences import read_sequences
 from ..loading.loaded_model import LoadedModel, head_name
 from ..options import CalibrationOptions, ShrinkOptions
 from ..support.errors import InputError
-from .predictions import MASKED_LM, MASKED_POSITIONS, Batch
+from .predictions import MASKED_LM, PREDICTED_POSITIONS, Batch
 from .rows import Rows
 from .task_heads import row_length, unlabeled_rows
 
@@ -27,6 +28,7 @@ class TokenizedRow(NamedTuple):
 
     tokens: dict
     texts: tuple
+    first_tokens: list[int] = []  # index of the first token of each word, for token classification
 
 
 def load_batches(
@@ -108,8 +110,10 @@ def tokenize(parts: list[Rows], loaded: LoadedModel, length: int) -> list[Tokeni
     for rows in parts:
         features, count = rows.features(loaded.tokenizer, loaded.settings, length)
         for row, texts in zip(features, rows.texts(), strict=True):
-            inputs = ({name: window[name] for name in names if name in window} for window in row)
-            windows += [TokenizedRow(tokens, texts) for tokens in inputs]
+            for window in row:
+                tokens = {name: window[name] for name in names if name in window}
+                first = [index for index in window.get("first_tokens", ()) if index >= 0]
+                windows.append(TokenizedRow(tokens, texts, first))
         truncated += count
     if truncated:
         PartialState().print(f"{truncated:,} of {len(windows):,} calibration rows were truncated to {length:,} tokens")
@@ -123,30 +127,40 @@ def batches_of(
     Returns rows, sorted by length, as padded batches on the model's device. A batch has at most `batch_size` rows and,
     if it has several, at most this number of tokens. Masks tokens for a masked LM.
     """
-    parts: list[list[dict]] = []
-    for row in sorted((row.tokens for row in rows), key=lambda row: len(row["input_ids"])):
+    parts: list[list[TokenizedRow]] = []
+    for row in sorted(rows, key=lambda row: len(row.tokens["input_ids"])):
         size = len(parts[-1]) if parts else options.batch_size
-        if size == options.batch_size or (size + 1) * len(row["input_ids"]) > tokens:
+        if size == options.batch_size or (size + 1) * len(row.tokens["input_ids"]) > tokens:
             parts.append([])
         parts[-1].append(row)
     generator = torch.Generator().manual_seed(options.seed)
     batches = []
     for part in parts:
-        batch: Batch = dict(loaded.tokenizer.pad(part, return_tensors="pt"))
+        batch: Batch = dict(loaded.tokenizer.pad([row.tokens for row in part], return_tensors="pt"))
         if head_name(loaded.model) in MASKED_LM:
             batch = mask_randomly(batch, loaded.tokenizer, generator)
+        elif part[0].first_tokens:
+            batch[PREDICTED_POSITIONS] = first_token_mask(batch["attention_mask"], part)
         batches.append({name: x.to(loaded.model.device) for name, x in batch.items()})
     return batches
 
 
+def first_token_mask(attention_mask: Tensor, rows: list[TokenizedRow]) -> Tensor:
+    """Returns a mask (B, L) of the first token of each word, after padding on either side."""
+    mask, begins = torch.zeros_like(attention_mask, dtype=torch.bool), attention_mask.int().argmax(dim=1).tolist()
+    for row, begin, words in zip(mask, begins, rows, strict=True):
+        row[[begin + index for index in words.first_tokens]] = True
+    return mask
+
+
 def mask_randomly(batch: Batch, tokenizer: PreTrainedTokenizerBase, generator: torch.Generator) -> Batch:
-    """Masks 15% of the tokens, at least one per row. Adds a mask (B, L) of their positions as `MASKED_POSITIONS`."""
+    """Masks 15% of the tokens, at least one per row. Adds a mask (B, L) of their positions as `PREDICTED_POSITIONS`."""
     ids = batch["input_ids"]
     special = torch.isin(ids, torch.tensor(tokenizer.all_special_ids))
     chances = torch.rand(ids.shape, generator=generator).masked_fill(special, 2.0)
     positions = (chances < MASKED) | (chances == chances.min(dim=1, keepdim=True).values) & ~special
     masked = ids.masked_fill(positions, int(tokenizer.mask_token_id))
-    return batch | {"input_ids": masked, MASKED_POSITIONS: positions}
+    return batch | {"input_ids": masked, PREDICTED_POSITIONS: positions}
 
 
 def mean_tokens(batches: list[Batch]) -> float:
