@@ -395,6 +395,9 @@ class CompareOptions(TextOptions, TaskOptions, HubOptions):
     label_column_name: str | None = option(
         None, "Label column, or several: a,b. Default: label, if it exists.", needs="validation_file"
     )
+    query_column_name: str | None = option(
+        None, "For rerankers: rows with equal values belong to one query.", needs="validation_file"
+    )
     max_eval_samples: int = option(1000, "Maximum number of rows, drawn at random.", COUNT)
     max_seq_length: int | None = option(None, "Tokens per row. Default: as in fine-tuning, at most 512.", "[3, inf)")
     batch_size: int = option(32, "Rows per batch, also for measuring speed.", COUNT)
@@ -405,6 +408,8 @@ class CompareOptions(TextOptions, TaskOptions, HubOptions):
         self.check_columns()
         if (self.task_name is None) == (self.validation_file is None):
             raise ValueError("specify either `task_name` or `validation_file`.")
+        if self.query_column_name and self.query_column_name in (self.label_column_name or "label").split(","):
+            raise ValueError("`query_column_name` and `label_column_name` must name different columns.")
 
 
 @dataclass(kw_only=True)

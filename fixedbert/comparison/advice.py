@@ -2,12 +2,12 @@
 
 from ..exporting.graphs import GRAPHS
 from ..options import CompareOptions
+from ..tasks.fidelity import NEARLY_SAME, SAME, criterion
 from .candidates import Candidate
 from .report import RANDOM, SINGLE
 from .runtimes import TORCH
 
 MIN_ROWS = 32  # minimum number of rows for advice
-SAME, NEARLY_SAME = 1.0, 0.995  # minimum fractions of identical predictions for choosing the fastest runtime
 
 
 def advice(candidates: list[Candidate], options: CompareOptions) -> str:
@@ -17,15 +17,16 @@ def advice(candidates: list[Candidate], options: CompareOptions) -> str:
     if len(candidates[0].features) < MIN_ROWS:
         return f"There are too few rows for advice; provide at least {MIN_ROWS}."
     results = [candidate.result for candidate in candidates]
+    unit = next((result.fidelity.unit for result in results if result.fidelity), "row")
     lines, winners = [], []
-    for fraction in (SAME, NEARLY_SAME):
-        same = [result for result in results if result.has_same_predictions(fraction)]
+    for limit in (SAME, NEARLY_SAME):
+        same = [result for result in results if result.is_within(limit)]
         best = []
         for order, name in ((RANDOM, "batches"), (SINGLE, "single texts")):
             result = max(same, key=lambda result: result.speedup[order])
             best.append(f"{result.runtime} ({result.speedup[order]:.2f} times as fast) for {name}")
             winners.append(result.runtime)
-        lines.append(f"Fastest with at least {fraction:.1%} identical predictions: {', '.join(best)}.")
+        lines.append(f"Fastest, if {criterion(unit, limit)}: {', '.join(best)}.")
     lines += ["", "How to use them (each command writes a directory, with code that runs the model in its README.md):"]
     lines += [f"{name}: {instructions(name, candidates[0], options)}" for name in dict.fromkeys(winners)]
     return "\n".join(lines)

@@ -5,8 +5,8 @@ on the CPU with the same number of threads, in random order for each batch.
 
 import random
 from collections import Counter
-from dataclasses import asdict, replace
-from math import nan
+from dataclasses import asdict
+from math import inf, isnan
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -21,17 +21,15 @@ from ..options import CompareOptions
 from ..support.errors import InputError
 from ..support.files import check_output_free, new_directory, short_name, to_csv, to_json
 from ..support.machine import machine_name, warn_if_busy
-from ..tasks.predictions import Fidelity, fidelity
-from ..tasks.rows import Cells, RowPredictions
+from ..tasks.fidelity import NEARLY_SAME, Keys, criterion
+from ..tasks.rows import RowPredictions, Rows
 from ..tasks.task_heads import compared_rows, row_length
-from .advice import NEARLY_SAME, advice
+from .advice import advice
 from .candidates import Candidate, build_candidates, load_candidates, race
 from .report import CHANGED, RANDOM, REPEATS, RUNS, SINGLE, SINGLE_ROWS, SORTED, Comparison
 from .runtimes import RUNTIMES
 
-# If there are several models, the speeds on this many batches and the predictions for this many rows determine the
-# runtime of each. With fewer than 200 rows, a single different prediction would be more than 0.5%.
-PROBES, CHECKED_ROWS = 8, 640
+PROBES = 8  # batches on which the fastest runtime of each of several models is found
 RESULTS = "comparison.json"
 
 
@@ -57,16 +55,17 @@ def compare(options: CompareOptions) -> Comparison:
     length = row_length(options.max_seq_length, models)
     rows = compared_rows(options, candidates[0].model.head, models, length)
     available = len(rows.data)
-    rows.data = rows.data.select(random.Random(0).sample(range(available), min(available, options.max_eval_samples)))
+    rows.sample(options.max_eval_samples)
     for each in candidates:
         each.features, each.result.truncated = rows.features(each.model.tokenizer, each.model.settings, length)
     with TemporaryDirectory() as directory:
-        candidates, notes = choose_runtimes(by_model, options, Path(directory))
+        candidates, notes = choose_runtimes(by_model, rows, options, Path(directory))
         run(candidates, len(rows.data), options.batch_size)
     all_features = [model.features for model in candidates]
     answers = [rows.interpret(model.outputs, model.features, all_features) for model in candidates]
-    for model, own in zip(candidates, answers, strict=True):
-        measure(model, own, candidates[0], answers[0])
+    changed = [
+        measure(model, own, rows, candidates[0], answers[0]) for model, own in zip(candidates, answers, strict=True)
+    ]
     if not any(isinstance(each.model, LoadedModel) for each in candidates):  # only exported graphs
         advised = ""
     elif len(by_model) > 1:
@@ -82,16 +81,17 @@ def compare(options: CompareOptions) -> Comparison:
         machine=machine_name(),
         models=[model.result for model in candidates],
         item=rows.item,
-        notes=notes,
+        notes=[rows.note, *notes] if rows.note else notes,
         advice=advised,
         folder=options.output_dir or "",
     )
     if options.output_dir is not None:
         with new_directory(options.output_dir) as directory:
             (directory / RESULTS).write_text(to_json(asdict(result), indent=1) + "\n")
-            if answers[0].texts:
-                lines = changed_items(rows.cells(all_features), candidates, answers)
-                (directory / CHANGED).write_bytes(to_csv(lines).encode())
+            if any(model.result.changes_are_listed for model in candidates):
+                units = sorted({unit for units in changed for unit in units})
+                columns = changed_units(rows, units, candidates, answers)
+                (directory / CHANGED).write_bytes(to_csv(columns).encode())
     return result
 
 
@@ -120,7 +120,7 @@ def align_classes(candidates: list[Candidate]):
 
 
 def choose_runtimes(
-    models: list[list[Candidate]], options: CompareOptions, directory: Path
+    models: list[list[Candidate]], rows: Rows, options: CompareOptions, directory: Path
 ) -> tuple[list[Candidate], list[str]]:
     """
     Returns the candidates to compare, and notes about runtimes.
@@ -139,7 +139,7 @@ def choose_runtimes(
                 raise InputError(f"{reference.result.name}: no runtime works: {'; '.join(remarks)}.", "runtime")
             if len(models) > 1 and len(candidates) > 1:
                 remarks.append("the runtime of each model was chosen on the same rows")
-                candidates = [fastest(candidates, reference, options.batch_size, notes)]
+                candidates = [fastest(candidates, reference, rows, options.batch_size, notes)]
             if any(candidate.runtime == "openvino-int8" for candidate in candidates):
                 count = min(CALIBRATION_ROWS, len(reference.features))
                 remarks.append(f"openvino-int8: calibrated on {count} of these rows, so it may agree less on new rows")
@@ -149,27 +149,35 @@ def choose_runtimes(
 
 
 @torch.inference_mode()
-def fastest(candidates: list[Candidate], reference: Candidate, batch_size: int, notes: list[str]) -> Candidate:
+def fastest(
+    candidates: list[Candidate], reference: Candidate, rows: Rows, batch_size: int, notes: list[str]
+) -> Candidate:
     """
-    Returns the fastest candidate that keeps at least 99.5% of the reference's predictions. If there is none, returns
-    the candidate that keeps most of them, and adds this to the notes.
+    Returns the fastest candidate whose predictions are nearly the reference's. If there is none, returns the candidate
+    that changes least, and adds this to the notes.
     """
-    count, name = min(len(reference.features), CHECKED_ROWS), reference.result.name
+    name, count = reference.result.name, len(reference.features)
     batches = [range(begin, min(begin + batch_size, count)) for begin in range(0, count, batch_size)]
-    expected = [reference.timed(batch)[0] for batch in batches]
+
+    def answers(candidate: Candidate) -> RowPredictions:
+        candidate.predictions = [candidate.timed(batch)[0] for batch in batches]
+        return rows.interpret(candidate.outputs, candidate.features, [candidate.features])
+
+    expected = answers(reference)
     seconds, generator = np.zeros(len(candidates)), random.Random(0)
     for batch in tqdm(batches[:PROBES], f"choosing a runtime for {name}", unit="batch"):
         seconds += race(candidates, batch, generator)[1]
-    ranked = [candidates[index] for index in np.argsort(seconds)]
-    similarities = []
-    for candidate in ranked:
-        pairs = zip(expected, (candidate.timed(batch)[0] for batch in batches), strict=True)
-        similarity = 1.0 if candidate is reference else fidelity(pairs, count).similarity
-        if similarity >= NEARLY_SAME:
+    found: list[tuple[float, Candidate]] = []
+    for candidate in (candidates[index] for index in np.argsort(seconds)):
+        if candidate is reference:
             return candidate
-        similarities.append(similarity)
-    best = ranked[int(np.argmax(np.nan_to_num(similarities, nan=-1)))]
-    notes.append(f"{name}: no runtime keeps 99.5% of its predictions; {best.runtime} keeps the most")
+        result, _ = rows.fidelity(expected, answers(candidate))
+        if result.is_within(NEARLY_SAME):
+            return candidate
+        found.append((inf if isnan(result.change) else result.change, candidate))
+    best = min(found, key=lambda pair: pair[0])[1]
+    condition = criterion(result.unit, NEARLY_SAME)
+    notes.append(f"{name}: with no runtime, {condition}; {best.runtime} changes least")
     return best
 
 
@@ -197,48 +205,35 @@ def run(candidates: list[Candidate], rows: int, batch_size: int):
                 model.predictions.append(predictions)
 
 
-def measure(model: Candidate, answers: RowPredictions, first: Candidate, expected: RowPredictions):
-    """Computes the speed, scores and fidelity of a model, relative to the first model and its answers."""
-    rows, result = len(model.features), model.result
-    for order, count in {RANDOM: rows, SORTED: rows, SINGLE: min(rows, SINGLE_ROWS)}.items():
-        result.rows_per_second[order] = count / model.seconds[order]
+def measure(model: Candidate, answers: RowPredictions, rows: Rows, first: Candidate, expected: RowPredictions) -> Keys:
+    """
+    Computes the speed, scores and fidelity of a model, relative to the first model and its answers. Returns the units
+    that change.
+    """
+    count, result = len(model.features), model.result
+    for order, number in {RANDOM: count, SORTED: count, SINGLE: min(count, SINGLE_ROWS)}.items():
+        result.rows_per_second[order] = number / model.seconds[order]
         result.speedup[order] = first.seconds[order] / model.seconds[order]
     result.scores = answers.scores
     if expected.correct is not None and answers.correct is not None:
         result.lost = int((expected.correct & ~answers.correct).sum())
         result.gained = int((~expected.correct & answers.correct).sum())
-    if model is not first:
-        result.fidelity = fidelity_of(answers, expected, rows)
+    if model is first:
+        return []
+    result.fidelity, changed = rows.fidelity(expected, answers)
+    return changed
 
 
-def fidelity_of(answers: RowPredictions, expected: RowPredictions, rows: int) -> Fidelity:
+def changed_units(rows: Rows, units: Keys, candidates: list[Candidate], answers: list[RowPredictions]) -> list[list]:
     """
-    Returns the fidelity of a model's answers to `expected`, the answers of the first model for this number of rows.
-    If the answers are texts, the agreement is the fraction of equal texts. Without `outputs`, the divergence is NaN.
+    Returns a header, and a line for each unit that changes, in the order of the file. A line contains the cells of the
+    unit, and the prediction of each model, such as a class with its probability.
     """
-    if answers.outputs:
-        result = fidelity([(expected.outputs, answers.outputs)], rows)
-    else:
-        result = Fidelity(divergence=nan, agreement=None, kind="classes", rows=rows)
-    if not expected.texts:
-        return result
-    same = np.array(expected.texts) == np.array(answers.texts)
-    return replace(result, agreement=float(same.mean()), distinct=len({*expected.texts}))
-
-
-def changed_items(cells: Cells, candidates: list[Candidate], answers: list[RowPredictions]) -> list[list]:
-    """
-    Returns a header, and a line for each item on which the models disagree, in the order of the file. A line contains
-    the cells of the item, and the prediction of each model with its probability.
-    """
-    columns = [*cells]
+    columns = [*rows.cells(units, [model.features for model in candidates])]
     for model, own in zip(candidates, answers, strict=True):
-        label = model.result.label
-        columns.append((label, own.texts))
-        columns.append((f"{label} probability", [f"{probability:.6f}" for probability in own.probabilities]))
-    lines = []
-    for index in range(len(answers[0].texts)):
-        predictions = {own.texts[index] for own in answers}
-        if len(predictions) > 1:
-            lines.append([values[index] for _, values in columns])
+        label, (texts, numbers) = model.result.label, rows.predicted(units, own, answers[0])
+        columns.append((label, texts))
+        if rows.number:
+            columns.append((f"{label} {rows.number}", [f"{number:.6f}" for number in numbers]))
+    lines = [[*line] for line in zip(*(values for _, values in columns), strict=True)]
     return [[name for name, _ in columns], *sorted(lines, key=lambda line: line[0])]

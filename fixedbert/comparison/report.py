@@ -3,13 +3,12 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from ..tasks.predictions import Fidelity
+from ..tasks.fidelity import UNITS, Fidelity
 from .runtimes import REFERENCE
 
 RANDOM, SORTED, SINGLE = "random", "sorted", "single"  # batches in random order or sorted by length, and single rows
 SINGLE_ROWS = 64  # number of rows that are timed one at a time
 REPEATS, RUNS = 2, 64  # minimum number of runs of each batch, and of all batches together
-ROUNDING = 1e-4  # numbers and embeddings are treated as identical if their similarity is above 1 - ROUNDING
 CHANGED = "changed.csv"
 
 
@@ -32,11 +31,14 @@ class ComparedModel:
     def __post_init__(self):
         self.label = self.name if self.runtime == REFERENCE else f"{self.name}, {self.runtime}"
 
-    def has_same_predictions(self, fraction: float) -> bool:
-        """Returns True if at least this fraction of the predictions matches those of the first model."""
-        if self.fidelity is None:
-            return True
-        return self.fidelity.similarity >= fraction - (ROUNDING if self.fidelity.agreement is None else 0)
+    def is_within(self, limit: float) -> bool:
+        """Returns True if at most this fraction of the predictions differs from those of the first model."""
+        return self.fidelity is None or self.fidelity.is_within(limit)
+
+    @property
+    def changes_are_listed(self) -> bool:
+        """Whether changed.csv contains what differs from the predictions of the first model."""
+        return self.fidelity is not None and self.fidelity.agreement is not None
 
 
 @dataclass(frozen=True)
@@ -50,13 +52,14 @@ class Comparison:
     max_seq_length: int  # maximum number of tokens per row
     machine: str  # description of the machine on which the speed was measured
     models: list[ComparedModel]
-    item: str  # the unit that has a prediction: "row", "word" or "question"
+    item: str  # the unit that is predicted correctly, or changes, such as "row"
     notes: list[str]  # messages about runtimes, such as why they were skipped
     advice: str  # the fastest ways to run a single model, or how to get this advice for one of several models
     folder: str  # output directory, or ""
 
     def __str__(self) -> str:
         first, *others = self.models
+        items, _ = UNITS[self.item]
         metrics, flips = list(first.scores), ["lost", "gained"] if first.lost is not None else []
         flips += ["truncated"] if any(model.truncated for model in self.models) else []
         lines = [["", "rows/s", "speedup", "sorted", "single", "MB", *metrics, *flips, "predictions"]]
@@ -75,11 +78,11 @@ class Comparison:
             f"of {REPEATS} or more runs of each batch, the fastest counts",
         ]
         if "lost" in flips:
-            notes.append(f"lost: {self.item}s correct in the first line, but not in this one; gained: the opposite")
+            notes.append(f"lost: {items} correct in the first line, but not in this one; gained: the opposite")
         if "truncated" in flips:
             notes.append(f"truncated: rows with more than {self.max_seq_length} tokens; the rest is ignored")
-        if self.folder and any(model.fidelity and model.fidelity.agreement is not None for model in others):
-            notes.append(f"{self.item}s with different predictions: {self.folder}/{CHANGED}")
+        if self.folder and any(model.changes_are_listed for model in others):
+            notes.append(f"{items} that changed: {self.folder}/{CHANGED}")
         header = f"{rows} rows from {self.file} with at most {self.max_seq_length} tokens, on {self.machine}"
         text = [header, "", *aligned(lines), "", *notes, *self.notes]
         return "\n".join([*text, "", self.advice] if self.advice else text)

@@ -18,7 +18,8 @@ from ..support.errors import InputError
 from ..support.machine import warn_if_busy
 from ..support.timing import interleaved
 from ..tasks.calibration import load_batches, mean_tokens
-from ..tasks.predictions import Batch, Fidelity, Predictions, measure_fidelity, predict
+from ..tasks.fidelity import Fidelity, measure_fidelity
+from ..tasks.predictions import Batch, Predictions, predict
 from .budget import LayerSize
 from .fisher_information import layer_sizes
 from .pruning import TOKENS_PER_DIMENSION

@@ -6,7 +6,7 @@ from pathlib import Path
 from ..publishing.model_card import markdown_table
 from ..support.figures import new_figure, skip_without_matplotlib
 from ..support.files import short_name, to_json
-from ..tasks.predictions import Fidelity
+from ..tasks.fidelity import Fidelity
 from .budget import LayerSize
 
 RESULTS, PLOT = "shrinking.json", "shrinking.png"

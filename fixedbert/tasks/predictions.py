@@ -1,9 +1,8 @@
-"""Computes the predictions of a model, samples them for the Fisher information, and measures their fidelity."""
+"""Computes the predictions of a model, and samples them for the Fisher information."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from math import isnan
 
 import torch
 from torch import Tensor
@@ -138,89 +137,6 @@ def sampled_nll(predictions: Predictions) -> Tensor:
         drawn = torch.bernoulli(values.detach().sigmoid())
         return binary_cross_entropy_with_logits(values, drawn, reduction="sum")
     return (values * torch.randn_like(values)).sum()
-
-
-@dataclass(frozen=True)
-class Fidelity:
-    """
-    How close a model's predictions are to those of the original.
-
-    Args:
-        divergence: KL(original || model) in nats per row. For regression, half the squared difference. For embeddings
-            and hidden states, 1 - cosine similarity, averaged over rows or tokens. For question answering models with
-            different tokenizers, NaN.
-        agreement: Fraction of identical predictions; None for regression, embeddings and hidden states.
-        kind: The `kind` of the predictions, as defined in `Predictions`.
-        spread: Standard deviation of the numbers that the original predicts; None for other kinds.
-        distinct: Number of distinct labels or label sets that the original predicts; None for other kinds.
-        rows: Number of rows that were compared.
-    """
-
-    divergence: float
-    agreement: float | None
-    kind: str
-    spread: float | None = None
-    distinct: int | None = None
-    rows: int = 0
-
-    @property
-    def similarity(self) -> float:
-        """The agreement, the cosine similarity of vectors, or an estimate of the correlation of numbers."""
-        if self.agreement is not None:
-            return self.agreement
-        return 1 - self.divergence / (self.spread**2 if self.spread else 1)
-
-    def __str__(self) -> str:
-        has_divergence = self.agreement is not None and not isnan(self.divergence)
-        return self.summary + (f", KL divergence {self.divergence:.2g} nats per row" if has_divergence else "")
-
-    @property
-    def summary(self) -> str:
-        """A description of the agreement or similarity, without the KL divergence of labels."""
-        if self.agreement is not None:
-            warning = ", but the original predicts the same label for all rows" if self.distinct == 1 else ""
-            return f"{self.agreement:.1%} agree with the original{warning}"
-        if self.kind == "numbers":
-            spread = f" (standard deviation of the original: {self.spread:.2g})" if self.spread else ""
-            return f"root mean square difference from the original {(2 * self.divergence) ** 0.5:.2g}{spread}"
-        vectors = " hidden states" if self.kind == "states" else ""
-        return f"average cosine similarity to the original{vectors} {1 - self.divergence:.3f}"
-
-
-@torch.no_grad()
-def measure_fidelity(
-    original: PreTrainedModel, other: PreTrainedModel, batches: list[Batch], predict: Predict = predict
-) -> Fidelity:
-    """Compares the predictions of two models with the same task head."""
-    pairs = ((predict(original, batch), predict(other, batch)) for batch in batches)
-    return fidelity(pairs, sum(len(batch["input_ids"]) for batch in batches))
-
-
-def fidelity(pairs: Iterable[tuple[list[Predictions], list[Predictions]]], rows: int) -> Fidelity:
-    """
-    Compares the predictions of two models.
-
-    Args:
-        pairs: For each batch, the predictions of the original and those of the other model.
-        rows: Total number of rows.
-    """
-    divergence, same, count, tokens, kind = 0.0, 0, 0, 0, ""
-    numbers: list[Tensor] = []
-    distinct: set[str] = set()
-    for originals, others in pairs:
-        for original, other in zip(originals, others, strict=True):
-            divergence, kind = divergence + float(original.kl_divergence(other)), original.kind
-            if kind in ("classes", "labels"):
-                chosen, others_choice = predicted_labels(original), predicted_labels(other)
-                same, count = same + int((chosen == others_choice).all(dim=-1).sum()), count + len(chosen)
-                distinct.update(map(str, chosen.unique(dim=0).tolist()))
-            elif kind == "numbers":
-                numbers.append(original.values)
-            elif kind == "states":
-                tokens += len(original.values)
-    spread = float(torch.cat(numbers).std(dim=0, correction=0).norm()) if numbers else None
-    agreement, labels = (same / count, len(distinct)) if count else (None, None)
-    return Fidelity(max(0.0, divergence / (tokens or rows)), agreement, kind, spread, labels, rows)
 
 
 def predicted_labels(predictions: Predictions) -> Tensor:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from itertools import chain, count
+from math import nan
 
 import datasets
 import numpy as np
@@ -14,6 +15,7 @@ from ..support.errors import InputError
 from ..support.files import reading
 from .answers import SquadEvaluation
 from .examples import SAMPLE_SEED, drawn
+from .fidelity import Fidelity, fidelity
 from .labels import shorten
 from .reading import RowSource, valid_rows
 from .rows import Features, Model, RowPredictions, Rows, file_of
@@ -229,10 +231,18 @@ class QuestionRows(Rows):
             )
         return RowPredictions(outputs, scores, [*texts.values()], probabilities, correct)
 
-    def cells(self, all_features):
-        answers = [" | ".join(dict.fromkeys(answers["text"])) for answers in self.data["answers"]]
-        names = ("row", "id", "question")
-        return [*((name, self.data[name][:]) for name in names), ("answers", answers)]
+    def fidelity(self, expected, answers):
+        pairs = [(expected.outputs, answers.outputs)] if answers.outputs else []
+        divergence = fidelity(pairs, len(self.data), self.item)[0].divergence if pairs else nan
+        kept = np.array(expected.texts) == np.array(answers.texts)
+        warning = "the original gives the same answer to all questions" if len({*expected.texts}) == 1 else ""
+        result = Fidelity(divergence, len(self.data), self.item, float(kept.mean()), warning=warning)
+        return result, np.flatnonzero(~kept).tolist()
+
+    def cells(self, units, all_features):
+        rows = self.data.select(units)
+        answers = [" | ".join(dict.fromkeys(answers["text"])) for answers in rows["answers"]]
+        return [*((name, rows[name][:]) for name in ("row", "id", "question")), ("answers", answers)]
 
 
 def unlabeled_questions(

@@ -1,5 +1,6 @@
 """The base class for the rows of a task (texts, words or questions): what models read and predict for them."""
 
+import random
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 from ..loading.sentence_models import TextSettings
 from ..options import CompareOptions
 from ..support.errors import InputError
+from .fidelity import Fidelity, Keys, fidelity
 from .predictions import Predictions
 
 Cells = list[tuple[str, Sequence]]  # names and contents of the columns of a table
@@ -20,13 +22,16 @@ Features = list[dict]  # tokens of a row: one dict, or for a question, one dict 
 
 @dataclass(frozen=True)
 class RowPredictions:
-    """The predictions of a model for items, which are rows, words or questions."""
+    """The predictions of a model for rows, words or questions."""
 
     outputs: list[Predictions]  # for measuring the fidelity; empty if the tokens differ from those of the first model
     scores: dict[str, float]  # metrics by name; empty without labels
-    texts: Sequence[str] = ()  # the labels or the answer for each item; empty for scores and embeddings
+    texts: Sequence[str] = ()  # the label of each row or word, or the answer to each question
     probabilities: Sequence[float] = ()  # the probability of each text
-    correct: np.ndarray | None = None  # True for each item that is predicted correctly; None without labels
+    correct: np.ndarray | None = (
+        None  # whether each row, query, word, question or labeled entity is predicted correctly
+    )
+    groups: np.ndarray | None = None  # the number of the query of each row, or of the sentence of each word
 
 
 class Rows(ABC):
@@ -37,7 +42,10 @@ class Rows(ABC):
         data: A dataset whose column `row` contains the 0-based index of each row in the file.
     """
 
-    item = "row"  # the unit that has a prediction
+    item = "row"  # the unit that is predicted correctly, or changes; one of UNITS
+    number = "probability"  # what a model predicts for an item besides its text; "" for nothing
+    tags: Sequence[str] = ()  # for taggers, the tags in the order of the outputs
+    note = ""  # what the report says about the metrics
 
     def __init__(self, data: datasets.Dataset):
         self.data = data
@@ -75,9 +83,27 @@ class Rows(ABC):
         model, to find the items that all of them read.
         """
 
+    def sample(self, count: int):
+        """Keeps at most `count` rows, drawn at random."""
+        self.data = self.data.select(random.Random(0).sample(range(len(self.data)), min(len(self.data), count)))
+
+    def fidelity(self, expected: RowPredictions, answers: RowPredictions) -> tuple[Fidelity, Keys]:
+        """Compares the predictions of a model with those of the first. Also returns the units that change."""
+        pairs = [(expected.outputs, answers.outputs)]
+        return fidelity(pairs, len(self.data), self.item, expected.groups, self.tags)
+
     @abstractmethod
-    def cells(self, all_features: list[list[Features]]) -> Cells:
-        """Returns columns with the position of each item in the file, and its text and label."""
+    def cells(self, units: Keys, all_features: list[list[Features]]) -> Cells:
+        """Returns columns with the position of each of the units in the file, and its text and label."""
+
+    def predicted(
+        self, units: Keys, answers: RowPredictions, expected: RowPredictions
+    ) -> tuple[Sequence[str], Sequence[float]]:
+        """
+        Returns what a model predicts for each of the units as a text, and as the number that the attribute `number`
+        describes. `expected` are the predictions of the first model.
+        """
+        return [answers.texts[unit] for unit in units], [answers.probabilities[unit] for unit in units]
 
 
 def split_names(names: str | None) -> tuple[str, ...]:

@@ -14,7 +14,8 @@ from .predictions import MASKED_LM, QUESTIONS, TEXTS, WORDS, kind_of_logits
 from .questions import QuestionRows, questions_in, unlabeled_questions
 from .reading import RowSource
 from .rows import Model, Rows, split_names
-from .texts import TextRows, check_text_columns, load_files, load_task
+from .text_rows import EmbeddingRows, TextRows
+from .texts import check_text_columns, load_files, load_task
 from .words import TOKENS, WordRows, has_words, load_words
 
 MAX_LENGTH = 512  # default for the maximum number of tokens per row
@@ -43,8 +44,9 @@ def unlabeled_rows(
     Raises:
         InputError: If a model for text pairs is given single texts or vice versa, or if rows are unsuitable.
     """
-    (config, tokenizer), separate, files = model, head in MASKED_LM or not head, options.train_file or ()
-    trained_on = () if separate else tuple(getattr(config, "text_column_names", None) or ())
+    (config, tokenizer), files = model, options.train_file or ()
+    kind = EmbeddingRows if head in MASKED_LM or not head else TextRows
+    trained_on = () if kind is EmbeddingRows else tuple(getattr(config, "text_column_names", None) or ())
     if head == QUESTIONS and not files:
         raise InputError("does not support question answering; use a `train_file` in SQuAD format.", "task_name")
     if head == QUESTIONS and options.text_column_names:
@@ -54,7 +56,7 @@ def unlabeled_rows(
         task, hub_options = options.task_name.lower(), options.download_options()
         data = load_task(task, options.data_dir, (split,), hub_options, max_samples={split: count}, **sampling)
         check_text_columns(data.text_columns, trained_on)
-        return [TextRows(rows, separate) for rows in data.splits.values()]
+        return [kind(rows) for rows in data.splits.values()]
     found: list[Rows] = []
     column = options.text_column_names or TOKENS
     for file, number in zip(files, shares(files, head, count, options.seed), strict=True):
@@ -68,7 +70,7 @@ def unlabeled_rows(
             columns = {"text_columns": split_names(options.text_column_names), "expected_columns": trained_on}
             data = load_files({"test": file}, max_samples={"test": number}, **columns, **sampling)
             check_text_columns(data.text_columns, trained_on)
-            found.append(TextRows(data.splits["test"], separate))
+            found.append(kind(data.splits["test"]))
     return found
 
 

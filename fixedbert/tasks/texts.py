@@ -14,15 +14,13 @@ from sklearn.model_selection import train_test_split
 from transformers import PreTrainedTokenizerBase
 
 from ..data.file_formats import TOO_FEW, FileRow, load_from_hub, text_problem
-from ..options import CompareOptions, GlueDataOptions
+from ..options import GlueDataOptions
 from ..support.errors import InputError
 from .examples import SAMPLE_SEED, drawn, make_features, max_samples, sample_rows, warn_of_overlap
 from .glue import TASKS
-from .glue_metrics import GlueEvaluation
-from .labels import MULTI, REGRESSION, SINGLE, Labels, is_missing, problem_type_of
-from .predictions import TEXTS
+from .labels import REGRESSION, SINGLE, Labels, is_missing
 from .reading import RowSource, data_sources, dataset_rows, ids_of, valid_rows
-from .rows import Model, RowPredictions, Rows, split_names
+from .rows import split_names
 
 # Text columns that are recognized without `text_column_names`.
 KNOWN_TEXT_COLUMNS = {columns for task in TASKS.values() for columns in (task.texts, task.file_texts)} | {("text",)}
@@ -62,7 +60,7 @@ class ReadingOptions:
     max_samples: Mapping[str, int | None] = field(default_factory=dict)  # rows to draw for each kind of split
     seed: int = SAMPLE_SEED  # for drawing rows and for the validation split
     validation_percentage: int | None = None  # percentage of the training rows that become the validation split
-    group_column: str | None = None  # rows with equal values in this column stay together
+    group_column: str | None = None  # rows with equal values stay in one split, or belong to one query
 
     @property
     def official(self) -> bool:
@@ -188,8 +186,10 @@ def read_split(
     """
     is_test = kind_of(split) == "test"
     label_columns = () if is_test else options.labels.columns if options.labels else options.label_columns
-    ids, group = options.id_columns if is_test else (), options.group_column if split == "train" else None
-    named = {"label_column_name": label_columns, "id_column_name": ids, "group_column_name": [group] if group else []}
+    ids, divided = options.id_columns if is_test else (), options.validation_percentage is not None
+    group = options.group_column if split == "train" or not divided else None
+    named = {"label_column_name": label_columns, "id_column_name": ids}
+    named["group_column_name" if divided else "query_column_name"] = [group] if group else []
     source.check_columns(text_column_names=data.text_columns, **named)
     if both := {*data.text_columns} & {*label_columns}:
         raise InputError(f"{source.name}: {both.pop()} contains the labels; set `text_column_names` to other columns.")
@@ -372,91 +372,3 @@ def text_features(
 def text_names(columns: Iterable[str]) -> list[str]:
     """Returns the names of the columns with texts or pairs of texts."""
     return [name for name in ("sentence1", "sentence2") if name in columns]
-
-
-class TextRows(Rows):
-    """
-    Texts or text pairs, for classification, regression or embeddings.
-
-    Args:
-        separate: Make each text of a pair a row, and leave out the labels.
-        evaluation: Predicts and scores the labels in the data, or those of the model; None for embeddings.
-        text_columns: The names of the text columns in the file or dataset.
-    """
-
-    def __init__(
-        self,
-        rows: datasets.Dataset,
-        separate: bool = False,
-        evaluation: GlueEvaluation | None = None,
-        text_columns: tuple[str, ...] = (),
-    ):
-        if separate:
-            names = text_names(rows.column_names)
-            each = [(row, row[name]) for row in rows for name in names]
-            texts = [{"row": row["row"], "sentence1": text, "first": row["sentence1"]} for row, text in each]
-            rows = datasets.Dataset.from_list(texts)
-        super().__init__(rows)
-        self.evaluation, self.text_columns = evaluation, text_columns
-
-    @classmethod
-    def load(cls, options: CompareOptions, head: str, models: list[Model], length: int) -> "TextRows":
-        config, _ = models[0]
-        expected = [tuple(getattr(config, "text_column_names", None) or ()) for config, _ in models]
-        skip = options.skip_bad_rows
-        task = None if options.task_name is None else options.task_name.lower()
-        if task is not None:
-            hub_options = options.download_options()
-            data = load_task(task, options.data_dir, ("validation",), hub_options, skip_bad_rows=skip)
-        else:
-            file, columns = str(options.validation_file), split_names(options.label_column_name)
-            has_labels = bool(columns) or "label" in RowSource.from_file(file).columns
-            data = load_files(
-                {"validation" if head == TEXTS and has_labels else "test": file},
-                do_regression=problem_type_of(config) == REGRESSION,
-                skip_bad_rows=skip,
-                text_columns=split_names(options.text_column_names),
-                expected_columns=expected[0],
-                label_columns=columns or ("label",),
-            )
-        for trained_on in dict.fromkeys(expected):
-            check_text_columns(data.text_columns, trained_on)
-        evaluation, rows = None, next(iter(data.splits.values()))
-        if head == TEXTS:
-            labels = data.labels or Labels.of(config)
-            labels.align(config)
-            evaluation = GlueEvaluation(task, labels)
-        return cls(rows, head != TEXTS, evaluation, data.text_columns)
-
-    def texts(self):
-        names = [name for name in ("first", "sentence1", "sentence2") if name in self.data.column_names]
-        return [*zip(*(self.data[name][:] for name in names), strict=True)]
-
-    def features(self, tokenizer, settings, length):
-        features = text_features(self.data, tokenizer, length, prompt=settings.prompt)
-        return [[row] for row in features], sum(features["truncated"][:])
-
-    def interpret(self, outputs, features, all_features):
-        if self.evaluation is None:
-            return RowPredictions(outputs, {})
-        labels = self.evaluation.labels
-        predictions, probabilities = self.evaluation.predict(outputs[0].values.numpy(), outputs[0].threshold)
-        scores, correct = {}, None
-        if "label" in self.data.column_names:
-            expected = labels.encode(self.data["label"][:])
-            scores = self.evaluation.scores(predictions, expected, probabilities)
-            correct = (predictions == expected).reshape(len(expected), -1).all(axis=1)
-        if probabilities is None:
-            return RowPredictions(outputs, scores)
-        if labels.problem_type == MULTI:  # they are independent, so the probability of a set is a product
-            chosen = np.where(predictions, probabilities, 1 - probabilities).prod(axis=1)
-        else:
-            chosen = probabilities.max(axis=1)
-        return RowPredictions(outputs, scores, labels.decode(predictions), chosen, correct)
-
-    def cells(self, all_features):
-        has_labels = "label" in self.data.column_names
-        labels = self.data["label"][:] if has_labels else [""] * len(self.data)
-        labels = [", ".join(label) if isinstance(label, list) else label for label in labels]
-        texts = [self.data[name][:] for name in text_names(self.data.column_names)]
-        return [("row", self.data["row"][:]), *zip(self.text_columns, texts, strict=True), ("label", labels)]

@@ -11,11 +11,12 @@ from transformers import PreTrainedTokenizerBase
 from ..data.file_formats import FileRow, text_problem
 from ..options import CompareOptions
 from ..support.errors import InputError
+from .entities import OUTSIDE, Entities, entities_of, entity_scores, split_tags
 from .examples import SAMPLE_SEED, drawn
 from .labels import SINGLE, Labels, default_names, label_problem, label_sort_key, normalized, shorten
 from .predictions import Predictions
 from .reading import RowSource, valid_rows
-from .rows import Features, Model, RowPredictions, Rows, file_of
+from .rows import Cells, Features, Model, RowPredictions, Rows, file_of
 
 TOKENS, LABELS = "tokens", ("ner_tags", "labels")  # default names of the columns, as in transformers' run_ner.py
 NO_LABEL = (None, -100, "-100")  # values for words that are not labeled, such as transformers' ignore_index
@@ -115,18 +116,21 @@ class WordRows(Rows):
     """
     Texts split into words, with or without labels, for token classification.
 
-    The items are the words that all models read. Words that truncation removes for any of the models are not compared,
-    and words without a label do not count toward the accuracy.
+    Only words that all models read count: not those that truncation removes for any of the models. Words without a
+    label do not count toward the scores.
 
     Args:
-        outputs: The label names of the models, in the order of their outputs.
+        outputs: The label names of the models, in the order of their outputs. If "O" is one of them, the items are
+            entities.
     """
 
     item = "word"
 
     def __init__(self, rows: datasets.Dataset, outputs: Sequence[str] = ()):
         super().__init__(rows)
-        self.outputs = np.array([*outputs, ""])
+        self.tags, self.names, self.parts = [*outputs], np.array([*outputs, ""]), split_tags(outputs)
+        if OUTSIDE in outputs:
+            self.item, self.number = "entity", ""
 
     @classmethod
     def load(cls, options: CompareOptions, head: str, models: list[Model], length: int) -> "WordRows":
@@ -158,23 +162,48 @@ class WordRows(Rows):
         read = read_by_all(all_features)
         logits = outputs[0].values[first_tokens(features)[read]]
         probabilities, predicted = (x.numpy() for x in logits.softmax(-1).max(-1))
+        sentences = np.repeat(np.arange(len(self.data)), [len(row) for row in self.data["words"]])[read]
         scores, correct = {}, None
         if "labels" in self.data.column_names:
             labels = np.concatenate(self.data["labels"][:])[read]
-            correct = predicted == labels  # never True for a word without a label, whose label id is -1
-            scores = {"accuracy": float(correct[labels >= 0].mean()) if (labels >= 0).any() else 0.0}
-        texts = self.outputs[predicted].tolist()
-        return RowPredictions([Predictions(logits, "classes")], scores, texts, probabilities, correct)
+            labeled = labels >= 0
+            if self.item == "entity":
+                expected, found = (self.entities(ids[labeled], sentences[labeled]) for ids in (labels, predicted))
+                scores = entity_scores(expected, found)
+                correct = np.array([found.get(words) == kind for words, kind in expected.items()], dtype=bool)
+            else:
+                correct = predicted == labels  # never True for a word without a label, whose label id is -1
+                scores = {"accuracy": float(correct[labeled].mean()) if labeled.any() else 0.0}
+        texts = self.names[predicted].tolist()
+        return RowPredictions([Predictions(logits, "classes")], scores, texts, probabilities, correct, sentences)
 
-    def cells(self, all_features):
+    def entities(self, ids: np.ndarray, sentences: np.ndarray) -> Entities:
+        """Returns the entities in label ids (words,)."""
+        return entities_of(self.names[ids], sentences, self.parts)
+
+    def cells(self, units, all_features):
         counts, read = [len(row) for row in self.data["words"]], read_by_all(all_features)
-        columns = [("row", np.repeat(self.data["row"][:], counts))]
-        columns += [("word", np.concatenate([np.arange(count) for count in counts]))]
-        words = np.array([*chain(*self.data["words"])], dtype=object)  # arrays of strings drop final NULs
-        columns += [("text", words)]
-        if "labels" in self.data.column_names:
-            columns += [("label", self.outputs[np.concatenate(self.data["labels"][:])])]  # -1 is the last name, ""
-        return [(name, values[read].tolist()) for name, values in columns]
+        sentences = np.repeat(np.arange(len(counts)), counts)[read]
+        numbers = np.concatenate([np.arange(count) for count in counts])[read]
+        words = np.array([*chain(*self.data["words"])], dtype=object)[read]  # arrays of strings drop final NULs
+        labels = np.concatenate(self.data["labels"][:])[read] if "labels" in self.data.column_names else None
+        spans = units if self.item == "entity" else [(unit, unit + 1) for unit in units]
+        first = [begin for begin, _ in spans]
+        columns: Cells = [("row", np.array(self.data["row"][:])[sentences[first]].tolist())]
+        columns += [("word", numbers[first].tolist())]
+        columns += [("text", [" ".join(words[begin:end]) for begin, end in spans])]
+        if labels is not None and self.item == "entity":
+            expected = self.entities(labels, sentences)
+            columns += [("label", [expected.get(span, "") for span in spans])]
+        elif labels is not None:
+            columns += [("label", self.names[labels[first]].tolist())]  # -1 is the last name, ""
+        return columns
+
+    def predicted(self, units, answers, expected):
+        if self.item != "entity":
+            return super().predicted(units, answers, expected)
+        found = self.entities(answers.outputs[0].values.argmax(-1).numpy(), answers.groups)
+        return [found.get(words, "") for words in units], []
 
 
 def first_tokens(features: list[Features]) -> np.ndarray:

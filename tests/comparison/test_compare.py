@@ -112,7 +112,7 @@ def test_labelled_rows(models, tmp_path, capsys):
         len({line[name] for name in names[:3]}) == 1 and line["one"] != line[names[3]] for line in table.values()
     )
     printed = capsys.readouterr().out
-    assert f"{len(PAIRS)} rows from" in printed and "rows with different predictions: " in printed
+    assert f"{len(PAIRS)} rows from" in printed and "rows that changed: " in printed
 
 
 def test_unlabelled_rows(models, tmp_path):
@@ -146,7 +146,7 @@ def test_regression(tmp_path):
     result = compare([tmp_path / "one", tmp_path / "two"], tmp_path / "rows.csv")
     assert result.models[0].scores.keys() >= {"pearson", "spearmanr"} and result.models[0].lost is None
     assert result.models[1].fidelity.divergence == pytest.approx(0.5**2 / 2, rel=1e-4)
-    assert "difference from the original 0.5 (standard deviation of the original: " in str(result)
+    assert "largest difference 0.5, mean difference 0.5, standard deviation" in str(result)
 
 
 def test_unsuitable_models(models, tmp_path):
@@ -312,7 +312,7 @@ def test_all_runtimes(models, tmp_path, monkeypatch):
     assert len(float32) == 3 and all(model.fidelity.divergence < 1e-6 for model in float32)
     bf16 = next(model for model in result.models if model.runtime == "torch-bf16")
     assert 1e-9 < bf16.fidelity.divergence < 1e-2 and bf16.megabytes == result.models[0].megabytes / 2
-    assert "Fastest with at least 100.0% identical predictions: " in result.advice
+    assert "Fastest, if all rows have the same prediction: " in result.advice
     monkeypatch.chdir(tmp_path)
     model, logits = load_candidates(str(directory / "one"), "one")[0], {}
     inputs = AutoTokenizer.from_pretrained(directory / "one")(
@@ -364,11 +364,12 @@ def test_fastest_runtime_of_each_model(models, tmp_path, monkeypatch):
     monkeypatch.setattr("fixedbert.comparison.compare.PROBES", 1)
     changed = fixedbert.compare([directory / "one", directory / "two"], tmp_path / "rows.csv", runtime=names[1:])
     assert [model.label for model in changed.models] == ["one", "one, torch-unpadded", "two, torch-unpadded"]
-    assert "two: no runtime keeps 99.5% of its predictions; torch-unpadded keeps the most" in str(changed)
+    note = "two: with no runtime, at least 99.5% of the rows have the same prediction; torch-unpadded changes least"
+    assert note in str(changed)
     late.clear()
     single = fixedbert.compare([directory / "one"], tmp_path / "rows.csv", runtime=names)
     assert [model.runtime for model in single.models] == names
-    assert single.advice.startswith("Fastest with at least 100.0% identical predictions: torch-unpadded (1.50 times")
+    assert single.advice.startswith("Fastest, if all rows have the same prediction: torch-unpadded (1.50 times")
 
 
 def test_runtimes_that_cannot_run(models, tmp_path, monkeypatch):

@@ -75,7 +75,7 @@ def test_questions_are_compared(models, model, questions, tmp_path, version_2):
     assert json.loads((tmp_path / "out/comparison.json").read_text())["models"][2]["fidelity"]["divergence"] is None
     with (tmp_path / "out/changed.csv").open(newline="", encoding="utf-8") as written:
         changed = [*csv.DictReader(written)]
-    assert changed and "questions with different predictions: " in str(result)
+    assert changed and "questions that changed: " in str(result)
     for line in changed:
         row = rows[int(line["row"])]
         assert (line["id"], line["question"]) == (row["id"], row["question"])

@@ -21,7 +21,7 @@ from fixedbert.tasks.words import WordRows, check_splits_words, load_words
 
 compare = partial(fixedbert.compare, runtime=["torch"])
 
-NAMES = ["O", "B-PET", "I-PET"]
+NAMES = ["DET", "NOUN", "VERB"]
 LABELS = {"id2label": dict(enumerate(NAMES)), "label2id": {name: number for number, name in enumerate(NAMES)}}
 
 
@@ -51,12 +51,12 @@ def predictions_of(model, tokenizer, words, length):
 
 
 def test_words_are_compared(tmp_path):
-    """Accuracy, agreement and changed words are based on the first token of each word, except for truncated words."""
+    """Without the tag O, all measures are based on the first token of each word, except for truncated words."""
     model = model_of("ForTokenClassification", num_hidden_layers=1, **SHAPE, **LABELS).eval()
     save(model, tmp_path / "one")
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "one")
     texts, labels = rows_of(["cat", "sat", "dog", "where"], 19)
-    texts[3], labels[3] = ["\u200b", "cat"], ["O", "O"]  # the tokenizer drops the first word
+    texts[3], labels[3] = ["\u200b", "cat"], ["DET", "DET"]  # the tokenizer drops the first word
     file = write_rows(tmp_path / "rows.jsonl", (texts, labels))
     before = [predictions_of(model, tokenizer, words, 13) for words in texts]
     with torch.no_grad():

@@ -27,7 +27,7 @@ from fixedbert.shrinking.fisher_information import collect_statistics, layer_siz
 from fixedbert.shrinking.layers import prune_layers, refit
 from fixedbert.shrinking.shrink import layer_pruners, shrink
 from fixedbert.support.errors import InputError
-from fixedbert.tasks.predictions import measure_fidelity
+from fixedbert.tasks.fidelity import measure_fidelity
 from fixedbert.training.interruption import train
 
 SMALL = LayerSize(Heads(5, 6, 6), 37)  # layers of `small`
@@ -59,21 +59,21 @@ def test_superfluous_heads_and_neurons_are_removed(small, large, rows, tmp_path)
     card = (tmp_path / "out" / "README.md").read_text()
     assert "| 0 | 7 heads of size 8 | 5 heads of size 6 | 48 | 37 |" in card and str(tmp_path) not in card
     *_, predictions, _, last = str(result).splitlines()
-    assert re.search(r"on 33 held-out rows: 100.0% agree with the original, KL divergence", predictions)
+    assert re.search(r"on 33 held-out rows: 100.0% of the rows have the same prediction, KL divergence", predictions)
     lowest, highest = written["speedup_range"]
     assert lowest <= written["speedup"] <= highest and last.startswith(f"{written['speedup']:.2f} times as fast")
 
 
-@pytest.mark.parametrize("problem_type, kind", [("multi_label_classification", "labels"), ("regression", "numbers")])
-def test_several_labels_and_targets(rows, tmp_path, problem_type, kind):
+@pytest.mark.parametrize("problem_type, unit", [("multi_label_classification", "row"), ("regression", "score")])
+def test_several_labels_and_targets(rows, tmp_path, problem_type, unit):
     """Models with several labels per text or several targets are pruned without changing their outputs or type."""
     fields = {"num_labels": 3, "problem_type": problem_type, "text_column_names": ["text"]}
     small = model_of("ForSequenceClassification", **SHAPE, initializer_range=0.3, **fields).eval()
     large = to_fixed_head_bert(small, attention_head_size=8, num_attention_heads=7, intermediate_size=48)
     save(large, tmp_path / "large")
     result = shrink(tmp_path / "large", tmp_path / "out", params=small.num_parameters(), **rows)
-    assert result.after.layers == [SMALL] * 3 and result.fidelity.divergence < 1e-6 and result.fidelity.kind == kind
-    assert result.fidelity.agreement == (1.0 if kind == "labels" else None)
+    assert result.after.layers == [SMALL] * 3 and result.fidelity.divergence < 1e-6 and result.fidelity.unit == unit
+    assert result.fidelity.agreement == (1.0 if unit == "row" else None)
     pruned = AutoModelForSequenceClassification.from_pretrained(tmp_path / "out")
     assert all(getattr(pruned.config, name) == value for name, value in fields.items())
 

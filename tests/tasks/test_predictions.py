@@ -1,11 +1,11 @@
-"""Predictions of each task head, their Fisher information, and their fidelity to an original model."""
+"""Predictions of each task head, and their Fisher information."""
 
 import pytest
 import torch
 from helpers.tiny_models import model_of
 from torch.distributions import Bernoulli, Categorical, kl_divergence
 
-from fixedbert.tasks.predictions import PREDICTED_POSITIONS, Predictions, fidelity, measure_fidelity, predict, sampled_nll
+from fixedbert.tasks.predictions import PREDICTED_POSITIONS, Predictions, predict, sampled_nll
 
 torch.manual_seed(0)
 KINDS = {"classes": lambda x: Categorical(logits=x), "labels": lambda x: Bernoulli(logits=x)}
@@ -55,25 +55,3 @@ def test_predictions_do_not_depend_on_padding(head, kind, count):
     other = {**batch, "input_ids": torch.where(mask.bool(), ids, 4)}
     for one, again in zip(result, predict(model, other), strict=True):
         assert torch.allclose(one.values, again.values, atol=1e-5)
-    same = measure_fidelity(model, model, [batch])
-    assert same.divergence == pytest.approx(0, abs=1e-6) and same.agreement == (None if kind == "states" else 1)
-    assert same.kind == kind and ("hidden states" in str(same)) == (kind == "states")
-
-
-def test_fidelity_of_hidden_states_is_their_cosine_similarity():
-    """The divergence of a model without pooling is 1 - cosine similarity of the tokens."""
-    model, other = (model_of("Model", initializer_range=scale).eval() for scale in (0.3, 0.5))
-    batch = {"input_ids": torch.randint(5, 30, (3, 7)), "attention_mask": torch.ones(3, 7).long()}
-    expected = 1 - torch.cosine_similarity(*(one(**batch).last_hidden_state for one in (model, other)), dim=-1)
-    assert measure_fidelity(model, other, [batch]).divergence == pytest.approx(float(expected.mean()), rel=1e-4)
-
-
-def test_fidelity_of_several_labels():
-    """Predictions agree if the sets of labels are equal. The report contains a warning if all sets are the same."""
-    one, other = torch.randn(53, 3), torch.randn(53, 3)
-    result = fidelity([([Predictions(one, "labels")], [Predictions(other, "labels")])], 53)
-    same = ((one > 0) == (other > 0)).all(dim=1)
-    assert result.kind == "labels" and result.agreement == pytest.approx(float(same.float().mean()))
-    assert result.distinct == len({tuple(row) for row in (one > 0).tolist()}) and "same label" not in str(result)
-    constant = [Predictions(one[:1], "labels")]
-    assert "the original predicts the same label for all rows" in str(fidelity([(constant, constant)], 1))

@@ -1,0 +1,195 @@
+"""How close the predictions of two models for the same rows are, in the measure of their task."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from math import inf, isnan
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import cosine_similarity
+from transformers import PreTrainedModel
+
+from ..loading.loaded_model import head_name
+from .entities import OUTSIDE, entities_of, split_tags
+from .predictions import QUESTIONS, TEXTS, Batch, Predict, Predictions, predict, predicted_labels
+from .ranking import first_results
+from .similarity import ROUNDING, nearest_neighbours
+
+# The units that are counted, in the plural, and what two models have in common for one that stays.
+UNITS = {
+    "row": ("rows", "have the same prediction"),
+    "query": ("queries", "have the same first result"),
+    "text": ("texts", "have the same nearest neighbour"),
+    "entity": ("entities", "are the same"),
+    "word": ("words", "have the same tag"),
+    "question": ("questions", "have the same answer"),
+    "position": ("start and end positions", "are the same"),
+    "token": ("tokens", "have the same prediction"),
+    "score": ("scores", ""),
+    "state": ("hidden states", ""),
+}
+SAME, NEARLY_SAME = 0.0, 0.005  # maximum fraction of the units that change
+SCORE_LIMITS = {SAME: 0.01, NEARLY_SAME: 0.1}  # maximum difference of scores, in standard deviations
+Pairs = Iterable[tuple[list[Predictions], list[Predictions]]]
+Result = Callable[..., "Fidelity"]  # Fidelity without its last fields
+Keys = list  # of units: their indices, or for entities, pairs with the first word and the one after the last
+
+
+@dataclass(frozen=True)
+class Fidelity:
+    """
+    How close a model's predictions are to those of the original.
+
+    Args:
+        divergence: KL(original || model) in nats per row. For scores, half the squared difference. For embeddings and
+            hidden states, 1 - cosine similarity, averaged over rows or tokens. For question answering models with
+            different tokenizers, NaN.
+        rows: Number of rows that were compared.
+        unit: What counts, one of UNITS.
+        agreement: Fraction of the units that stay. Entities that only one of the models finds also count. None for
+            scores without queries and for hidden states.
+        measures: Differences of scores, or cosine similarities of embeddings or hidden states, by name.
+        warning: Why the agreement says little, or "".
+    """
+
+    divergence: float
+    rows: int
+    unit: str
+    agreement: float | None = None
+    measures: dict[str, float] = field(default_factory=dict)
+    warning: str = ""
+
+    @property
+    def change(self) -> float:
+        """The fraction of the units that change, or the largest difference of scores in standard deviations."""
+        if self.unit == "score":
+            largest, deviation = self.measures["largest difference"], self.measures["standard deviation"]
+            return largest / deviation if deviation else (inf if largest else 0.0)
+        return inf if self.agreement is None else 1 - self.agreement
+
+    def is_within(self, limit: float) -> bool:
+        """Returns True if at most SAME or NEARLY_SAME changes."""
+        return self.change <= (SCORE_LIMITS[limit] if self.unit == "score" else limit) + 1e-9
+
+    def __str__(self) -> str:
+        has_divergence = self.unit not in ("score", "query", "text", "state") and not isnan(self.divergence)
+        return self.summary + (f", KL divergence {self.divergence:.2g} nats per row" if has_divergence else "")
+
+    @property
+    def summary(self) -> str:
+        """A description of what stays and of the differences, without the KL divergence of labels."""
+        parts = []
+        if self.agreement is not None:
+            rounded = self.agreement if self.agreement == 1 else min(self.agreement, 0.999)  # 100% means all
+            parts.append(f"{rounded:.1%} of the {' '.join(UNITS[self.unit])}")
+        for name, value in self.measures.items():
+            parts.append(f"{name} {value:.4f}" if "cosine" in name else f"{name} {value:.2g}")
+        return ", ".join(parts) + (f", but {self.warning}" if self.warning else "")
+
+
+def criterion(unit: str, limit: float) -> str:
+    """Returns the condition that `Fidelity.is_within` checks."""
+    if unit == "score":
+        return f"no score differs by more than {SCORE_LIMITS[limit]:.0%} of the standard deviation"
+    share = f"at least {1 - limit:.1%} of the" if limit else "all"
+    return f"{share} {' '.join(UNITS[unit])}"
+
+
+@torch.no_grad()
+def measure_fidelity(
+    original: PreTrainedModel, other: PreTrainedModel, batches: list[Batch], predict: Predict = predict
+) -> Fidelity:
+    """Compares the predictions of two models with the same task head."""
+    pairs = ((predict(original, batch), predict(other, batch)) for batch in batches)
+    unit = {TEXTS: "row", QUESTIONS: "position"}.get(head_name(original), "token")
+    return fidelity(pairs, sum(len(batch["input_ids"]) for batch in batches), unit)[0]
+
+
+def fidelity(
+    pairs: Pairs, rows: int, unit: str, groups: np.ndarray | None = None, tags: Sequence[str] = ()
+) -> tuple[Fidelity, Keys]:
+    """
+    Compares the predictions of two models.
+
+    Args:
+        pairs: For each batch, the predictions of the original and those of the other model.
+        rows: Total number of rows.
+        unit: What has a class or a set of labels. The unit of other predictions follows from their kind.
+        groups: The number of the query of each score, or of the sentence of each word.
+        tags: For taggers, the tag of each class. With "O" among them, entities are counted instead of words.
+
+    Returns:
+        The fidelity, and the units that change.
+    """
+    divergence, kind, tokens = 0.0, "", 0
+    expected: list[Tensor] = []
+    found: list[Tensor] = []
+    for originals, others in pairs:
+        for one, other in zip(originals, others, strict=True):
+            divergence, kind, tokens = divergence + float(one.kl_divergence(other)), one.kind, tokens + len(one.values)
+            if kind != "states":  # which can be large
+                expected.append(reduced(one))
+                found.append(reduced(other))
+    result = partial(Fidelity, max(0.0, divergence / (tokens if kind == "states" else rows)), rows)
+    if kind == "states":
+        return result("state", measures={"mean cosine of hidden states": 1 - divergence / tokens}), []
+    pair = torch.cat(expected), torch.cat(found)
+    if kind == "numbers":
+        return compare_scores(result, *pair, groups)
+    if kind == "embeddings":
+        return compare_embeddings(result, *pair)
+    if OUTSIDE in tags and groups is not None:
+        return compare_entities(result, *(x[:, 0].numpy() for x in pair), groups, tags)
+    kept = (pair[0] == pair[1]).all(dim=-1)
+    warning = "the original predicts the same label for all rows" if len(pair[0].unique(dim=0)) == 1 else ""
+    return result(unit, share(kept), warning=warning), changed(kept)
+
+
+def reduced(predictions: Predictions) -> Tensor:
+    """Returns the predicted classes or labels, without the logits, which can be large, or the scores or embeddings."""
+    labels = predictions.kind in ("classes", "labels")
+    return (predicted_labels(predictions) if labels else predictions.values.float()).cpu()
+
+
+def compare_scores(result: Result, one: Tensor, other: Tensor, queries: np.ndarray | None) -> tuple[Fidelity, Keys]:
+    """Compares scores (rows, outputs), and with `queries`, also the row of each query that has the highest score."""
+    difference, deviation = (one - other).abs(), float((one - one.mean(dim=0)).square().mean().sqrt())
+    measures = {"largest difference": float(difference.max()), "mean difference": float(difference.mean())}
+    if queries is None:
+        return result("score", measures=measures | {"standard deviation": deviation}), []
+    scores, others = one[:, 0].numpy(), other[:, 0].numpy()
+    best, found = scores[first_results(scores, queries)], scores[first_results(others, queries)]
+    kept = torch.from_numpy(found >= best - ROUNDING * deviation)  # for copies of a text, and rounding
+    return result("query", share(kept), measures), changed(kept)
+
+
+def compare_embeddings(result: Result, one: Tensor, other: Tensor) -> tuple[Fidelity, Keys]:
+    """Compares embeddings (texts, D), and the nearest neighbour of each text."""
+    neighbours, cosines = nearest_neighbours(other, one), cosine_similarity(one, other)
+    measures = {"lowest cosine": float(cosines.min()), "mean cosine": float(cosines.mean())}
+    counted = neighbours.cosines > -inf
+    if not counted.any():
+        return result("text", measures=measures, warning="there are no two texts with different embeddings"), []
+    return result("text", share(neighbours.unchanged[counted]), measures), changed(neighbours.unchanged | ~counted)
+
+
+def compare_entities(
+    result: Result, one: np.ndarray, other: np.ndarray, sentences: np.ndarray, tags: Sequence[str]
+) -> tuple[Fidelity, Keys]:
+    """Compares the entities in the class ids (words,) of two taggers."""
+    parts, names = split_tags(tags), np.array(tags)
+    first, second = (entities_of(names[ids], sentences, parts) for ids in (one, other))
+    union = len(first.items() | second.items())
+    agreement = len(first.items() & second.items()) / union if union else 1.0
+    keys = sorted(key for key in {*first} | {*second} if first.get(key) != second.get(key))
+    return result("entity", agreement, warning="" if union else "no model finds an entity"), keys
+
+
+def share(kept: Tensor) -> float:
+    return float(kept.double().mean())
+
+
+def changed(kept: Tensor) -> Keys:
+    return (~kept).nonzero()[:, 0].tolist()
