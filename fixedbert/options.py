@@ -366,6 +366,9 @@ class ShrinkOptions(SizeOptions, CalibrationOptions):
     speedup: list[float] | None = option(None, "Speedup on this machine. Several: a directory for each.", POSITIVE)
     params: float | None = option(None, "Number of parameters, such as 15e6.", POSITIVE)
     flops: float | None = option(None, "FLOPs of a forward pass for a row of average length.", POSITIVE)
+    query_column_name: str | None = option(
+        None, "For rerankers: rows with equal values belong to one query.", needs="train_file"
+    )
     batch_size: int = option(32, "Rows per batch, also for measuring speed.", COUNT)
     unpad_inputs: bool | None = option(None, "Skip padding. Default: with `speedup`, if it is faster; otherwise true.")
     dtype: Dtype | None = option(None, "Dtype of weights. Default: with `speedup`, the fastest; otherwise unchanged.")

@@ -14,7 +14,7 @@ from ..data.sequences import read_sequences
 from ..loading.loaded_model import LoadedModel, head_name
 from ..options import CalibrationOptions, ShrinkOptions
 from ..support.errors import InputError
-from .predictions import MASKED_LM, PREDICTED_POSITIONS, Batch
+from .predictions import MASKED_LM, PREDICTED_POSITIONS, QUERIES, Batch
 from .rows import Rows
 from .task_heads import row_length, unlabeled_rows
 
@@ -41,7 +41,8 @@ def load_batches(
     maximum = options.max_train_samples
     rows = task_rows(options, loaded, max(maximum, distillation_rows))
     if options.task_name is None:
-        held_out, rows = hold_out(rows, max(1, min(len(rows), maximum) // HELD_OUT))
+        count = max(1, min(len(rows), maximum) // HELD_OUT)
+        held_out, rows = hold_out(rows, count, by_query=options.query_column_name is not None)
     else:
         held_out = task_rows(options, loaded, max(1, maximum // HELD_OUT), "validation")
     tokens = CPU_TOKENS if loaded.model.device.type == "cpu" else inf
@@ -52,18 +53,21 @@ def load_batches(
     )
 
 
-def hold_out(rows: list[TokenizedRow], count: int) -> tuple[list[TokenizedRow], list[TokenizedRow]]:
+def hold_out(
+    rows: list[TokenizedRow], count: int, by_query: bool = False
+) -> tuple[list[TokenizedRow], list[TokenizedRow]]:
     """
     Splits `rows`, which are in random order, into about `count` held-out rows and the rest.
 
     Rows with the same first text, such as the context of questions, are on one side. If the first text occurs in so
-    many rows that it says little about a row, only rows in which all texts are the same are on one side.
+    many rows that it says little about a row, only rows in which all texts are the same are on one side. The rows of a
+    query are on one side in any case.
 
     Raises:
         InputError: If all rows have the same texts.
     """
     by_first = Counter(row.texts[0] for row in rows)
-    groups = [row.texts[:1] if by_first[row.texts[0]] <= count // 4 else row.texts for row in rows]
+    groups = [row.texts[:1] if by_query or by_first[row.texts[0]] <= count // 4 else row.texts for row in rows]
     sizes, held_out, left = Counter(groups), set(), count
     if len(sizes) == 1:
         raise InputError(f"all {len(rows):,} calibration rows have the same context or text; add rows with others.")
@@ -134,13 +138,15 @@ def batches_of(
             parts.append([])
         parts[-1].append(row)
     generator = torch.Generator().manual_seed(options.seed)
-    batches = []
+    batches, queries = [], dict[str, int]()
     for part in parts:
         batch: Batch = dict(loaded.tokenizer.pad([row.tokens for row in part], return_tensors="pt"))
         if head_name(loaded.model) in MASKED_LM:
             batch = mask_randomly(batch, loaded.tokenizer, generator)
         elif part[0].first_tokens:
             batch[PREDICTED_POSITIONS] = first_token_mask(batch["attention_mask"], part)
+        elif options.query_column_name:
+            batch[QUERIES] = torch.tensor([queries.setdefault(row.texts[0], len(queries)) for row in part])
         batches.append({name: x.to(loaded.model.device) for name, x in batch.items()})
     return batches
 
@@ -154,7 +160,7 @@ def first_token_mask(attention_mask: Tensor, rows: list[TokenizedRow]) -> Tensor
 
 
 def mask_randomly(batch: Batch, tokenizer: PreTrainedTokenizerBase, generator: torch.Generator) -> Batch:
-    """Masks 15% of the tokens, at least one per row. Adds a mask (B, L) of their positions as `PREDICTED_POSITIONS`."""
+    """Masks 15% of the tokens, at least one per row. Adds the mask (B, L) `PREDICTED_POSITIONS`."""
     ids = batch["input_ids"]
     special = torch.isin(ids, torch.tensor(tokenizer.all_special_ids))
     chances = torch.rand(ids.shape, generator=generator).masked_fill(special, 2.0)

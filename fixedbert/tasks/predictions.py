@@ -27,6 +27,7 @@ FIRST_TOKEN = (TEXTS, "NextSentencePrediction")  # task heads that read only the
 DEFAULT_THRESHOLD = 0.5  # of models for several labels per text that store no other in their configuration
 # Batch key for the mask (B, L) of the tokens whose predictions count: masked tokens, or the first token of each word.
 PREDICTED_POSITIONS = "predicted_positions"
+QUERIES = "queries"  # batch key for the number (B,) of each row's query, for models that score the results of queries
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,8 @@ def predict(model: PreTrainedModel, batch: Batch, pooling: SentencePooling | Non
     token classifiers predict the tokens in the mask `PREDICTED_POSITIONS`, which only masked LMs require. All other
     models make one prediction per non-padding token.
     """
-    head, inputs = head_name(model), {name: x for name, x in batch.items() if name != PREDICTED_POSITIONS}
+    head = head_name(model)
+    inputs = {name: x for name, x in batch.items() if name not in (PREDICTED_POSITIONS, QUERIES)}
     non_padding = batch["attention_mask"].bool()
     if head in MASKED_LM:
         states = model.base_model(**inputs).last_hidden_state[batch[PREDICTED_POSITIONS]]

@@ -13,7 +13,8 @@ from fixedbert.loading.sentence_models import SentencePooling
 from fixedbert.options import ShrinkOptions
 from fixedbert.support.errors import InputError
 from fixedbert.tasks.calibration import TokenizedRow, hold_out, load_batches, mask_randomly
-from fixedbert.tasks.predictions import PREDICTED_POSITIONS
+from fixedbert.tasks.fidelity import measure_fidelity
+from fixedbert.tasks.predictions import PREDICTED_POSITIONS, QUERIES
 from fixedbert.tasks.task_heads import unlabeled_rows
 
 
@@ -89,13 +90,32 @@ def test_only_first_tokens_of_words_are_predicted(tmp_path, loaded, side):
     model = loaded("ForTokenClassification")
     model.tokenizer.padding_side = side
     words = [["ab", "c", "def"][: 1 + n % 3] for n in range(53)]
-    (tmp_path / "words.jsonl").write_text("".join(json.dumps({"tokens": [f"q{n}", *row]}) + "\n" for n, row in enumerate(words)))
+    (tmp_path / "words.jsonl").write_text(
+        "".join(json.dumps({"tokens": [f"q{n}", *row]}) + "\n" for n, row in enumerate(words))
+    )
     options = shrink_options(train_file=[str(tmp_path / "words.jsonl")], batch_size=13)
     batches = sum(load_batches(options, model, 0), [])
     first = [tokens for batch in batches for tokens in batch["input_ids"][batch[PREDICTED_POSITIONS]].tolist()]
     expected = [model.tokenizer.tokenize(word)[0] for n, row in enumerate(words) for word in [f"q{n}", *row]]
     assert sorted(model.tokenizer.convert_ids_to_tokens(first)) == sorted(expected)
-    assert len(batches[0]["input_ids"]) == len(batches[0][PREDICTED_POSITIONS])
+    model.model.config.id2label = {0: "O", 1: "B-X"}
+    fidelity = measure_fidelity(model.model, model.model, batches)
+    assert (fidelity.unit, fidelity.agreement) == ("entity", 1)
+
+
+def test_rows_of_a_query_stay_together(tmp_path, loaded):
+    """Shrinking draws and holds out whole queries, because the agreement counts their first results."""
+    model = loaded("ForSequenceClassification", num_labels=1)
+    lines = [f"q{n % 29},text {n},{n}" for n in range(29 * 7)]
+    (tmp_path / "queries.csv").write_text("query,text,row\n" + "\n".join(lines) + "\n")
+    options = {"text_column_names": "query,text", "query_column_name": "query", "max_train_samples": 100}
+    calibration, held_out, _ = load_batches(data_for(tmp_path, "queries.csv", **options), model, 0)
+    counts = torch.cat([batch[QUERIES] for batch in held_out]).bincount()
+    assert counts.tolist() == [7, 7] and sum(len(batch["input_ids"]) for batch in calibration) == 12 * 7
+    fidelity = measure_fidelity(model.model, model.model, held_out)
+    assert (fidelity.unit, fidelity.agreement) == ("query", 1)
+    with pytest.raises(InputError, match="query_column_name.* such as rerankers"):
+        load_batches(data_for(tmp_path, "queries.csv", **options), loaded("ForSequenceClassification"), 0)
 
 
 def test_pairs_for_an_embedding_model(texts, loaded):
