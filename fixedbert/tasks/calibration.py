@@ -5,6 +5,7 @@ from collections import Counter
 from math import inf
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from accelerate import PartialState
 from torch import Tensor
@@ -20,6 +21,8 @@ from .task_heads import row_length, unlabeled_rows
 
 MASKED = 0.15  # fraction of the tokens that are masked for a masked LM
 HELD_OUT = 6  # there are at most `max_train_samples` / 6 held-out rows
+FEWEST_ROWS, MOST_ROWS = 1500, 8000  # that are used if `max_train_samples` is not set
+ENOUGH_TOKENS = 64_000  # in the rows, for least-squares fits in layers with 1,536 neurons; fewer lose more
 CPU_TOKENS = 1024  # in a batch on a CPU; larger batches are hardly faster, and need more memory
 
 
@@ -38,8 +41,8 @@ def load_batches(
     Returns calibration, held-out and distillation batches. Calibration and distillation batches can share rows.
     Held-out rows come from the validation split of a GLUE task, or from the files. No other batch contains them.
     """
-    maximum = options.max_train_samples
-    rows = task_rows(options, loaded, max(maximum, distillation_rows))
+    rows = task_rows(options, loaded, max(options.max_train_samples or MOST_ROWS, distillation_rows))
+    maximum = options.max_train_samples or enough_rows(rows)
     if options.task_name is None:
         count = max(1, min(len(rows), maximum) // HELD_OUT)
         held_out, rows = hold_out(rows, count, by_query=options.query_column_name is not None)
@@ -51,6 +54,12 @@ def load_batches(
         batches_of(options, loaded, held_out, tokens),
         batches_of(options, loaded, rows[:distillation_rows]),
     )
+
+
+def enough_rows(rows: list[TokenizedRow]) -> int:
+    """Returns how many rows contain `ENOUGH_TOKENS`, but at least `FEWEST_ROWS` and at most `MOST_ROWS`."""
+    tokens = np.cumsum([len(row.tokens["input_ids"]) for row in rows])
+    return min(MOST_ROWS, max(FEWEST_ROWS, int(np.searchsorted(tokens, ENOUGH_TOKENS)) + 1))
 
 
 def hold_out(
