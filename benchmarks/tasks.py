@@ -34,7 +34,6 @@ from fixedbert.support.files import to_json, write_atomically
 from fixedbert.support.machine import machine_name
 from fixedbert.tasks.rows import RowPredictions, Rows
 
-CALIBRATION_ROWS = 2500
 ALL_ROWS = 10**9
 SMOKE = {"calibration": 1000, "rows": 60, "runtime": ["torch", "torch-unpadded"]}  # a test of the benchmark itself
 STOCK, SAME = "stock", "same answers"
@@ -49,25 +48,16 @@ class Task:
     evaluation: str  # file in data/, or "" for the GLUE task sst2
     calibration: str
     distillation: str
-    columns: str | None  # names of the text columns
-    options: dict[str, Any]  # for the evaluation
+    columns: dict[str, str]  # options with the names of columns
     neighbors: str = ""  # file with more texts, whose nearest neighbors are compared
 
 
+PAIRS = {"text_column_names": "query,text", "query_column_name": "query"}
 TASKS = {
-    "classifier": Task("accuracy", "", "", "", "sentence", {}),
-    "reranker": Task(
-        "nDCG@10",
-        "rerank_dev.csv",
-        "rerank_train.csv",
-        "rerank_train.csv",
-        "query,text",
-        {"query_column_name": "query"},
-    ),
-    "embeddings": Task(
-        "spearmanr", "sts_dev.csv", "sentences_train.csv", "unlabeled.csv", None, {}, neighbors="neighbors.csv"
-    ),
-    "tagger": Task("f1", "tags_dev.jsonl", "tags_train.jsonl", "tags_train.jsonl", None, {}),
+    "classifier": Task("accuracy", "", "", "", {"text_column_names": "sentence"}),
+    "reranker": Task("nDCG@10", "rerank_dev.csv", "rerank_train.csv", "rerank_train.csv", PAIRS),
+    "embeddings": Task("spearmanr", "sts_dev.csv", "sentences_train.csv", "unlabeled.csv", {}, "neighbors.csv"),
+    "tagger": Task("f1", "tags_dev.jsonl", "tags_train.jsonl", "tags_train.jsonl", {}),
 }
 
 
@@ -100,11 +90,11 @@ def shrink_all(name: str, arguments: argparse.Namespace) -> list[Path]:
                     str((arguments.directory / name).absolute()),
                     output_dir=str(directory),
                     train_file=[str(rows)],
-                    text_column_names=task.columns,
-                    max_train_samples=SMOKE["calibration"] if arguments.smoke else CALIBRATION_ROWS,
+                    max_train_samples=SMOKE["calibration"] if arguments.smoke else None,
                     speedup=speedups,
                     seed=seed,
                     distil_steps=steps,
+                    **task.columns,
                 )
     return directories
 
@@ -115,7 +105,7 @@ def comparison_options(name: str, models: Sequence[Path], arguments: argparse.Na
     rows: dict[str, Any] = {"task_name": "sst2", "data_dir": str(data_directory() / "glue")}
     if task.evaluation:
         rows = {"validation_file": str(arguments.directory / "data" / task.evaluation)}
-        rows |= {"text_column_names": task.columns, **task.options}
+        rows |= task.columns
     return rows | {
         "models": [str(model.absolute()) for model in models],
         "max_eval_samples": SMOKE["rows"] if arguments.smoke else ALL_ROWS,
