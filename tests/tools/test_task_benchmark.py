@@ -27,7 +27,7 @@ def directory(tmp_path):
     (tmp_path / "data").mkdir()
     for split in ("train", "dev"):
         draw, pairs, lines = random.Random(split), [("query", "text", "label")], []
-        for query in range(30):
+        for query in range(40):
             name = " ".join([*words(draw, 3), chr(97 + query % 26), str(query)])
             pairs += [(name, " ".join(words(draw, draw.randint(2, 9))), int(place == 2)) for place in range(5)]
             tokens = words(draw, draw.randint(3, 13))
