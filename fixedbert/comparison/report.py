@@ -8,7 +8,7 @@ from .runtimes import REFERENCE
 
 RANDOM, SORTED, SINGLE = "random", "sorted", "single"  # batches in random order or sorted by length, and single rows
 SINGLE_ROWS = 64  # number of rows that are timed one at a time
-REPEATS, RUNS = 2, 64  # minimum number of runs of each batch, and of all batches together
+ROUNDS = 3  # minimum number of runs of each batch
 CHANGED = "changed.csv"
 
 
@@ -75,7 +75,7 @@ class Comparison:
         notes = [
             f"rows/s, speedup: batches of {self.batch_size} rows in random order, without tokenization",
             f"sorted, single: speedup for batches sorted by length, and for {min(self.rows, SINGLE_ROWS)} single rows",
-            f"of {REPEATS} or more runs of each batch, the fastest counts",
+            f"of {ROUNDS} or more runs of each batch, the fastest counts",
         ]
         if "lost" in flips:
             notes.append(f"lost: {items} correct in the first line, but not in this one; gained: the opposite")

@@ -22,6 +22,7 @@ from fixedbert.comparison.candidates import Candidate, load_candidates
 from fixedbert.exporting.export import export
 from fixedbert.options import CompareOptions
 from fixedbert.support.errors import InputError
+from fixedbert.tasks.predictions import Predictions
 from fixedbert_cli import main
 
 compare = partial(fixedbert.compare, runtime=["torch"])
@@ -249,6 +250,26 @@ def test_speed_of_a_copy(models, tmp_path, monkeypatch):
     assert all(speedup == pytest.approx(1, abs=0.25) for speedup in result.models[1].speedup.values())
     one, two = (np.array([*model.rows_per_second.values()]) for model in result.models)
     assert [*result.models[1].speedup.values()] == pytest.approx((two / one).tolist())
+
+
+@pytest.mark.parametrize("noise, rounds", [(0.0, 3), (0.02, 3), (0.2, 9)])
+def test_rounds_are_added_while_speedups_differ(noise, rounds):
+    """A race has more rounds if the speedups in even and odd rounds differ by more than 3%, but only up to a limit."""
+    draw, calls = random.Random(0), [0, 0]
+
+    def timed(candidate, rows):
+        calls[candidate] += 1
+        number = (calls[candidate] - 1) // 40  # round
+        disturbed = candidate == 1 and number % 2  # only odd rounds, so that more rounds do not help
+        return [Predictions(torch.tensor([[float(candidate)]]), "numbers")], (
+            9.0 if number == 0 else (2 - candidate) * (1 + draw.random() / 1e3 + noise * disturbed)
+        )
+
+    racers = [Mock(timed=partial(timed, candidate)) for candidate in (0, 1)]
+    result = candidates.race(racers, [[row] for row in range(40)], "")
+    assert calls == [40 * rounds] * 2 and (result.spread > 0.03) == (rounds > 3)
+    assert result.seconds.tolist() == pytest.approx([80, 40], rel=1e-2)
+    assert [len(own) for own in result.predictions] == [40, 40] and float(result.predictions[1][7][0].values) == 1
 
 
 def test_labels_of_a_model_without_names(tmp_path):
