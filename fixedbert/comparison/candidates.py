@@ -29,7 +29,7 @@ from .report import RANDOM, ROUNDS, ComparedModel
 from .runtimes import REFERENCE, TORCH, is_slow, torch_runtime
 
 RUNS = 64  # minimum number of runs of all batches together
-MAX_SPREAD, MAX_ROUNDS = 0.03, 9  # rounds are added up to this number, while speedups differ by more than this
+MAX_SPREAD, MAX_ROUNDS = 0.03, 6  # rounds are added up to this number, while speedups differ by more than this
 PAUSE = 0.003  # seconds to wait before each call, until the threads of the previous call have stopped spinning
 
 

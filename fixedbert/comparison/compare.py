@@ -89,7 +89,7 @@ def compare(options: CompareOptions) -> Comparison:
     if options.output_dir is not None:
         with new_directory(options.output_dir) as directory:
             (directory / RESULTS).write_text(to_json(asdict(result), indent=1) + "\n")
-            if any(model.result.changes_are_listed for model in candidates):
+            if any(each.fidelity and each.fidelity.unit != "score" for each in result.models):
                 units = sorted({unit for units in changed for unit in units})
                 columns = changed_units(rows, units, candidates, answers)
                 (directory / CHANGED).write_bytes(to_csv(columns).encode())

@@ -74,16 +74,17 @@ class Fidelity:
         return self.change <= (SCORE_LIMITS[limit] if self.unit == "score" else limit) + 1e-9
 
     def __str__(self) -> str:
+        text = self.summary.replace(UNITS[self.unit][0], " ".join(UNITS[self.unit]), 1)
         has_divergence = self.unit not in ("score", "query", "text", "state") and not isnan(self.divergence)
-        return self.summary + (f", KL divergence {self.divergence:.2g} nats per row" if has_divergence else "")
+        return text + (f", KL divergence {self.divergence:.2g} nats per row" if has_divergence else "")
 
     @property
     def summary(self) -> str:
-        """A description of what stays and of the differences, without the KL divergence of labels."""
+        """How many units stay and the differences, without what stays and the KL divergence of labels."""
         parts = []
         if self.agreement is not None:
             rounded = self.agreement if self.agreement == 1 else min(self.agreement, 0.999)  # 100% means all
-            parts.append(f"{rounded:.1%} of the {' '.join(UNITS[self.unit])}")
+            parts.append(f"{rounded:.1%} of the {UNITS[self.unit][0]}")
         for name, value in self.measures.items():
             parts.append(f"{name} {value:.4f}" if "cosine" in name else f"{name} {value:.2g}")
         return ", ".join(parts) + (f", but {self.warning}" if self.warning else "")
@@ -141,7 +142,7 @@ def fidelity(
     if kind == "embeddings":
         return compare_embeddings(result, *pair)
     if OUTSIDE in tags and groups is not None:
-        return compare_entities(result, *(x[:, 0].numpy() for x in pair), groups, tags)
+        return compare_entities(result, pair[0][:, 0].numpy(), pair[1][:, 0].numpy(), groups, tags)
     kept = (pair[0] == pair[1]).all(dim=-1)
     warning = "the original predicts the same label for all rows" if len(pair[0].unique(dim=0)) == 1 else ""
     return result(unit, share(kept), warning=warning), changed(kept)
@@ -169,7 +170,7 @@ def compare_embeddings(result: Result, one: Tensor, other: Tensor) -> tuple[Fide
     """Compares embeddings (texts, D), and the nearest neighbour of each text."""
     neighbours, cosines = nearest_neighbours(other, one), cosine_similarity(one, other)
     measures = {"lowest cosine": float(cosines.min()), "mean cosine": float(cosines.mean())}
-    counted = neighbours.cosines > -inf
+    counted = neighbours.cosines != -inf
     if not counted.any():
         return result("text", measures=measures, warning="there are no two texts with different embeddings"), []
     return result("text", share(neighbours.unchanged[counted]), measures), changed(neighbours.unchanged | ~counted)

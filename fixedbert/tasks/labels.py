@@ -147,12 +147,10 @@ class Labels:
     def report(self, source: str, labels: Sequence, split: str):
         """Prints how many rows have each label. Raises InputError if the "train" split has fewer than two labels."""
         if self.problem_type == REGRESSION:
+            kind = "scores (regression)" if split == "train" else "labels 0 or 1" if {*labels} <= {0, 1} else "scores"
+            PartialState().print(f"{source}: {len(labels):,} rows with {kind}")
             if split == "train":
-                PartialState().print(f"{source}: {len(labels):,} rows with scores (regression)")
                 warn_of_scale(np.array(labels))
-            else:
-                kind = "labels 0 or 1" if {*labels} <= {0, 1} else "scores"
-                PartialState().print(f"{source}: {len(labels):,} rows with {kind}")
             return
         counts = Counter(chain(*labels) if self.problem_type == MULTI else labels)
         classes = self.classes

@@ -5,6 +5,7 @@ import json
 import random
 from functools import partial
 from itertools import chain, compress
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -17,8 +18,10 @@ from torch.nn.functional import normalize
 from transformers import AutoTokenizer
 
 import fixedbert
+from fixedbert.comparison.compare import batch_notes
 from fixedbert.support.errors import InputError
 from fixedbert.tasks.entities import entities_of, entity_scores, split_tags
+from fixedbert.tasks.predictions import Predictions
 from fixedbert.tasks.ranking import ranking_scores
 from fixedbert_cli import main
 
@@ -179,11 +182,9 @@ def test_embeddings_with_labels(embedders, tmp_path, capsys):
         tmp_path / "classes.csv", ("sentence1", "sentence2", "label"), [("a", "b", "same"), ("c", "d", "x")]
     )
     assert compare(sources[:1], file).models[0].scores == {} and "not used" not in output
-    assert (
-        "the labels are not used, because they are not the similarities of pairs of texts" in capsys.readouterr().out
-    )
+    assert "in two text columns; the labels are not used" in capsys.readouterr().out
     file = write_csv(tmp_path / "single.csv", ("text", "score"), [("a", 1), ("b", 2)])
-    with pytest.raises(InputError, match="'score': labels of embeddings are the similarities of two texts"):
+    with pytest.raises(InputError, match="'score': labels of embeddings are similarities"):
         compare(sources[:1], file, label_column_name="score")
 
 
@@ -210,6 +211,19 @@ def test_nearest_neighbours(embedders, tmp_path, is_labeled):
     assert result.models[1].fidelity.measures["lowest cosine"] == pytest.approx(
         float((embeddings[0] * embeddings[1]).sum(-1).min()), abs=1e-4
     )
+
+
+def test_embeddings_that_depend_on_the_batch():
+    """A note names models whose embedding of a text alone differs from that in a batch, as in int8 graphs."""
+    values = normalize(torch.randn(13, 4, generator=torch.Generator().manual_seed(0)), dim=-1)
+    single = normalize(values[:7] + torch.tensor([0.0, 0.1, 0.0, 0.0]), dim=-1)
+    outputs = {"random": values, "single": single}
+    for kind, count in (("embeddings", 1), ("classes", 0)):
+        model = Mock(outputs=lambda order, kind=kind: [Predictions(outputs[order], kind)])
+        model.result.label = "small, onnxruntime-int8"
+        notes = batch_notes([model])
+        assert len(notes) == count and all(note.startswith("small, onnxruntime-int8: the lowest") for note in notes)
+    assert notes == [] and batch_notes([Mock(outputs=lambda order: [Predictions(values[:7], "embeddings")])]) == []
 
 
 TAGS = ["O", "B-PET", "I-PET", "B-MAT"]
