@@ -17,21 +17,22 @@ from transformers import BertConfig, PreTrainedConfig, PreTrainedTokenizerBase
 
 from ..commands import takes_options
 from ..conversion.convert import describe_shape
-from ..loading.auxiliary_files import CARD, copy_auxiliary_files
+from ..loading.auxiliary_files import CARD, RANKING, copy_auxiliary_files
 from ..loading.families import fixed_head_config, max_tokens, shared_fields
 from ..loading.loaded_model import LoadedModel
+from ..loading.sentence_models import SIGMOID, read_activation
 from ..loading.weights import report_float32
 from ..model.configuration_fixed_head_bert import FixedHeadBertConfig
 from ..options import ExportOptions
 from ..publishing.model_card import checkpoint_card
-from ..publishing.snippets import prepared_texts, threshold_code
+from ..publishing.snippets import batch_code, results_code, takes_pairs
 from ..support.errors import InputError
 from ..support.files import new_directory
 from ..tasks.calibration import task_rows
 from ..tasks.predictions import Batch
 from .graphs import GRAPHS, GraphRuntime
 from .onnx_graphs import GRAPH, Graph, OnnxModel, trace
-from .openvino_graphs import OpenVinoModel
+from .openvino_graphs import OpenVinoModel, openvino_options
 
 TOLERANCE = 1e-4  # maximum difference in float32 outputs, as defined by `largest_difference`
 # Texts for comparing the graph with the model. Their lengths differ, and their number is odd.
@@ -66,38 +67,46 @@ def export(options: ExportOptions) -> str:
         origin, metadata = copy_auxiliary_files(options.model, loaded.directory, directory)
         metadata = {"library_name": options.runtime, **metadata, "tags": [options.runtime, *metadata.get("tags", [])]}
         output_name = Path(options.output_dir).name
-        code = graph_code(output_name, runtimes[-1], graph, loaded)
+        code = graph_code(output_name, runtimes[-1], graph, loaded, metadata)
         provenance = f"Exported from `{origin}`: {summary}."
         checkpoint_card(graph.model, output_name, provenance, code=code, **metadata).save(directory / CARD)
     command = f"fixedbert compare {options.model} {options.output_dir} --validation_file FILE"
     return f"{summary}\nTo compare the speed: {command}"
 
 
-def graph_code(name: str, runtime: GraphRuntime, graph: Graph, loaded: LoadedModel) -> str:
-    """Returns Python code that runs a graph in the directory `name` with onnxruntime or OpenVINO."""
-    names, index = json.dumps(graph.results), "[None]" if graph.head == "ForMultipleChoice" else ""
+def graph_code(name: str, runtime: GraphRuntime, graph: Graph, loaded: LoadedModel, metadata: dict[str, Any]) -> str:
+    """
+    Returns Python code that runs a graph in the directory `name`, with the options that `fixedbert compare` uses.
+    `metadata` is that of the model card.
+    """
+    config, names = graph.model.config, json.dumps(graph.results)
+    index = "[None]" if graph.head == "ForMultipleChoice" else ""
+    variables = "embeddings" if graph.pooling else ", ".join(graph.results)
+    variables = f"({variables},)" if len(graph.results) == 1 else variables
     if runtime.format == "onnx":
-        package = "onnxruntime"
-        load = f'session = onnxruntime.InferenceSession("{name}/{runtime.file}")'
+        load = f"""options = onnxruntime.SessionOptions()
+options.intra_op_num_threads = {torch.get_num_threads()}
+session = onnxruntime.InferenceSession("{name}/{runtime.file}", options)
+"""
         inputs = f"{{node.name: batch[node.name]{index} for node in session.get_inputs()}}"
-        run = f"outputs = session.run({names}, {inputs})"
+        run = f"{variables} = session.run({names}, {inputs})\n"
     else:
-        package = "openvino"
-        options = f', {{"INFERENCE_PRECISION_HINT": "{runtime.precision}"}}' if runtime.precision else ""
-        load = f'model = openvino.compile_model("{name}/{runtime.file}", "CPU"{options})'
+        load = f"""options = {json.dumps(openvino_options(runtime.precision))}
+model = openvino.compile_model("{name}/{runtime.file}", "CPU", options)
+"""
         inputs = f"{{node.any_name: batch[node.any_name]{index} for node in model.inputs}}"
-        run = f"outputs = model({inputs})\noutputs = [outputs[name] for name in {names}]"
-    longest = min(max_tokens(graph.model.config), loaded.tokenizer.model_max_length)
-    code = f"""import {package}
-from transformers import AutoTokenizer
+        run = f"outputs = model({inputs})\n{variables} = (outputs[name] for name in {names})\n"
+    longest = min(max_tokens(config), loaded.tokenizer.model_max_length)
+    activation = read_activation(loaded.directory, config) or SIGMOID
+    code = batch_code(graph.head, longest, takes_pairs(config, metadata), loaded.settings) + run
+    code += results_code(name, graph.head, config, activation if metadata.get("pipeline_tag") == RANKING else None)
+    modules = {"np": "numpy as np", "onnxruntime": "onnxruntime", "openvino": "openvino", "torch": "torch"}
+    imports = [f"import {module}\n" for used, module in modules.items() if f" {used}." in load + code]
+    classes = "AutoConfig, AutoTokenizer" if "AutoConfig" in code else "AutoTokenizer"
+    return f"""{"".join(imports)}from transformers import {classes}
 
 tokenizer = AutoTokenizer.from_pretrained("{name}")
-{load}
-texts = {prepared_texts(loaded.settings)}
-batch = tokenizer(texts, padding=True, truncation=True, max_length={longest}, return_tensors="np")
-{run}
-"""
-    return code + threshold_code("outputs[0]", graph.model.config)
+{load}{code}"""
 
 
 def example_batches(graph: Graph, tokenizer: PreTrainedTokenizerBase) -> list[Batch]:

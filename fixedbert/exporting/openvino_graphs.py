@@ -53,6 +53,12 @@ def quantize_openvino(source: Path, file: Path, batches: Iterable[dict[str, Tens
     openvino.save_model(quantized, file, compress_to_fp16=False)
 
 
+def openvino_options(precision: str | None) -> dict[str, str | int]:
+    """Returns the options with which a graph is compiled for low latency. `precision` is that of `OpenVinoModel`."""
+    options: dict[str, str | int] = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_NUM_THREADS": torch.get_num_threads()}
+    return options if precision is None else options | {"INFERENCE_PRECISION_HINT": precision}
+
+
 class OpenVinoModel:
     """
     An OpenVINO graph that runs on the CPU, called in the same way as the exported PyTorch model.
@@ -67,12 +73,10 @@ class OpenVinoModel:
         require_package("openvino", "openvino")
         import openvino
 
-        options = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_NUM_THREADS": torch.get_num_threads()}
-        options |= {} if precision is None else {"INFERENCE_PRECISION_HINT": precision}
         graph = openvino_core().read_model(file)
         if not whole and any(EMBEDDING in node.get_names() for node in graph.outputs):
             graph = openvino.Model([graph.output(EMBEDDING)], graph.get_parameters())
-        self.model = openvino_core().compile_model(graph, "CPU", options)
+        self.model = openvino_core().compile_model(graph, "CPU", openvino_options(precision))
         self.inputs = [node.get_any_name() for node in self.model.inputs]
         self.outputs = [node.get_any_name() for node in self.model.outputs]
 

@@ -1,5 +1,6 @@
-"""The pooling layer of sentence-transformers models, and their settings for tokenizing texts."""
+"""What sentence-transformers adds to a model: pooling, an activation, and settings for tokenizing texts."""
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -7,18 +8,20 @@ import torch
 from accelerate import PartialState
 from tokenizers.normalizers import Lowercase, Sequence
 from torch import Tensor, nn
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 from ..support.errors import InputError
 from ..support.files import read_json_object
-from ..support.layouts import MODULES, read_modules
+from ..support.layouts import MODULES, SETTINGS, read_modules
 
 MODES = ("cls", "max", "mean")  # supported pooling modes
+SIGMOID = "torch.nn.modules.activation.Sigmoid"  # what CrossEncoder applies to a single label by default
 
 
 class SentencePooling(nn.Module):
     """
     Pooling layer that computes sentence embeddings (B, D) from hidden states (B, L, D) and an attention mask (B, L).
+    Computes in float32 if the states have a lower precision.
 
     Args:
         mode: "cls", "max" or "mean".
@@ -30,6 +33,7 @@ class SentencePooling(nn.Module):
         self.mode, self.normalize = mode, normalize
 
     def forward(self, states: Tensor, attention_mask: Tensor) -> Tensor:
+        states = states.to(torch.promote_types(states.dtype, torch.float32))
         mask = attention_mask.to(states.dtype)
         if self.mode == "cls":
             first = mask.int().argmax(dim=1)  # the first token comes after left padding
@@ -77,6 +81,31 @@ def pooling_modes(config: dict) -> list:
     return modes or ["mean"]
 
 
+def read_activation(directory: Path, config: PreTrainedConfig) -> str | None:
+    """
+    Returns the activation function that CrossEncoder applies to the logits of a model, such as
+    "torch.nn.modules.linear.Identity", or None if sentence-transformers did not save the model as a CrossEncoder.
+
+    Version 6 names it in config_sentence_transformers.json, and earlier versions in config.json.
+    """
+    settings = read_settings(directory)
+    is_cross_encoder = settings.get("model_type") == "CrossEncoder"
+    version_4 = getattr(config, "sentence_transformers", None) or {}
+    version_2 = getattr(config, "sbert_ce_default_activation_function", None)
+    named = settings.get("activation_fn") if is_cross_encoder else None
+    named = named or version_4.get("activation_fn") or version_2
+    default = SIGMOID if config.num_labels == 1 else "torch.nn.modules.linear.Identity"
+    if named and re.fullmatch(r"torch(\.\w+)+", named):
+        return named
+    return default if named or is_cross_encoder else None  # CrossEncoder does not trust other code either
+
+
+def read_settings(directory: Path) -> dict:
+    """Returns the contents of config_sentence_transformers.json, or an empty dictionary without this file."""
+    file = directory / SETTINGS
+    return read_json_object(file) if file.is_file() else {}
+
+
 @dataclass(frozen=True)
 class TextSettings:
     """
@@ -113,8 +142,7 @@ def read_text_settings(directory: Path) -> TextSettings:
         return TextSettings()
     files = sorted((directory / modules[0].path).glob("sentence_*_config.json"))
     settings = next(map(read_json_object, files), {})
-    file = directory / "config_sentence_transformers.json"
-    config = read_json_object(file) if file.is_file() else {}
+    file, config = directory / SETTINGS, read_settings(directory)
     name, prompts = config.get("default_prompt_name"), {"query": "", "document": ""} | (config.get("prompts") or {})
     if name is not None and name not in prompts:
         raise InputError(f"{file}: default_prompt_name {name!r} is not one of the prompts {', '.join(prompts)}.")

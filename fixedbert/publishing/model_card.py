@@ -15,10 +15,10 @@ from transformers import PreTrainedModel, Trainer
 
 from ..counts import forward_flops, parameters, size_text
 from ..loading.families import fixed_head_config, task_head
-from ..model.configuration_fixed_head_bert import HEADS, VERSION, FixedHeadBertConfig
+from ..model.configuration_fixed_head_bert import VERSION, FixedHeadBertConfig
 from ..support.machine import hardware_name
 from ..tasks.glue import TASKS
-from .snippets import sentence_code, threshold_code, transformers_code
+from .snippets import torch_code
 
 PIPELINES = {
     "Model": "feature-extraction",
@@ -103,18 +103,15 @@ def checkpoint_card(
         provenance: Description of how the checkpoint was made, in Markdown.
         results: Metrics, named as in all_results.json. They are shown only if `evaluated_on` is passed.
         evaluated_on: Dictionary with the `type`, `name` and optionally `config` of the evaluation dataset.
-        code: Python code that runs the checkpoint. The default uses transformers or sentence-transformers.
+        code: Python code that runs an exported graph. By default, code for the PyTorch model.
         metadata: Additional metadata fields, such as license, datasets or base_model.
     """
     config, architecture = model.config, type(model).__name__.removeprefix("FSDP")
     fixed = config.model_type == FixedHeadBertConfig.model_type
     remote_code = fixed and not code
     head = task_head(architecture, config.model_type)
-    if not code and metadata.get("library_name") == "sentence-transformers":
-        code = sentence_code(name, fixed)
-    elif not code:
-        code = transformers_code(name, HEADS[head][0], fixed, choices=head == "ForMultipleChoice")
-        code += threshold_code("outputs.logits", config)
+    metadata = {"library_name": "transformers", "pipeline_tag": PIPELINES.get(head), "tags": [], **metadata}
+    code = code or torch_code(name, head, config, metadata)
     title = name.split("/")[-1]
     metrics = {
         key.removeprefix("eval_"): value
@@ -122,8 +119,7 @@ def checkpoint_card(
         if key.startswith("eval_") and not NOT_METRICS.search(key)
         if evaluated_on and isinstance(value, float | int) and math.isfinite(value)
     }
-    metadata = {"library_name": "transformers", "pipeline_tag": PIPELINES.get(head), **metadata}
-    metadata["tags"] = ["fixedbert", "bert", *["custom_code"] * remote_code, *metadata.get("tags", [])]
+    metadata["tags"] = ["fixedbert", "bert", *["custom_code"] * remote_code, *metadata["tags"]]
     if metrics:
         dataset: dict[str, Any] = {f"dataset_{key}": value for key, value in (evaluated_on or {}).items()}
         metadata["model_name"] = title

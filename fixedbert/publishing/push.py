@@ -9,7 +9,7 @@ from huggingface_hub.utils import filter_repo_objects, validate_repo_id
 
 from ..commands import takes_options
 from ..data.tokenizers import TOKENIZER_FILES, load_tokenizer
-from ..loading.auxiliary_files import CARD, SENTENCE_FILES
+from ..loading.auxiliary_files import CARD, SENTENCE_FILES, card_metadata
 from ..loading.checkpoints import load_bert
 from ..model import modeling_fixed_head_bert
 from ..model.configuration_fixed_head_bert import AUTO_MAP
@@ -97,7 +97,10 @@ def load_complete(directory: Path) -> FixedHeadBertPreTrainedModel:
 
 def write_card(file: Path, model: FixedHeadBertPreTrainedModel, repo_id: str, license: str | None):
     """Writes a model card if there is none. Adds the license to the card unless it is None."""
-    card = ModelCard.load(file) if file.exists() else checkpoint_card(model, repo_id)
+    if file.exists():
+        card = ModelCard.load(file)
+    else:
+        card = checkpoint_card(model, repo_id, **card_metadata(file.parent, model.config))
     if license:
         card.data["license"] = license
     if license or not file.exists():

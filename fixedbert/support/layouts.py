@@ -18,7 +18,7 @@ from transformers.utils import cached_file
 from .errors import InputError
 from .files import reading
 
-MODULES, TRANSFORMER = "modules.json", "Transformer"
+MODULES, SETTINGS, TRANSFORMER = "modules.json", "config_sentence_transformers.json", "Transformer"
 # Files with the settings of sentence-transformers, in a directory whose transformer is at the top.
 SENTENCE_FILES = ("*sentence*.json", "[0-9]*_*/*")
 

@@ -57,7 +57,7 @@ def test_settings_apply_as_in_sentence_transformers(directory, tmp_path, capsys,
     assert result.models[1].fidelity.divergence < 1e-6
     variables = run_snippet(tmp_path / "graph" / "README.md", monkeypatch, tmp_path)
     encoded = reference.encode(["the cat sat " * 1000, "A second text."])
-    assert torch.allclose(torch.from_numpy(variables["outputs"][0]), torch.from_numpy(encoded), rtol=0, atol=1e-5)
+    assert torch.allclose(torch.from_numpy(variables["embeddings"]), torch.from_numpy(encoded), rtol=0, atol=1e-5)
     convert(directory, tmp_path / "wide", attention_head_size=9)
     variables = run_snippet(tmp_path / "wide" / "README.md", monkeypatch, tmp_path)
     assert torch.allclose(torch.from_numpy(variables["embeddings"]), torch.from_numpy(encoded), rtol=0, atol=1e-5)

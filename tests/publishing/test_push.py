@@ -158,7 +158,7 @@ def test_script_pushes_its_results_and_no_token(api, folder, download, tmp_path)
     card = ModelCard(api.uploaded["README.md"].decode())
     assert {entry.dataset_name for entry in card.data.eval_results} == {"GLUE rte, from files"}
     assert "seed 42" in card.content
-    assert 'from_pretrained("organization/rte")' in card.content and str(tmp_path) not in card.content
+    assert 'pipeline("text-classification", "organization/rte"' in card.content and str(tmp_path) not in card.content
     upload = api.upload_folder.side_effect
 
     def fail_once(**options):
