@@ -44,7 +44,7 @@ class Fidelity:
 
     Args:
         divergence: KL(original || model) in nats per row. For scores, half the squared difference. For embeddings and
-            hidden states, 1 - cosine similarity, averaged over rows or tokens. For question answering models with
+            hidden states, 1 - cosine similarity, averaged over texts or tokens. For question answering models with
             different tokenizers, NaN.
         rows: Number of rows that were compared.
         unit: What counts, one of UNITS.
@@ -124,18 +124,19 @@ def fidelity(
     Returns:
         The fidelity, and the units that change.
     """
-    divergence, kind, tokens = 0.0, "", 0
+    divergence, kind, count = 0.0, "", 0
     expected: list[Tensor] = []
     found: list[Tensor] = []
     for originals, others in pairs:
         for one, other in zip(originals, others, strict=True):
-            divergence, kind, tokens = divergence + float(one.kl_divergence(other)), one.kind, tokens + len(one.values)
+            divergence, kind, count = divergence + float(one.kl_divergence(other)), one.kind, count + len(one.values)
             if kind != "states":  # which can be large
                 expected.append(reduced(one))
                 found.append(reduced(other))
-    result = partial(Fidelity, max(0.0, divergence / (tokens if kind == "states" else rows)), rows)
+    divergence = max(0.0, divergence / (count if kind in ("states", "embeddings") else rows))
+    result = partial(Fidelity, divergence, rows)
     if kind == "states":
-        return result("state", measures={"mean cosine of hidden states": 1 - divergence / tokens}), []
+        return result("state", measures={"mean cosine of hidden states": 1 - divergence}), []
     pair = torch.cat(expected), torch.cat(found)
     if kind == "numbers":
         return compare_scores(result, *pair, groups)

@@ -211,6 +211,8 @@ def test_nearest_neighbours(embedders, tmp_path, is_labeled):
     assert result.models[1].fidelity.measures["lowest cosine"] == pytest.approx(
         float((embeddings[0] * embeddings[1]).sum(-1).min()), abs=1e-4
     )
+    fidelity = result.models[1].fidelity
+    assert fidelity.divergence == pytest.approx(1 - fidelity.measures["mean cosine"], abs=1e-4)  # also for pairs
 
 
 def test_embeddings_that_depend_on_the_batch():
