@@ -1,13 +1,16 @@
 """Texts and text pairs on which models for classes, scores or embeddings are compared."""
 
 import math
+import random
 
 import datasets
 import numpy as np
 from accelerate import PartialState
+from transformers import PreTrainedConfig
 
 from ..options import CompareOptions
 from ..support.errors import InputError
+from .examples import drawn
 from .glue_metrics import GlueEvaluation
 from .labels import MULTI, REGRESSION, Labels, as_float, problem_type_of
 from .predictions import TEXTS
@@ -44,8 +47,7 @@ class TextRows(Rows):
         config, _ = models[0]
         expected = [tuple(getattr(config, "text_column_names", None) or ()) for config, _ in models]
         has_scores = head == TEXTS and problem_type_of(config) == REGRESSION
-        if options.query_column_name and not has_scores:
-            raise InputError("is for models that predict one score per row, such as rerankers.", "query_column_name")
+        check_queries(options.query_column_name, head, config)
         if options.task_name is not None:
             data = load_validation(options, head)
         else:
@@ -67,7 +69,7 @@ class TextRows(Rows):
         return ScoreRows(rows, evaluation, data.text_columns, options.query_column_name, threshold)
 
     def texts(self):
-        names = [name for name in ("first", "sentence1", "sentence2") if name in self.data.column_names]
+        names = [name for name in ("group", "first", "sentence1", "sentence2") if name in self.data.column_names]
         return [*zip(*(self.data[name][:] for name in names), strict=True)]
 
     def features(self, tokenizer, settings, length):
@@ -122,13 +124,10 @@ class ScoreRows(TextRows):
             self.note = f"accuracy: scores above {threshold:g} predict the label 1"
 
     def sample(self, count):
-        queries, random = self.queries, np.random.default_rng(0)
-        if queries is None:
+        if not self.query_column:
             return super().sample(count)
-        sizes = np.bincount(queries)
-        order = random.permutation(len(sizes))
-        chosen = order[: max(1, np.searchsorted(sizes[order].cumsum(), count, side="right"))]
-        self.data = self.data.select(random.permutation(np.flatnonzero(np.isin(queries, chosen))))
+        chosen = drawn(range(len(self.data)), count, 0, self.data["group"][:].__getitem__)
+        self.data = self.data.select(random.Random(0).sample(chosen, len(chosen)))
 
     @property
     def queries(self) -> np.ndarray | None:
@@ -240,6 +239,12 @@ def load_file(options: CompareOptions, head: str, has_scores: bool, expected: tu
         label_columns=columns,
         group_column=options.query_column_name,
     )
+
+
+def check_queries(column: str | None, head: str, config: PreTrainedConfig):
+    """Raises InputError if rows have queries, but the model does not score them."""
+    if column and not (head == TEXTS and problem_type_of(config) == REGRESSION):
+        raise InputError("is for models that predict one score per row, such as rerankers.", "query_column_name")
 
 
 def with_relevant_rows(rows: datasets.Dataset, file: str | None) -> datasets.Dataset:
