@@ -30,7 +30,7 @@ from .runtimes import RUNTIMES
 
 PROBES = 8  # batches on which the fastest runtime of each of several models is found
 MIN_COSINE = 0.999  # of the embeddings of a text, alone and in a batch; a note reports lower values
-BUILT_IN_MINUTES = ("openvino-int8",)  # runtimes that several models use only if they are named
+INT8 = "openvino-int8"  # takes minutes to build; several models use it only if it is named
 RESULTS = "comparison.json"
 
 
@@ -134,7 +134,7 @@ def choose_runtimes(
     for index, candidates in enumerate(models):
         reference = candidates[0]
         if isinstance(reference.model, LoadedModel):
-            default = [name for name in RUNTIMES if len(models) == 1 or name not in BUILT_IN_MINUTES]
+            default = [name for name in RUNTIMES if len(models) == 1 or name != INT8]
             names, is_required = options.runtime or default, options.runtime is not None
             candidates, remarks = build_candidates(reference, names, is_required, directory / str(index))
             if not candidates:
@@ -142,12 +142,11 @@ def choose_runtimes(
             if len(models) > 1 and len(candidates) > 1:
                 remarks.append("the runtime of each model was chosen on the same rows")
                 if not is_required:
-                    text = "not tried, because its calibration takes minutes; to include it, name it in `runtime`"
-                    remarks.append(f"{', '.join(BUILT_IN_MINUTES)}: {text}")
+                    remarks.append(f"{INT8}: not tried, because its calibration takes minutes; name it as a runtime")
                 candidates = [fastest(candidates, reference, rows, options.batch_size, notes)]
-            if any(candidate.runtime == "openvino-int8" for candidate in candidates):
+            if any(candidate.runtime == INT8 for candidate in candidates):
                 count = min(CALIBRATION_ROWS, len(reference.features))
-                remarks.append(f"openvino-int8: calibrated on {count} of these rows, so it may agree less on new rows")
+                remarks.append(f"{INT8}: calibrated on {count} of these rows, so it may agree less on new rows")
             notes += [note for note in remarks if note not in notes]
         chosen += [candidate for candidate in candidates if candidate is not chosen[0]]
     return chosen, notes
@@ -213,8 +212,8 @@ def batch_notes(candidates: list[Candidate]) -> list[str]:
         if single.kind == "embeddings":
             lowest = float(cosine_similarity(single.values, batch.values[: len(single.values)]).min())
             if lowest < MIN_COSINE:
-                label, text = model.result.label, "the embeddings of the same text, alone and in a batch"
-                notes.append(f"{label}: the lowest cosine of {text}, is {lowest:.3f}")
+                text = f"the embedding of a text alone and in a batch have a cosine of {lowest:.3f} or more"
+                notes.append(f"{model.result.label}: {text}")
     return notes
 
 

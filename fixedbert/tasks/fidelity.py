@@ -170,7 +170,8 @@ def fidelity(
         return compare_entities(result, pair[0][:, 0].numpy(), pair[1][:, 0].numpy(), groups, tags)
     kept = (pair[0] == pair[1]).all(dim=-1)
     warning = "the original predicts the same label for all rows" if len(pair[0].unique(dim=0)) == 1 else ""
-    return result(unit, share(kept), warning=warning), changed(kept)
+    agreement, changed = split(kept)
+    return result(unit, agreement, warning=warning), changed
 
 
 def reduced(predictions: Predictions) -> Tensor:
@@ -187,8 +188,8 @@ def compare_scores(result: Result, one: Tensor, other: Tensor, queries: np.ndarr
         return result("score", measures=measures | {"standard deviation": deviation}), []
     scores, others = one[:, 0].numpy(), other[:, 0].numpy()
     best, found = scores[first_results(scores, queries)], scores[first_results(others, queries)]
-    kept = torch.from_numpy(found >= best - ROUNDING * deviation)  # for copies of a text, and rounding
-    return result("query", share(kept), measures), changed(kept)
+    agreement, changed = split(torch.from_numpy(found >= best - ROUNDING * deviation))  # for copies, and rounding
+    return result("query", agreement, measures), changed
 
 
 def compare_embeddings(result: Result, one: Tensor, other: Tensor) -> tuple[Fidelity, Keys]:
@@ -198,7 +199,8 @@ def compare_embeddings(result: Result, one: Tensor, other: Tensor) -> tuple[Fide
     counted = neighbours.cosines != -inf
     if not counted.any():
         return result("text", measures=measures, warning="there are no two texts with different embeddings"), []
-    return result("text", share(neighbours.unchanged[counted]), measures), changed(neighbours.unchanged | ~counted)
+    agreement, _ = split(neighbours.unchanged[counted])
+    return result("text", agreement, measures), split(neighbours.unchanged | ~counted)[1]
 
 
 def compare_entities(
@@ -213,9 +215,6 @@ def compare_entities(
     return result("entity", agreement, warning="" if union else "no model finds an entity"), keys
 
 
-def share(kept: Tensor) -> float:
-    return float(kept.double().mean())
-
-
-def changed(kept: Tensor) -> Keys:
-    return (~kept).nonzero()[:, 0].tolist()
+def split(kept: Tensor) -> tuple[float, Keys]:
+    """Returns the fraction of the units that stay, and those that change."""
+    return float(kept.double().mean()), (~kept).nonzero()[:, 0].tolist()
