@@ -25,9 +25,10 @@ from ..tasks.rows import RowPredictions, Rows
 from ..tasks.task_heads import compared_rows, row_length
 from .advice import advice
 from .candidates import MAX_SPREAD, Candidate, build_candidates, load_candidates, race
-from .report import CHANGED, RANDOM, SINGLE, SINGLE_ROWS, SORTED, Comparison
+from .report import CHANGED, RANDOM, ROUNDS, SINGLE, SINGLE_ROWS, SORTED, Comparison
 from .runtimes import RUNTIMES
 
+RUNS = 64  # minimum number of runs of all batches together
 PROBES = 8  # batches on which the fastest runtime of each of several models is found
 MIN_COSINE = 0.999  # of the embeddings of a text, alone and in a batch; a note reports lower values
 INT8 = "openvino-int8"  # takes minutes to build; several models use it only if it is named
@@ -195,12 +196,13 @@ def run(candidates: list[Candidate], rows: int, batch_size: int) -> list[str]:
     for name, order in orders.items():
         size, count = 1 if name == SINGLE else batch_size, min(len(order), rows)
         batches = [order[begin : min(begin + size, count)] for begin in range(0, count, size)]
-        results = race(candidates, batches, f"comparing, {name}")
+        results = race(candidates, batches, f"comparing, {name}", max(ROUNDS, RUNS // len(batches)))
         for model, predictions, seconds in zip(candidates, results.predictions, results.seconds, strict=True):
             model.seconds[name] = float(seconds)
             model.predictions[name] = predictions
         if results.spread > MAX_SPREAD:
-            notes.append(f"{name}: repeated runs differ by {results.spread:.0%}; compare again on an idle machine")
+            column = "speedup" if name == RANDOM else name
+            notes.append(f"{column}: repeated runs differ by {results.spread:.0%}; compare again on an idle machine")
     return notes + batch_notes(candidates)
 
 

@@ -86,7 +86,7 @@ class Fidelity:
         return self.change <= (SCORE_LIMITS[limit] if self.unit == "score" else limit) + 1e-9
 
     def __str__(self) -> str:
-        text = self.summary.replace(UNITS[self.unit][0], " ".join(UNITS[self.unit]), 1)
+        text = self.summary.replace(f"of the {UNITS[self.unit][0]}", f"of the {' '.join(UNITS[self.unit])}", 1)
         has_divergence = self.unit not in ("score", "query", "text", "state") and not isnan(self.divergence)
         return text + (f", KL divergence {self.divergence:.2g} nats per row" if has_divergence else "")
 
