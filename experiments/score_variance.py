@@ -28,7 +28,8 @@ from fixedbert.shrinking.shrink import layer_pruners
 from fixedbert.support.figures import PAGE, new_figure
 from fixedbert.tasks.calibration import batches_of, task_rows, tokenize
 from fixedbert.tasks.predictions import Batch
-from fixedbert.tasks.texts import TextRows, load_task
+from fixedbert.tasks.text_rows import TextRows
+from fixedbert.tasks.texts import load_task
 
 EXPLAINED = 0.9  # fraction of the variance that the components have to explain
 ROWS = 500  # rows on which the variances are measured

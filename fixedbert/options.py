@@ -135,7 +135,6 @@ class CalibrationOptions(TextOptions, TaskOptions, HubOptions):
     train_file: list[str] | None = option(
         None, "Files (.csv, .tsv, .jsonl, .parquet, .txt, or .json for questions), instead of a GLUE task."
     )
-    max_train_samples: int = option(1500, "Maximum number of rows, drawn at random.", COUNT)
     max_seq_length: int | None = option(
         None, "Tokens per row. Default: as in fine-tuning, at most 512.", "[3, inf)", needs=DATA
     )
@@ -366,6 +365,14 @@ class ShrinkOptions(SizeOptions, CalibrationOptions):
     speedup: list[float] | None = option(None, "Speedup on this machine. Several: a directory for each.", POSITIVE)
     params: float | None = option(None, "Number of parameters, such as 15e6.", POSITIVE)
     flops: float | None = option(None, "FLOPs of a forward pass for a row of average length.", POSITIVE)
+    max_train_samples: int | None = option(
+        None,
+        "Maximum number of rows, drawn at random. Default: 1,500, or more short ones, up to 64,000 tokens.",
+        COUNT,
+    )
+    query_column_name: str | None = option(
+        None, "For rerankers: rows with equal values belong to one query.", needs="train_file"
+    )
     batch_size: int = option(32, "Rows per batch, also for measuring speed.", COUNT)
     unpad_inputs: bool | None = option(None, "Skip padding. Default: with `speedup`, if it is faster; otherwise true.")
     dtype: Dtype | None = option(None, "Dtype of weights. Default: with `speedup`, the fastest; otherwise unchanged.")

@@ -40,12 +40,27 @@ def make_features(
     )
 
 
-def drawn(rows: Iterable[Row], count: int | None, seed: int) -> list[Row]:
-    """Returns `count` rows drawn at random, in their order, or all rows if `count` is None."""
+def drawn(rows: Iterable[Row], count: int | None, seed: int, group: Callable[[Row], str] | None = None) -> list[Row]:
+    """
+    Returns `count` rows drawn at random, in their order, or all rows if `count` is None.
+
+    With `group`, which returns the group of a row, draws whole groups: at most `count` rows, but at least one group.
+    """
     found = [*rows]
     if count is None or count >= len(found):
         return found
-    return [found[index] for index in sorted(random.Random(seed).sample(range(len(found)), count))]
+    generator = random.Random(seed)
+    if group is None:
+        return [found[index] for index in sorted(generator.sample(range(len(found)), count))]
+    members: dict[str, list[int]] = {}
+    for index, row in enumerate(found):
+        members.setdefault(group(row), []).append(index)
+    chosen: list[int] = []
+    for name in generator.sample([*members], len(members)):
+        if chosen and len(chosen) + len(members[name]) > count:
+            break
+        chosen += members[name]
+    return [found[index] for index in sorted(chosen)]
 
 
 def sample_rows(rows: datasets.Dataset, count: int | None, seed: int) -> datasets.Dataset:

@@ -13,7 +13,19 @@ from transformers import PreTrainedModel
 
 from ..loading.loaded_model import head_name
 from .entities import OUTSIDE, entities_of, split_tags
-from .predictions import QUESTIONS, TEXTS, Batch, Predict, Predictions, predict, predicted_labels
+from .labels import default_names
+from .predictions import (
+    PREDICTED_POSITIONS,
+    QUERIES,
+    QUESTIONS,
+    TEXTS,
+    WORDS,
+    Batch,
+    Predict,
+    Predictions,
+    predict,
+    predicted_labels,
+)
 from .ranking import first_results
 from .similarity import ROUNDING, nearest_neighbours
 
@@ -101,10 +113,22 @@ def criterion(unit: str, limit: float) -> str:
 def measure_fidelity(
     original: PreTrainedModel, other: PreTrainedModel, batches: list[Batch], predict: Predict = predict
 ) -> Fidelity:
-    """Compares the predictions of two models with the same task head."""
+    """Compares the predictions of two models with the same task head, by query or by entity if the batches say so."""
     pairs = ((predict(original, batch), predict(other, batch)) for batch in batches)
-    unit = {TEXTS: "row", QUESTIONS: "position"}.get(head_name(original), "token")
-    return fidelity(pairs, sum(len(batch["input_ids"]) for batch in batches), unit)[0]
+    head, rows = head_name(original), sum(len(batch["input_ids"]) for batch in batches)
+    unit = {TEXTS: "row", QUESTIONS: "position", WORDS: "word"}.get(head, "token")
+    tags = default_names(original.config) if head == WORDS else ()
+    return fidelity(pairs, rows, unit, groups_of(batches), tags)[0]
+
+
+def groups_of(batches: list[Batch]) -> np.ndarray | None:
+    """Returns the number of each row's query, or of the row of each predicted token, or None if neither is known."""
+    if QUERIES in batches[0]:
+        return np.concatenate([batch[QUERIES].cpu() for batch in batches])
+    if PREDICTED_POSITIONS not in batches[0]:
+        return None
+    masks = [mask for batch in batches for mask in batch[PREDICTED_POSITIONS].cpu()]
+    return np.repeat(np.arange(len(masks)), [int(mask.sum()) for mask in masks])
 
 
 def fidelity(

@@ -25,7 +25,9 @@ TEXTS, WORDS, QUESTIONS = "SequenceClassification", "TokenClassification", "Ques
 MASKED_LM = ("PreTraining", "MaskedLM")  # task heads that predict masked tokens
 FIRST_TOKEN = (TEXTS, "NextSentencePrediction")  # task heads that read only the first token
 DEFAULT_THRESHOLD = 0.5  # of models for several labels per text that store no other in their configuration
-MASKED_POSITIONS = "masked_positions"  # batch key for the boolean mask (B, L) of tokens that a masked LM predicts
+# Batch key for the mask (B, L) of the tokens whose predictions count: masked tokens, or the first token of each word.
+PREDICTED_POSITIONS = "predicted_positions"
+QUERIES = "queries"  # batch key for the number (B,) of each row's query, for models that score the results of queries
 
 
 @dataclass(frozen=True)
@@ -80,19 +82,22 @@ def encode(model: PreTrainedModel) -> Callable:
 def predict(model: PreTrainedModel, batch: Batch, pooling: SentencePooling | None = None) -> list[Predictions]:
     """
     Returns the model's predictions for a batch. Classifiers, regression models and encoders with `pooling` make one
-    prediction per row. Question answering models predict a start and an end position for each row. Masked LMs predict
-    the masked tokens, and all other models make one prediction per non-padding token.
+    prediction per row. Question answering models predict a start and an end position for each row. Masked LMs and
+    token classifiers predict the tokens in the mask `PREDICTED_POSITIONS`, which only masked LMs require. All other
+    models make one prediction per non-padding token.
     """
-    head, inputs = head_name(model), {name: x for name, x in batch.items() if name != MASKED_POSITIONS}
+    head = head_name(model)
+    inputs = {name: x for name, x in batch.items() if name not in (PREDICTED_POSITIONS, QUERIES)}
     non_padding = batch["attention_mask"].bool()
     if head in MASKED_LM:
-        states = model.base_model(**inputs).last_hidden_state[batch[MASKED_POSITIONS]]
+        states = model.base_model(**inputs).last_hidden_state[batch[PREDICTED_POSITIONS]]
         return [Predictions(model.get_submodule("cls.predictions")(states), "classes")]
     outputs = model(**inputs)
     if type(model).__name__.endswith("LMHeadModel"):
         return [Predictions(outputs.logits[non_padding], "classes")]
     if head:
-        return predictions_of(head, model.config, outputs, batch["attention_mask"])
+        mask = batch.get(PREDICTED_POSITIONS, batch["attention_mask"])
+        return predictions_of(head, model.config, outputs, mask)
     if pooling is None:
         return [Predictions(normalize(outputs.last_hidden_state[non_padding], dim=-1), "states")]
     embeddings = pooling(outputs.last_hidden_state, batch["attention_mask"])

@@ -14,7 +14,7 @@ from .predictions import MASKED_LM, QUESTIONS, TEXTS, WORDS, kind_of_logits
 from .questions import QuestionRows, questions_in, unlabeled_questions
 from .reading import RowSource
 from .rows import Model, Rows, split_names
-from .text_rows import EmbeddingRows, TextRows
+from .text_rows import EmbeddingRows, TextRows, check_queries
 from .texts import check_text_columns, load_files, load_task
 from .words import TOKENS, WordRows, has_words, load_words
 
@@ -51,6 +51,8 @@ def unlabeled_rows(
         raise InputError("does not support question answering; use a `train_file` in SQuAD format.", "task_name")
     if head == QUESTIONS and options.text_column_names:
         raise InputError("files in SQuAD format have fixed column names; do not specify any.", "text_column_names")
+    queries = getattr(options, "query_column_name", None)  # not an option of export
+    check_queries(queries, head, config)
     sampling: dict[str, Any] = {"skip_bad_rows": options.skip_bad_rows, "seed": options.seed}
     if options.task_name is not None:
         task, hub_options = options.task_name.lower(), options.download_options()
@@ -68,7 +70,9 @@ def unlabeled_rows(
             found.append(WordRows(load_words(file, column, max_samples=number, **sampling)))
         else:
             columns = {"text_columns": split_names(options.text_column_names), "expected_columns": trained_on}
-            data = load_files({"test": file}, max_samples={"test": number}, **columns, **sampling)
+            data = load_files(
+                {"test": file}, max_samples={"test": number}, group_column=queries, **columns, **sampling
+            )
             check_text_columns(data.text_columns, trained_on)
             found.append(kind(data.splits["test"]))
     return found

@@ -1,7 +1,6 @@
 """Texts and text pairs on which models for classes, scores or embeddings are compared."""
 
 import math
-import random
 from collections.abc import Sequence
 
 import datasets
@@ -11,6 +10,7 @@ from transformers import PreTrainedConfig
 
 from ..options import CompareOptions
 from ..support.errors import InputError
+from .examples import drawn
 from .glue_metrics import GlueEvaluation
 from .labels import MULTI, REGRESSION, Labels, as_float, problem_type_of
 from .predictions import TEXTS
@@ -45,8 +45,7 @@ class TextRows(Rows):
         config, _ = models[0]
         expected = [tuple(getattr(config, "text_column_names", None) or ()) for config, _ in models]
         has_scores = head == TEXTS and problem_type_of(config) == REGRESSION
-        if options.query_column_name and not has_scores:
-            raise InputError("is for models that predict one score per row, such as rerankers.", "query_column_name")
+        check_queries(options.query_column_name, head, config)
         if options.task_name is not None:
             data = load_validation(options, keep_labels=head == TEXTS)
         else:
@@ -64,7 +63,7 @@ class TextRows(Rows):
         return ScoreRows(with_relevant_rows(rows, options), evaluation, data.text_columns, options, threshold)
 
     def texts(self):
-        names = [name for name in ("first", "sentence1", "sentence2") if name in self.data.column_names]
+        names = [name for name in ("group", "first", "sentence1", "sentence2") if name in self.data.column_names]
         return [*zip(*(self.data[name][:] for name in names), strict=True)]
 
     def features(self, tokenizer, settings, length):
@@ -120,15 +119,7 @@ class ScoreRows(TextRows):
     def sample(self, count):
         if not self.query_column:
             return super().sample(count)
-        members: dict[str, list[int]] = {}
-        for index, query in enumerate(self.data["group"][:]):
-            members.setdefault(query, []).append(index)
-        chosen: list[int] = []
-        for query in random.Random(0).sample([*members], len(members)):
-            if chosen and len(chosen) + len(members[query]) > count:
-                break
-            chosen += members[query]
-        self.data = self.data.select(chosen)
+        self.data = self.data.select(drawn(range(len(self.data)), count, 0, self.data["group"][:].__getitem__))
 
     @property
     def queries(self) -> np.ndarray | None:
@@ -256,6 +247,12 @@ def has_similarities(source: RowSource, texts: Sequence[str], columns: tuple[str
 
 def report_unused(source: str):
     PartialState().print(f"{source}: the labels are not used, because they are not the similarities of pairs of texts")
+
+
+def check_queries(column: str | None, head: str, config: PreTrainedConfig):
+    """Raises InputError if rows have queries, but the model does not score them."""
+    if column and not (head == TEXTS and problem_type_of(config) == REGRESSION):
+        raise InputError("is for models that predict one score per row, such as rerankers.", "query_column_name")
 
 
 def with_relevant_rows(rows: datasets.Dataset, options: CompareOptions) -> datasets.Dataset:

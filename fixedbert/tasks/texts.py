@@ -218,7 +218,7 @@ def read_split(
             parsed["index"] = str(row.values.get("index", row.values.get("idx", position)))
         return parsed
 
-    chosen = drawn(rows, count, options.seed)
+    chosen = drawn(rows, count, options.seed, (lambda row: str(row[1].values.get(group))) if group else None)
     places = ((f"{source.unit} {row.number}", (position, row)) for position, row in chosen)
     valid, skipped = valid_rows(source.name, places, parse, options.skip_bad_rows)
     data.skipped[split] = [keys(*row) for row in skipped]

@@ -13,7 +13,8 @@ from fixedbert.loading.sentence_models import SentencePooling
 from fixedbert.options import ShrinkOptions
 from fixedbert.support.errors import InputError
 from fixedbert.tasks.calibration import TokenizedRow, hold_out, load_batches, mask_randomly
-from fixedbert.tasks.predictions import MASKED_POSITIONS
+from fixedbert.tasks.fidelity import measure_fidelity
+from fixedbert.tasks.predictions import PREDICTED_POSITIONS, QUERIES
 from fixedbert.tasks.task_heads import unlabeled_rows
 
 
@@ -75,12 +76,46 @@ def test_running_text_for_a_masked_lm(texts, loaded):
     batches, _, _ = load_batches(data_for(texts, max_seq_length=11, max_train_samples=31), model, 0)
     assert [batch["input_ids"].shape for batch in batches] == [(13, 11)] * 2
     for batch in batches:
-        positions = batch[MASKED_POSITIONS]
+        positions = batch[PREDICTED_POSITIONS]
         assert positions.any(dim=1).all() and (batch["input_ids"][positions] == model.tokenizer.mask_token_id).all()
         assert not positions[:, [0, -1]].any()  # [CLS] and [SEP]
     ids = torch.tensor([[2, 7, 8, 3]] * 2000)
     masked = mask_randomly({"input_ids": ids}, model.tokenizer, torch.Generator().manual_seed(0))
-    assert 0.5 <= masked[MASKED_POSITIONS].float().mean() * 2 <= 0.6  # at least one of two tokens
+    assert 0.5 <= masked[PREDICTED_POSITIONS].float().mean() * 2 <= 0.6  # at least one of two tokens
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_only_first_tokens_of_words_are_predicted(tmp_path, loaded, side):
+    """Calibration of a token classifier counts the first token of each word, as in evaluation, and no other token."""
+    model = loaded("ForTokenClassification")
+    model.tokenizer.padding_side = side
+    words = [["ab", "c", "def"][: 1 + n % 3] for n in range(53)]
+    (tmp_path / "words.jsonl").write_text(
+        "".join(json.dumps({"tokens": [f"q{n}", *row]}) + "\n" for n, row in enumerate(words))
+    )
+    options = shrink_options(train_file=[str(tmp_path / "words.jsonl")], batch_size=13)
+    batches = sum(load_batches(options, model, 0), [])
+    first = [tokens for batch in batches for tokens in batch["input_ids"][batch[PREDICTED_POSITIONS]].tolist()]
+    expected = [model.tokenizer.tokenize(word)[0] for n, row in enumerate(words) for word in [f"q{n}", *row]]
+    assert sorted(model.tokenizer.convert_ids_to_tokens(first)) == sorted(expected)
+    model.model.config.id2label = {0: "O", 1: "B-X"}
+    fidelity = measure_fidelity(model.model, model.model, batches)
+    assert (fidelity.unit, fidelity.agreement) == ("entity", 1)
+
+
+def test_rows_of_a_query_stay_together(tmp_path, loaded):
+    """Shrinking draws and holds out whole queries, because the agreement counts their first results."""
+    model = loaded("ForSequenceClassification", num_labels=1)
+    lines = [f"q{n % 29},text {n},{n}" for n in range(29 * 7)]
+    (tmp_path / "queries.csv").write_text("query,text,row\n" + "\n".join(lines) + "\n")
+    options = {"text_column_names": "query,text", "query_column_name": "query", "max_train_samples": 100}
+    calibration, held_out, _ = load_batches(data_for(tmp_path, "queries.csv", **options), model, 0)
+    counts = torch.cat([batch[QUERIES] for batch in held_out]).bincount()
+    assert counts.tolist() == [7, 7] and sum(len(batch["input_ids"]) for batch in calibration) == 12 * 7
+    fidelity = measure_fidelity(model.model, model.model, held_out)
+    assert (fidelity.unit, fidelity.agreement) == ("query", 1)
+    with pytest.raises(InputError, match="query_column_name.* such as rerankers"):
+        load_batches(data_for(tmp_path, "queries.csv", **options), loaded("ForSequenceClassification"), 0)
 
 
 def test_pairs_for_an_embedding_model(texts, loaded):

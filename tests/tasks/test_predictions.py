@@ -5,7 +5,7 @@ import torch
 from helpers.tiny_models import model_of
 from torch.distributions import Bernoulli, Categorical, kl_divergence
 
-from fixedbert.tasks.predictions import MASKED_POSITIONS, Predictions, predict, sampled_nll
+from fixedbert.tasks.predictions import PREDICTED_POSITIONS, Predictions, predict, sampled_nll
 
 torch.manual_seed(0)
 KINDS = {"classes": lambda x: Categorical(logits=x), "labels": lambda x: Bernoulli(logits=x)}
@@ -38,7 +38,7 @@ def test_fisher_information_is_the_hessian_of_the_divergence(kind):
     [
         ("ForSequenceClassification", "classes", 2),
         ("ForQuestionAnswering", "classes", 2),
-        ("ForTokenClassification", "classes", 9),
+        ("ForTokenClassification", "classes", 3),
         ("ForPreTraining", "classes", 3),
         ("Model", "states", 9),
     ],
@@ -48,8 +48,8 @@ def test_predictions_do_not_depend_on_padding(head, kind, count):
     model = model_of(head).eval()
     ids = torch.randint(5, 30, (2, 7))
     mask = torch.tensor([[1] * 7, [1, 1, 0, 0, 0, 0, 0]])
-    batch = {"input_ids": ids, "attention_mask": mask, MASKED_POSITIONS: torch.zeros(2, 7).bool()}
-    batch[MASKED_POSITIONS][0, [1, 3]] = batch[MASKED_POSITIONS][1, 1] = True
+    batch = {"input_ids": ids, "attention_mask": mask, PREDICTED_POSITIONS: torch.zeros(2, 7).bool()}
+    batch[PREDICTED_POSITIONS][0, [1, 3]] = batch[PREDICTED_POSITIONS][1, 1] = True
     result = predict(model, batch)
     assert {predictions.kind for predictions in result} == {kind} and len(result[0].values) == count
     other = {**batch, "input_ids": torch.where(mask.bool(), ids, 4)}
