@@ -148,7 +148,7 @@ def trace_once(monkeypatch):
 
     def cached(graph, batch, file):
         pooling = vars(graph.pooling) if graph.pooling else {}
-        weights = [float(weight.double().sum()) for weight in graph.model.parameters()]
+        weights = [float(weight.double().sum()) for weight in graph.model.state_dict().values()]
         key = (graph.head, pooling.get("mode"), pooling.get("normalize"), *weights)
         if key not in TRACED:
             trace(graph, batch, file)

@@ -58,7 +58,7 @@ class GraphRuntime(NamedTuple):
         return OnnxModel(file, whole) if self.format == "onnx" else OpenVinoModel(file, self.precision, whole)
 
     def megabytes(self, directory: Path) -> float:
-        """Returns the size of the graph, including an OpenVINO graph's .bin file or a large ONNX graph's .data file."""
+        """Returns the size of the graph and its weights, which OpenVINO, and ONNX for large models, store apart."""
         file = directory / self.file
         files = (file, file.with_suffix(".bin"), file.with_name(f"{file.name}.data"))
         return sum(path.stat().st_size for path in files if path.exists()) / 1e6
