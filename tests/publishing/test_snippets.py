@@ -72,7 +72,7 @@ def expected_from(kind: str, source) -> list:
             for text, row in zip(TEXTS, rows, strict=True)
         ]
     if kind == "questions":
-        return best_answer("A question?", LONG, source)
+        return best_answer("Who?", LONG, source)
     texts = [{"text": one, "text_pair": other} for one, other in PAIRS] if kind == "pairs" else TEXTS
     options = {"function_to_apply": "none"} if kind == "scores" else {}
     return pipeline("text-classification", source, top_k=None)(texts, truncation=True, **options)
