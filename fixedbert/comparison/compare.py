@@ -65,9 +65,8 @@ def compare(options: CompareOptions) -> Comparison:
         notes += run(candidates, len(rows.data), options.batch_size)
     all_features = [model.features for model in candidates]
     answers = [rows.interpret(model.outputs(), model.features, all_features) for model in candidates]
-    changed = [
-        measure(model, own, rows, candidates[0], answers[0]) for model, own in zip(candidates, answers, strict=True)
-    ]
+    pairs = zip(candidates, answers, strict=True)
+    changed = [measure(*pair, rows, candidates[0], answers[0]) for pair in pairs]
     if not any(isinstance(each.model, LoadedModel) for each in candidates):  # only exported graphs
         advised = ""
     elif len(by_model) > 1:
@@ -179,8 +178,7 @@ def fastest(
             return candidate
         found.append((inf if isnan(result.change) else result.change, candidate))
     best = min(found, key=lambda pair: pair[0])[1]
-    condition = criterion(result.unit, NEARLY_SAME)
-    notes.append(f"{name}: with no runtime, {condition}; {best.runtime} changes least")
+    notes.append(f"{name}: with no runtime, {criterion(result.unit, NEARLY_SAME)}; {best.runtime} changes least")
     return best
 
 
@@ -201,7 +199,7 @@ def run(candidates: list[Candidate], rows: int, batch_size: int) -> list[str]:
             model.seconds[name] = float(seconds)
             model.predictions[name] = predictions
         if results.spread > MAX_SPREAD:
-            column = "speedup" if name == RANDOM else name
+            column = name.replace(RANDOM, "speedup")
             notes.append(f"{column}: repeated runs differ by {results.spread:.0%}; compare again on an idle machine")
     return notes + batch_notes(candidates)
 

@@ -199,8 +199,8 @@ def compare_embeddings(result: Result, one: Tensor, other: Tensor) -> tuple[Fide
     counted = neighbours.cosines != -inf
     if not counted.any():
         return result("text", measures=measures, warning="there are no two texts with different embeddings"), []
-    agreement, _ = split(neighbours.unchanged[counted])
-    return result("text", agreement, measures), split(neighbours.unchanged | ~counted)[1]
+    kept = neighbours.unchanged
+    return result("text", split(kept[counted])[0], measures), split(kept | ~counted)[1]
 
 
 def compare_entities(
