@@ -20,7 +20,7 @@ def advice(candidates: list[Candidate], options: CompareOptions) -> str:
     unit = next((result.fidelity.unit for result in results if result.fidelity), "row")
     lines, winners = [], []
     for limit in (SAME, NEARLY_SAME):
-        same = [result for result in results if result.is_within(limit)]
+        same = [result for result in results if not result.fidelity or result.fidelity.is_within(limit)]
         best = []
         for order, name in ((RANDOM, "batches"), (SINGLE, "single texts")):
             result = max(same, key=lambda result: result.speedup[order])

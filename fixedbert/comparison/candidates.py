@@ -2,15 +2,18 @@
 
 import random
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from math import inf
 from pathlib import Path
+from typing import NamedTuple
 
+import numpy as np
 import torch
 from accelerate import PartialState
 from torch.nn.functional import pad
+from tqdm.auto import tqdm
 
 from ..exporting.export import write_onnx
 from ..exporting.graphs import GRAPHS, ExportedModel, graph_predictions, load_exported
@@ -22,9 +25,10 @@ from ..support.files import error_reason
 from ..tasks.predictions import Batch, Predictions
 from ..tasks.rows import Features
 from ..tasks.task_heads import Task
-from .report import REPEATS, ComparedModel
+from .report import RANDOM, ROUNDS, ComparedModel
 from .runtimes import REFERENCE, TORCH, is_slow, torch_runtime
 
+MAX_SPREAD, MAX_ROUNDS = 0.03, 6  # rounds are added up to this number, while speedups differ by more than this
 PAUSE = 0.003  # seconds to wait before each call, until the threads of the previous call have stopped spinning
 
 
@@ -38,7 +42,7 @@ class Candidate:
     predict: Callable[[Batch], list[Predictions]]
     result: ComparedModel
     features: list[Features] = field(default_factory=list)  # tokens for each row
-    predictions: list[list[Predictions]] = field(default_factory=list)  # for each random batch
+    predictions: dict[str, list[list[Predictions]]] = field(default_factory=dict)  # for batches of each kind, in order
     seconds: dict[str, float] = field(default_factory=dict)  # for all random batches, sorted batches and single rows
     order: list[int] | None = None  # of the outputs, so that the classes have the same order in all models
 
@@ -63,35 +67,58 @@ class Candidate:
             predictions = [replace(each, values=each.values[:, self.order]) for each in predictions]
         return predictions, seconds
 
-    @property
-    def outputs(self) -> list[Predictions]:
-        """The predictions for all rows. Start and end logits are padded to the length of the longest batch."""
+    def outputs(self, kind: str = RANDOM) -> list[Predictions]:
+        """Returns the predictions for all rows. Start and end logits are padded to the length of the longest batch."""
         joined = []
-        for parts in zip(*self.predictions, strict=True):
+        for parts in zip(*self.predictions[kind], strict=True):
             tensors, width = [part.values for part in parts], max(part.values.shape[1] for part in parts)
             padded = [pad(x, (0, width - x.shape[1]), value=torch.finfo(x.dtype).min) for x in tensors]
             joined.append(replace(parts[0], values=torch.cat(padded)))
         return joined
 
 
-def race(
-    candidates: list[Candidate], rows: Iterable[int], generator: random.Random, repeats: int = REPEATS
-) -> tuple[list[list[Predictions]], list[float]]:
-    """
-    Runs all candidates on the rows with these indices several times, each time in another random order.
+class Race(NamedTuple):
+    """The predictions and speeds of several candidates on the same batches."""
 
-    Returns:
-        The predictions of each candidate, and the seconds of its fastest run. Therefore, neither the first run counts,
-        in which a runtime prepares for the shape of the batch, nor one that another process slows down.
+    predictions: list[list[list[Predictions]]]  # for each candidate and batch
+    seconds: np.ndarray  # (candidates,), for all batches
+    spread: float  # the largest relative difference of a candidate's speedups in two halves of the rounds
+
+
+def race(candidates: list[Candidate], batches: Sequence[Sequence[int]], title: str, minimum: int = ROUNDS) -> Race:
     """
-    fastest, order = [inf] * len(candidates), [*range(len(candidates))]
-    predictions: list[list[Predictions]] = [[] for _ in candidates]
-    for _ in range(repeats):
-        generator.shuffle(order)
-        for index in order:
-            predictions[index], seconds = candidates[index].timed(rows)
-            fastest[index] = min(fastest[index], seconds)
-    return predictions, fastest
+    Runs all candidates on batches of rows, in rounds, in another random order for each batch.
+
+    The fastest run of each batch counts. Therefore, neither the first run counts, in which a runtime prepares for the
+    shape of the batch, nor one that another process slows down. There are at least `minimum` rounds, and more while
+    the two halves of the rounds differ.
+    """
+    predictions: list[list[list[Predictions]]] = [[[] for _ in batches] for _ in candidates]
+    rounds: list[np.ndarray] = []
+    order, generator, difference = [*range(len(candidates))], random.Random(0), inf
+    with tqdm(desc=title, unit="batch", total=minimum * len(batches)) as progress:
+        while len(rounds) < minimum or (difference > MAX_SPREAD and len(rounds) < MAX_ROUNDS):
+            seconds = np.zeros((len(candidates), len(batches)))
+            for number, rows in enumerate(batches):
+                generator.shuffle(order)
+                for index in order:
+                    predictions[index][number], seconds[index, number] = candidates[index].timed(rows)
+                progress.update()
+            rounds.append(seconds)
+            difference = spread(np.stack(rounds))
+    return Race(predictions, np.min(rounds, axis=0).sum(axis=1), difference)
+
+
+def spread(seconds: np.ndarray) -> float:
+    """
+    Returns the largest relative difference of speedups in even and odd rounds, without the first one.
+
+    `seconds` has shape (rounds, candidates, batches). The speedups are relative to the first candidate.
+    """
+    if len(seconds) < ROUNDS:
+        return inf
+    even, odd = (seconds[begin::2].min(axis=0).sum(axis=1) for begin in (1, 2))
+    return float(np.abs(np.log((even / even[0]) / (odd / odd[0]))).max())
 
 
 def load_candidates(source: str, name: str, **hub_options) -> list[Candidate]:
@@ -183,6 +210,6 @@ def build(reference: Candidate, name: str, directory: Path, trace: Callable[[], 
         predict = partial(graph_predictions, runtime.load(directory), loaded.head, loaded.config)
         megabytes = runtime.megabytes(directory)
     result = ComparedModel(reference.result.name, name, megabytes, truncated=reference.result.truncated)
-    candidate = replace(reference, predict=predict, result=result, predictions=[], seconds={})
+    candidate = replace(reference, predict=predict, result=result, predictions={}, seconds={})
     candidate.timed([0])
     return candidate

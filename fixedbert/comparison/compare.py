@@ -3,7 +3,6 @@ Compares the speed, scores and predictions of models, or of different ways to ru
 on the CPU with the same number of threads, in random order for each batch.
 """
 
-import random
 from collections import Counter
 from dataclasses import asdict
 from math import inf, isnan
@@ -12,7 +11,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 import torch
-from tqdm.auto import tqdm
+from torch.nn.functional import cosine_similarity
 
 from ..commands import takes_options
 from ..exporting.openvino_graphs import CALIBRATION_ROWS
@@ -25,11 +24,14 @@ from ..tasks.fidelity import NEARLY_SAME, Keys, criterion
 from ..tasks.rows import RowPredictions, Rows
 from ..tasks.task_heads import compared_rows, row_length
 from .advice import advice
-from .candidates import Candidate, build_candidates, load_candidates, race
-from .report import CHANGED, RANDOM, REPEATS, RUNS, SINGLE, SINGLE_ROWS, SORTED, Comparison
+from .candidates import MAX_SPREAD, Candidate, build_candidates, load_candidates, race
+from .report import CHANGED, RANDOM, ROUNDS, SINGLE, SINGLE_ROWS, SORTED, Comparison
 from .runtimes import RUNTIMES
 
+RUNS = 64  # minimum number of runs of all batches together
 PROBES = 8  # batches on which the fastest runtime of each of several models is found
+MIN_COSINE = 0.999  # of the embeddings of a text, alone and in a batch; a note reports lower values
+INT8 = "openvino-int8"  # takes minutes to build; several models use it only if it is named
 RESULTS = "comparison.json"
 
 
@@ -60,12 +62,11 @@ def compare(options: CompareOptions) -> Comparison:
         each.features, each.result.truncated = rows.features(each.model.tokenizer, each.model.settings, length)
     with TemporaryDirectory() as directory:
         candidates, notes = choose_runtimes(by_model, rows, options, Path(directory))
-        run(candidates, len(rows.data), options.batch_size)
+        notes += run(candidates, len(rows.data), options.batch_size)
     all_features = [model.features for model in candidates]
-    answers = [rows.interpret(model.outputs, model.features, all_features) for model in candidates]
-    changed = [
-        measure(model, own, rows, candidates[0], answers[0]) for model, own in zip(candidates, answers, strict=True)
-    ]
+    answers = [rows.interpret(model.outputs(), model.features, all_features) for model in candidates]
+    pairs = zip(candidates, answers, strict=True)
+    changed = [measure(*pair, rows, candidates[0], answers[0]) for pair in pairs]
     if not any(isinstance(each.model, LoadedModel) for each in candidates):  # only exported graphs
         advised = ""
     elif len(by_model) > 1:
@@ -88,7 +89,7 @@ def compare(options: CompareOptions) -> Comparison:
     if options.output_dir is not None:
         with new_directory(options.output_dir) as directory:
             (directory / RESULTS).write_text(to_json(asdict(result), indent=1) + "\n")
-            if any(model.result.changes_are_listed for model in candidates):
+            if any(each.fidelity and each.fidelity.unit != "score" for each in result.models):
                 units = sorted({unit for units in changed for unit in units})
                 columns = changed_units(rows, units, candidates, answers)
                 (directory / CHANGED).write_bytes(to_csv(columns).encode())
@@ -133,16 +134,19 @@ def choose_runtimes(
     for index, candidates in enumerate(models):
         reference = candidates[0]
         if isinstance(reference.model, LoadedModel):
-            names, is_required = options.runtime or RUNTIMES, options.runtime is not None
+            default = [name for name in RUNTIMES if len(models) == 1 or name != INT8]
+            names, is_required = options.runtime or default, options.runtime is not None
             candidates, remarks = build_candidates(reference, names, is_required, directory / str(index))
             if not candidates:
                 raise InputError(f"{reference.result.name}: no runtime works: {'; '.join(remarks)}.", "runtime")
             if len(models) > 1 and len(candidates) > 1:
                 remarks.append("the runtime of each model was chosen on the same rows")
+                if not is_required:
+                    remarks.append(f"{INT8}: not tried, because its calibration takes minutes; name it as a runtime")
                 candidates = [fastest(candidates, reference, rows, options.batch_size, notes)]
-            if any(candidate.runtime == "openvino-int8" for candidate in candidates):
+            if any(candidate.runtime == INT8 for candidate in candidates):
                 count = min(CALIBRATION_ROWS, len(reference.features))
-                remarks.append(f"openvino-int8: calibrated on {count} of these rows, so it may agree less on new rows")
+                remarks.append(f"{INT8}: calibrated on {count} of these rows, so it may agree less on new rows")
             notes += [note for note in remarks if note not in notes]
         chosen += [candidate for candidate in candidates if candidate is not chosen[0]]
     return chosen, notes
@@ -160,13 +164,11 @@ def fastest(
     batches = [range(begin, min(begin + batch_size, count)) for begin in range(0, count, batch_size)]
 
     def answers(candidate: Candidate) -> RowPredictions:
-        candidate.predictions = [candidate.timed(batch)[0] for batch in batches]
-        return rows.interpret(candidate.outputs, candidate.features, [candidate.features])
+        candidate.predictions[RANDOM] = [candidate.timed(batch)[0] for batch in batches]
+        return rows.interpret(candidate.outputs(), candidate.features, [candidate.features])
 
     expected = answers(reference)
-    seconds, generator = np.zeros(len(candidates)), random.Random(0)
-    for batch in tqdm(batches[:PROBES], f"choosing a runtime for {name}", unit="batch"):
-        seconds += race(candidates, batch, generator)[1]
+    seconds = race(candidates, batches[:PROBES], f"choosing a runtime for {name}").seconds
     found: list[tuple[float, Candidate]] = []
     for candidate in (candidates[index] for index in np.argsort(seconds)):
         if candidate is reference:
@@ -176,33 +178,43 @@ def fastest(
             return candidate
         found.append((inf if isnan(result.change) else result.change, candidate))
     best = min(found, key=lambda pair: pair[0])[1]
-    condition = criterion(result.unit, NEARLY_SAME)
-    notes.append(f"{name}: with no runtime, {condition}; {best.runtime} changes least")
+    notes.append(f"{name}: with no runtime, {criterion(result.unit, NEARLY_SAME)}; {best.runtime} changes least")
     return best
 
 
 @torch.inference_mode()
-def run(candidates: list[Candidate], rows: int, batch_size: int):
+def run(candidates: list[Candidate], rows: int, batch_size: int) -> list[str]:
     """
     Runs all candidates on random batches, on batches of rows with similar lengths, and on single rows. Stores their
-    predictions and latencies.
+    predictions and latencies, and returns notes about them.
     """
+    notes = []
     lengths = [sum(len(window["input_ids"]) for window in windows) for windows in candidates[0].features]
     orders = {RANDOM: range(rows), SORTED: sorted(range(rows), key=lengths.__getitem__), SINGLE: range(SINGLE_ROWS)}
-    batches = []
     for name, order in orders.items():
-        size = 1 if name == SINGLE else batch_size
-        batches += [(name, order[begin : min(begin + size, rows)]) for begin in range(0, min(len(order), rows), size)]
+        size, count = 1 if name == SINGLE else batch_size, min(len(order), rows)
+        batches = [order[begin : min(begin + size, count)] for begin in range(0, count, size)]
+        results = race(candidates, batches, f"comparing, {name}", max(ROUNDS, RUNS // len(batches)))
+        for model, predictions, seconds in zip(candidates, results.predictions, results.seconds, strict=True):
+            model.seconds[name] = float(seconds)
+            model.predictions[name] = predictions
+        if results.spread > MAX_SPREAD:
+            column = name.replace(RANDOM, "speedup")
+            notes.append(f"{column}: repeated runs differ by {results.spread:.0%}; compare again on an idle machine")
+    return notes + batch_notes(candidates)
+
+
+def batch_notes(candidates: list[Candidate]) -> list[str]:
+    """Returns a note for each model whose embedding of a text depends on the other texts in a batch."""
+    notes = []
     for model in candidates:
-        model.seconds = dict.fromkeys(orders, 0.0)
-    generator, counts = random.Random(0), Counter(name for name, _ in batches)
-    for name, batch in tqdm(batches, "comparing", unit="batch"):
-        repeats = max(REPEATS, RUNS // counts[name])
-        results = zip(candidates, *race(candidates, batch, generator, repeats), strict=True)
-        for model, predictions, seconds in results:
-            model.seconds[name] += seconds
-            if name == RANDOM:
-                model.predictions.append(predictions)
+        single, batch = (model.outputs(kind)[0] for kind in (SINGLE, RANDOM))
+        if single.kind == "embeddings":
+            lowest = float(cosine_similarity(single.values, batch.values[: len(single.values)]).min())
+            if lowest < MIN_COSINE:
+                text = f"the embedding of a text alone and in a batch have a cosine of {lowest:.3f} or more"
+                notes.append(f"{model.result.label}: {text}")
+    return notes
 
 
 def measure(model: Candidate, answers: RowPredictions, rows: Rows, first: Candidate, expected: RowPredictions) -> Keys:

@@ -8,7 +8,7 @@ from .runtimes import REFERENCE
 
 RANDOM, SORTED, SINGLE = "random", "sorted", "single"  # batches in random order or sorted by length, and single rows
 SINGLE_ROWS = 64  # number of rows that are timed one at a time
-REPEATS, RUNS = 2, 64  # minimum number of runs of each batch, and of all batches together
+ROUNDS = 3  # minimum number of runs of each batch
 CHANGED = "changed.csv"
 
 
@@ -30,15 +30,6 @@ class ComparedModel:
 
     def __post_init__(self):
         self.label = self.name if self.runtime == REFERENCE else f"{self.name}, {self.runtime}"
-
-    def is_within(self, limit: float) -> bool:
-        """Returns True if at most this fraction of the predictions differs from those of the first model."""
-        return self.fidelity is None or self.fidelity.is_within(limit)
-
-    @property
-    def changes_are_listed(self) -> bool:
-        """Whether changed.csv contains what differs from the predictions of the first model."""
-        return self.fidelity is not None and self.fidelity.agreement is not None
 
 
 @dataclass(frozen=True)
@@ -75,13 +66,16 @@ class Comparison:
         notes = [
             f"rows/s, speedup: batches of {self.batch_size} rows in random order, without tokenization",
             f"sorted, single: speedup for batches sorted by length, and for {min(self.rows, SINGLE_ROWS)} single rows",
-            f"of {REPEATS} or more runs of each batch, the fastest counts",
+            f"of {ROUNDS} or more runs of each batch, the fastest counts",
         ]
         if "lost" in flips:
             notes.append(f"lost: {items} correct in the first line, but not in this one; gained: the opposite")
+        fidelities = [model.fidelity for model in others if model.fidelity]
+        if any(each.agreement is not None for each in fidelities):
+            notes.append(f"predictions: {' that '.join(UNITS[fidelities[0].unit])} as in the first line")
         if "truncated" in flips:
             notes.append(f"truncated: rows with more than {self.max_seq_length} tokens; the rest is ignored")
-        if self.folder and any(model.changes_are_listed for model in others):
+        if self.folder and any(each.unit != "score" for each in fidelities):
             notes.append(f"{items} that changed: {self.folder}/{CHANGED}")
         header = f"{rows} rows from {self.file} with at most {self.max_seq_length} tokens, on {self.machine}"
         text = [header, "", *aligned(lines), "", *notes, *self.notes]

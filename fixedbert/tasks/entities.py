@@ -1,7 +1,7 @@
 """Entities in tagged texts, as the CoNLL script conlleval finds and counts them."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 OUTSIDE = "O"  # the tag of words outside of entities
 PREFIXED = re.compile(r"([BIMELSUW])(?:-(.*))?")  # tags of the schemes IOB1, IOB2, IOBES, BILOU and BMES
@@ -24,7 +24,7 @@ def split_tags(names: Sequence[str]) -> dict[str, tuple[str, str]]:
     return parts | {OUTSIDE: (OUTSIDE, ""), "": (OUTSIDE, "")}  # words without a label are in no entity
 
 
-def entities_of(tags: Sequence[str], sentences: Sequence[int], parts: Mapping[str, tuple[str, str]]) -> Entities:
+def entities_of(tags: Iterable[str], sentences: Iterable[int], parts: Mapping[str, tuple[str, str]]) -> Entities:
     """
     Returns the entities in a sequence of tags, which may be wrong, such as I-X after O or B-Y.
 

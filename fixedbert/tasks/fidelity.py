@@ -56,7 +56,7 @@ class Fidelity:
 
     Args:
         divergence: KL(original || model) in nats per row. For scores, half the squared difference. For embeddings and
-            hidden states, 1 - cosine similarity, averaged over rows or tokens. For question answering models with
+            hidden states, 1 - cosine similarity, averaged over texts or tokens. For question answering models with
             different tokenizers, NaN.
         rows: Number of rows that were compared.
         unit: What counts, one of UNITS.
@@ -86,16 +86,17 @@ class Fidelity:
         return self.change <= (SCORE_LIMITS[limit] if self.unit == "score" else limit) + 1e-9
 
     def __str__(self) -> str:
+        text = self.summary.replace(f"of the {UNITS[self.unit][0]}", f"of the {' '.join(UNITS[self.unit])}", 1)
         has_divergence = self.unit not in ("score", "query", "text", "state") and not isnan(self.divergence)
-        return self.summary + (f", KL divergence {self.divergence:.2g} nats per row" if has_divergence else "")
+        return text + (f", KL divergence {self.divergence:.2g} nats per row" if has_divergence else "")
 
     @property
     def summary(self) -> str:
-        """A description of what stays and of the differences, without the KL divergence of labels."""
+        """How many units stay and the differences, without what stays and the KL divergence of labels."""
         parts = []
         if self.agreement is not None:
             rounded = self.agreement if self.agreement == 1 else min(self.agreement, 0.999)  # 100% means all
-            parts.append(f"{rounded:.1%} of the {' '.join(UNITS[self.unit])}")
+            parts.append(f"{rounded:.1%} of the {UNITS[self.unit][0]}")
         for name, value in self.measures.items():
             parts.append(f"{name} {value:.4f}" if "cosine" in name else f"{name} {value:.2g}")
         return ", ".join(parts) + (f", but {self.warning}" if self.warning else "")
@@ -147,28 +148,30 @@ def fidelity(
     Returns:
         The fidelity, and the units that change.
     """
-    divergence, kind, tokens = 0.0, "", 0
+    divergence, kind, count = 0.0, "", 0
     expected: list[Tensor] = []
     found: list[Tensor] = []
     for originals, others in pairs:
         for one, other in zip(originals, others, strict=True):
-            divergence, kind, tokens = divergence + float(one.kl_divergence(other)), one.kind, tokens + len(one.values)
+            divergence, kind, count = divergence + float(one.kl_divergence(other)), one.kind, count + len(one.values)
             if kind != "states":  # which can be large
                 expected.append(reduced(one))
                 found.append(reduced(other))
-    result = partial(Fidelity, max(0.0, divergence / (tokens if kind == "states" else rows)), rows)
+    divergence = max(0.0, divergence / (count if kind in ("states", "embeddings") else rows))
+    result = partial(Fidelity, divergence, rows)
     if kind == "states":
-        return result("state", measures={"mean cosine of hidden states": 1 - divergence / tokens}), []
+        return result("state", measures={"mean cosine of hidden states": 1 - divergence}), []
     pair = torch.cat(expected), torch.cat(found)
     if kind == "numbers":
         return compare_scores(result, *pair, groups)
     if kind == "embeddings":
         return compare_embeddings(result, *pair)
     if OUTSIDE in tags and groups is not None:
-        return compare_entities(result, *(x[:, 0].numpy() for x in pair), groups, tags)
+        return compare_entities(result, pair[0][:, 0].numpy(), pair[1][:, 0].numpy(), groups, tags)
     kept = (pair[0] == pair[1]).all(dim=-1)
     warning = "the original predicts the same label for all rows" if len(pair[0].unique(dim=0)) == 1 else ""
-    return result(unit, share(kept), warning=warning), changed(kept)
+    agreement, changed = split(kept)
+    return result(unit, agreement, warning=warning), changed
 
 
 def reduced(predictions: Predictions) -> Tensor:
@@ -185,18 +188,19 @@ def compare_scores(result: Result, one: Tensor, other: Tensor, queries: np.ndarr
         return result("score", measures=measures | {"standard deviation": deviation}), []
     scores, others = one[:, 0].numpy(), other[:, 0].numpy()
     best, found = scores[first_results(scores, queries)], scores[first_results(others, queries)]
-    kept = torch.from_numpy(found >= best - ROUNDING * deviation)  # for copies of a text, and rounding
-    return result("query", share(kept), measures), changed(kept)
+    agreement, changed = split(torch.from_numpy(found >= best - ROUNDING * deviation))  # for copies, and rounding
+    return result("query", agreement, measures), changed
 
 
 def compare_embeddings(result: Result, one: Tensor, other: Tensor) -> tuple[Fidelity, Keys]:
     """Compares embeddings (texts, D), and the nearest neighbour of each text."""
     neighbours, cosines = nearest_neighbours(other, one), cosine_similarity(one, other)
     measures = {"lowest cosine": float(cosines.min()), "mean cosine": float(cosines.mean())}
-    counted = neighbours.cosines > -inf
+    counted = neighbours.cosines != -inf
     if not counted.any():
         return result("text", measures=measures, warning="there are no two texts with different embeddings"), []
-    return result("text", share(neighbours.unchanged[counted]), measures), changed(neighbours.unchanged | ~counted)
+    kept = neighbours.unchanged
+    return result("text", split(kept[counted])[0], measures), split(kept | ~counted)[1]
 
 
 def compare_entities(
@@ -211,9 +215,6 @@ def compare_entities(
     return result("entity", agreement, warning="" if union else "no model finds an entity"), keys
 
 
-def share(kept: Tensor) -> float:
-    return float(kept.double().mean())
-
-
-def changed(kept: Tensor) -> Keys:
-    return (~kept).nonzero()[:, 0].tolist()
+def split(kept: Tensor) -> tuple[float, Keys]:
+    """Returns the fraction of the units that stay, and those that change."""
+    return float(kept.double().mean()), (~kept).nonzero()[:, 0].tolist()

@@ -147,7 +147,8 @@ class Labels:
     def report(self, source: str, labels: Sequence, split: str):
         """Prints how many rows have each label. Raises InputError if the "train" split has fewer than two labels."""
         if self.problem_type == REGRESSION:
-            PartialState().print(f"{source}: {len(labels):,} rows with scores (regression)")
+            kind = "scores (regression)" if split == "train" else "labels 0 or 1" if {*labels} <= {0, 1} else "scores"
+            PartialState().print(f"{source}: {len(labels):,} rows with {kind}")
             if split == "train":
                 warn_of_scale(np.array(labels))
             return

@@ -15,7 +15,7 @@ from ..support.errors import InputError
 from ..support.files import reading
 from .answers import SquadEvaluation
 from .examples import SAMPLE_SEED, drawn
-from .fidelity import Fidelity, fidelity
+from .fidelity import Fidelity
 from .labels import shorten
 from .reading import RowSource, valid_rows
 from .rows import Features, Model, RowPredictions, Rows, file_of
@@ -232,8 +232,7 @@ class QuestionRows(Rows):
         return RowPredictions(outputs, scores, [*texts.values()], probabilities, correct)
 
     def fidelity(self, expected, answers):
-        pairs = [(expected.outputs, answers.outputs)] if answers.outputs else []
-        divergence = fidelity(pairs, len(self.data), self.item)[0].divergence if pairs else nan
+        divergence = super().fidelity(expected, answers)[0].divergence if answers.outputs else nan
         kept = np.array(expected.texts) == np.array(answers.texts)
         warning = "the original gives the same answer to all questions" if len({*expected.texts}) == 1 else ""
         result = Fidelity(divergence, len(self.data), self.item, float(kept.mean()), warning=warning)

@@ -4,12 +4,11 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from scipy.stats import pearsonr, spearmanr
 from sklearn.metrics import average_precision_score
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from .glue_metrics import correlation
+from .glue_metrics import MEASURES
 
 CHUNK = 512  # texts whose similarities to all others are in memory at once
 SAME_TEXT = 1 - 1e-6  # lowest cosine of two copies of a text, which are not neighbours of each other
@@ -61,10 +60,7 @@ def similarity_scores(embeddings: Tensor, labels: np.ndarray, are_relevant: bool
     cosines = (first * second).sum(-1).numpy()
     if are_relevant:
         return {"average_precision": float(average_precision_score(labels, cosines)) if labels.any() else 0.0}
-    return {
-        "pearson": float(correlation(pearsonr, labels, cosines)),
-        "spearmanr": float(correlation(spearmanr, labels, cosines)),
-    }
+    return {name: float(MEASURES[name](labels, cosines)) for name in ("pearson", "spearmanr")}
 
 
 def are_binary(labels: np.ndarray) -> bool:

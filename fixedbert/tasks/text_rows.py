@@ -1,7 +1,7 @@
 """Texts and text pairs on which models for classes, scores or embeddings are compared."""
 
 import math
-from collections.abc import Sequence
+import random
 
 import datasets
 import numpy as np
@@ -20,6 +20,8 @@ from .rows import Model, RowPredictions, Rows, split_names
 from .similarity import are_binary, nearest_neighbours, similarity_scores
 from .texts import TextData, check_text_columns, find_text_columns, load_files, load_task, text_features, text_names
 
+SIMILARITIES = "labels of embeddings are similarities (numbers) of two texts, in two text columns"
+
 
 class TextRows(Rows):
     """
@@ -31,10 +33,7 @@ class TextRows(Rows):
     """
 
     def __init__(
-        self,
-        rows: datasets.Dataset,
-        evaluation: GlueEvaluation | None = None,
-        text_columns: tuple[str, ...] = (),
+        self, rows: datasets.Dataset, evaluation: GlueEvaluation | None = None, text_columns: tuple[str, ...] = ()
     ):
         super().__init__(rows)
         self.evaluation, self.text_columns = evaluation, text_columns
@@ -47,7 +46,7 @@ class TextRows(Rows):
         has_scores = head == TEXTS and problem_type_of(config) == REGRESSION
         check_queries(options.query_column_name, head, config)
         if options.task_name is not None:
-            data = load_validation(options, keep_labels=head == TEXTS)
+            data = load_validation(options, head)
         else:
             data = load_file(options, head, has_scores, expected[0])
         for trained_on in dict.fromkeys(expected):
@@ -55,12 +54,16 @@ class TextRows(Rows):
         rows = next(iter(data.splits.values()))
         if head != TEXTS:
             return EmbeddingRows(rows, None, data.text_columns)
-        labels, threshold = data.labels or Labels.of(config), score_threshold(config)
+        # The score above which a row is relevant: a probability of 0.5, unless a model learned the labels as numbers.
+        threshold = 0.5 if config.problem_type == REGRESSION else 0.0
+        labels = data.labels or Labels.of(config)
         labels.align(config)
         evaluation = GlueEvaluation(options.task_name and options.task_name.lower(), labels)
         if not has_scores:
             return cls(rows, evaluation, data.text_columns)
-        return ScoreRows(with_relevant_rows(rows, options), evaluation, data.text_columns, options, threshold)
+        if options.query_column_name:
+            rows = with_relevant_rows(rows, options.validation_file)
+        return ScoreRows(rows, evaluation, data.text_columns, options.query_column_name, threshold)
 
     def texts(self):
         names = [name for name in ("group", "first", "sentence1", "sentence2") if name in self.data.column_names]
@@ -101,12 +104,13 @@ class ScoreRows(TextRows):
     Labels that are all 0 or 1 say which rows are relevant. With queries, these can also be grades.
 
     Args:
+        query_column: The column with the query of each row, or None.
         threshold: Scores above it predict the label 1.
     """
 
-    def __init__(self, rows, evaluation, text_columns, options: CompareOptions, threshold: float):
+    def __init__(self, rows, evaluation, text_columns, query_column: str | None, threshold: float):
         super().__init__(rows, evaluation, text_columns)
-        self.query_column, self.threshold = options.query_column_name, threshold
+        self.query_column, self.threshold = query_column, threshold
         self.are_relevant = self.labeled and are_binary(np.array(rows["label"][:]))
         if self.query_column:
             self.item, self.number = "query", "score"
@@ -119,7 +123,8 @@ class ScoreRows(TextRows):
     def sample(self, count):
         if not self.query_column:
             return super().sample(count)
-        self.data = self.data.select(drawn(range(len(self.data)), count, 0, self.data["group"][:].__getitem__))
+        chosen = drawn(range(len(self.data)), count, 0, self.data["group"][:].__getitem__)
+        self.data = self.data.select(random.Random(0).sample(chosen, len(chosen)))
 
     @property
     def queries(self) -> np.ndarray | None:
@@ -136,6 +141,7 @@ class ScoreRows(TextRows):
         elif self.are_relevant:
             metrics, correct = relevance_scores(scores, labels, self.threshold)
         else:
+            assert self.evaluation is not None
             metrics, correct = self.evaluation.scores(scores, labels), None
         return RowPredictions(outputs, metrics, correct=correct, groups=queries)
 
@@ -192,61 +198,44 @@ def separate(rows: datasets.Dataset) -> datasets.Dataset:
     )
 
 
-def score_threshold(config: PreTrainedConfig) -> float:
-    """Returns the score above which a row is relevant: 0.5, if the model learned the labels as numbers, otherwise a
-    probability of 0.5, as in sentence-transformers."""
-    return 0.5 if config.problem_type == REGRESSION else 0.0
-
-
-def load_validation(options: CompareOptions, keep_labels: bool) -> TextData:
-    """Loads the validation data of a GLUE task. For embeddings, only scores are kept."""
+def load_validation(options: CompareOptions, head: str) -> TextData:
+    """Loads the validation data of a GLUE task. Of the labels, embedding models use only scores."""
     hub_options, task = options.download_options(), str(options.task_name).lower()
     data = load_task(task, options.data_dir, ("validation",), hub_options, skip_bad_rows=options.skip_bad_rows)
-    assert data.labels is not None
-    if not keep_labels and data.labels.problem_type != REGRESSION:
-        report_unused(f"GLUE {task}")
+    if head != TEXTS and data.labels and data.labels.problem_type != REGRESSION:
+        PartialState().print(f"GLUE {task}: {SIMILARITIES}; the labels are not used")
         data.splits = {name: rows.remove_columns("label") for name, rows in data.splits.items()}
     return data
 
 
 def load_file(options: CompareOptions, head: str, has_scores: bool, expected: tuple[str, ...]) -> TextData:
-    """Loads the rows of a file, with their labels, if it contains any that the models can predict."""
-    file, columns = str(options.validation_file), split_names(options.label_column_name)
+    """
+    Loads the rows of a file, with their labels, if it contains any that the models can predict.
+
+    Args:
+        has_scores: Whether the models predict scores.
+        expected: Text columns that the models were trained on.
+    """
+    file, named = str(options.validation_file), split_names(options.label_column_name)
     source = RowSource.from_file(file)
     texts = split_names(options.text_column_names) or find_text_columns(source, expected)
-    label, has_labels = columns or ("label",), bool(columns) or "label" in source.columns
-    if head != TEXTS and has_labels:
-        has_labels = has_scores = has_similarities(source, texts, label, is_required=bool(columns))
+    columns = named or (("label",) if "label" in source.columns else ())
+    if columns and head != TEXTS:
+        first = next(source.numbered_rows())[1].values.get(columns[0])
+        has_scores = len(texts) == 2 and (bool(named) or math.isfinite(as_float(first)))
+        if named and not has_scores:
+            raise InputError(f"{columns[0]!r}: {SIMILARITIES}; leave the labels out.", "label_column_name")
+        if not has_scores:
+            PartialState().print(f"{file}: {SIMILARITIES}; the labels are not used")
+            columns = ()
     return load_files(
-        {"validation" if has_labels else "test": file},
+        {"validation" if columns else "test": file},
         do_regression=has_scores,
         skip_bad_rows=options.skip_bad_rows,
         text_columns=texts,
-        label_columns=label,
+        label_columns=columns,
         group_column=options.query_column_name,
     )
-
-
-def has_similarities(source: RowSource, texts: Sequence[str], columns: tuple[str, ...], is_required: bool) -> bool:
-    """
-    Returns True if the labels can be the similarities of pairs of texts. If not, prints that they are not used, or
-    with `is_required`, raises InputError.
-    """
-    value = next(source.numbered_rows())[1].values.get(columns[0])
-    if len(texts) == 2 and (is_required or math.isfinite(as_float(value))):
-        return True
-    if is_required:
-        raise InputError(
-            f"{columns[0]!r}: labels of embeddings are the similarities of two texts; set `text_column_names` to the "
-            "columns of these texts, or leave the labels out.",
-            "label_column_name",
-        )
-    report_unused(source.name)
-    return False
-
-
-def report_unused(source: str):
-    PartialState().print(f"{source}: the labels are not used, because they are not the similarities of pairs of texts")
 
 
 def check_queries(column: str | None, head: str, config: PreTrainedConfig):
@@ -255,26 +244,21 @@ def check_queries(column: str | None, head: str, config: PreTrainedConfig):
         raise InputError("is for models that predict one score per row, such as rerankers.", "query_column_name")
 
 
-def with_relevant_rows(rows: datasets.Dataset, options: CompareOptions) -> datasets.Dataset:
+def with_relevant_rows(rows: datasets.Dataset, file: str | None) -> datasets.Dataset:
     """
     Returns the rows of queries that have several rows, and if there are labels, one above 0. Others cannot be ranked.
 
     Raises:
         InputError: If there is no such query, or a label is negative.
     """
-    if not options.query_column_name:
-        return rows
-    labels = rows["label"][:] if "label" in rows.column_names else [1] * len(rows)
-    if min(labels) < 0:
-        raise InputError(f"{options.validation_file}: with `query_column_name`, labels must be at least 0.")
-    grades: dict[str, list[float]] = {}
-    for query, label in zip(rows["group"][:], labels, strict=True):
-        grades.setdefault(query, []).append(label)
-    kept = {query for query, own in grades.items() if len(own) > 1 and max(own) > 0}
+    labels = np.array(rows["label"][:] if "label" in rows.column_names else [1] * len(rows))
+    if labels.min() < 0:
+        raise InputError(f"{file}: with `query_column_name`, labels must be at least 0.")
+    _, queries, sizes = np.unique(rows["group"][:], return_inverse=True, return_counts=True)
+    kept = (sizes > 1) & (np.bincount(queries, labels) > 0)
     reason = "a single row, or no row with a label above 0"
-    if not kept:
-        raise InputError(f"each query in {options.validation_file} has {reason}.", "query_column_name")
-    if left_out := len(grades) - len(kept):
-        text = f"{left_out:,} of {len(grades):,} queries are left out, because they have {reason}"
-        PartialState().print(f"{options.validation_file}: {text}")
-    return rows.select([index for index, query in enumerate(rows["group"][:]) if query in kept])
+    if not kept.any():
+        raise InputError(f"each query in {file} has {reason}.", "query_column_name")
+    if not kept.all():
+        PartialState().print(f"{file}: {(~kept).sum():,} of {len(kept):,} queries are left out; they have {reason}")
+    return rows.select(np.flatnonzero(kept[queries]))

@@ -2,7 +2,7 @@
 
 import random
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -188,7 +188,7 @@ def read_split(
     label_columns = () if is_test else options.labels.columns if options.labels else options.label_columns
     ids, divided = options.id_columns if is_test else (), options.validation_percentage is not None
     group = options.group_column if split == "train" or not divided else None
-    named = {"label_column_name": label_columns, "id_column_name": ids}
+    named: dict[str, Sequence[str]] = {"label_column_name": label_columns, "id_column_name": ids}
     named["group_column_name" if divided else "query_column_name"] = [group] if group else []
     source.check_columns(text_column_names=data.text_columns, **named)
     if both := {*data.text_columns} & {*label_columns}:

@@ -192,12 +192,12 @@ class WordRows(Rows):
         columns: Cells = [("row", np.array(self.data["row"][:])[sentences[first]].tolist())]
         columns += [("word", numbers[first].tolist())]
         columns += [("text", [" ".join(words[begin:end]) for begin, end in spans])]
-        if labels is not None and self.item == "entity":
+        if labels is None:
+            return columns
+        if self.item == "entity":
             expected = self.entities(labels, sentences)
-            columns += [("label", [expected.get(span, "") for span in spans])]
-        elif labels is not None:
-            columns += [("label", self.names[labels[first]].tolist())]  # -1 is the last name, ""
-        return columns
+            return [*columns, ("label", [expected.get(span, "") for span in spans])]
+        return [*columns, ("label", self.names[labels[first]].tolist())]  # -1 is the last name, ""
 
     def predicted(self, units, answers, expected):
         if self.item != "entity":
