@@ -20,6 +20,7 @@ from fixedbert.exporting.onnx_graphs import OnnxModel
 from fixedbert.exporting.openvino_graphs import OpenVinoModel
 from fixedbert.loading.checkpoints import load_bert
 from fixedbert.publishing.push import write_card
+from fixedbert.tasks.texts import text_features
 
 sentence_transformers = pytest.importorskip("sentence_transformers")
 losses = pytest.importorskip("sentence_transformers.losses")
@@ -121,6 +122,17 @@ def test_shrunk_models(source, tmp_path):
     (tmp_path / "new" / "README.md").unlink()
     write_card(tmp_path / "new" / "README.md", load_bert(tmp_path / "new"), "me/new", None)
     check_metadata(source, tmp_path / "new")
+
+
+def test_prompts_of_rerankers(tmp_path):
+    """A reranker's prompt precedes only the first text of a pair."""
+    save(bert_of("ForSequenceClassification", num_labels=1, **SHAPE), tmp_path)
+    model = opened(tmp_path)
+    rows = Dataset.from_dict({"sentence1": ["the cat"], "sentence2": ["dog ran"]})
+    features = text_features(rows, model.tokenizer, 23, prompt="who of ")
+    assert (
+        features["input_ids"][:] == model.preprocess([("the cat", "dog ran")], prompt="who of ")["input_ids"].tolist()
+    )
 
 
 class Optimum(nn.Module):
