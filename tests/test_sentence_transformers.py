@@ -10,6 +10,7 @@ import pytest
 from datasets import Dataset
 from helpers.tiny_checkpoints import MEAN, SHAPE, TEXTS, save, save_sentence_model, write_texts
 from helpers.tiny_models import bert_of
+from huggingface_hub import ModelCard
 from torch import nn
 from transformers.modeling_outputs import BaseModelOutput, SequenceClassifierOutput
 
@@ -17,7 +18,9 @@ from fixedbert import convert, shrink
 from fixedbert.exporting.export import export
 from fixedbert.exporting.onnx_graphs import OnnxModel
 from fixedbert.exporting.openvino_graphs import OpenVinoModel
-from fixedbert.publishing.model_card import ModelCard
+from fixedbert.loading.checkpoints import load_bert
+from fixedbert.publishing.push import write_card
+from fixedbert.tasks.texts import text_features
 
 sentence_transformers = pytest.importorskip("sentence_transformers")
 losses = pytest.importorskip("sentence_transformers.losses")
@@ -110,12 +113,26 @@ def first_loss(source: Path, output: Path) -> float:
 
 
 def test_shrunk_models(source, tmp_path):
-    """A shrunk model keeps the pooling, the activation and the fields of other libraries."""
+    """A shrunk model keeps the pooling, the activation and unknown fields. `push` writes the same metadata."""
     data = write_texts(tmp_path)
     shrink(source, tmp_path / "new", train_file=data / ("pairs.csv" if is_reranker(source) else "rows.txt"),
            intermediate_size=36, max_train_samples=64)  # fmt: skip
     assert np.abs(scores(tmp_path / "new") - scores(source)).max() < 0.2
     check_metadata(source, tmp_path / "new")
+    (tmp_path / "new" / "README.md").unlink()
+    write_card(tmp_path / "new" / "README.md", load_bert(tmp_path / "new"), "me/new", None)
+    check_metadata(source, tmp_path / "new")
+
+
+def test_prompts_of_rerankers(tmp_path):
+    """A reranker's prompt precedes only the first text of a pair."""
+    save(bert_of("ForSequenceClassification", num_labels=1, **SHAPE), tmp_path)
+    model = opened(tmp_path)
+    rows = Dataset.from_dict({"sentence1": ["the cat"], "sentence2": ["dog ran"]})
+    features = text_features(rows, model.tokenizer, 23, prompt="who of ")
+    assert (
+        features["input_ids"][:] == model.preprocess([("the cat", "dog ran")], prompt="who of ")["input_ids"].tolist()
+    )
 
 
 class Optimum(nn.Module):

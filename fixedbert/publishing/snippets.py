@@ -154,8 +154,7 @@ for row, text in enumerate(texts):
     if kind == "labels":
         computed, condition = "1 / (1 + np.exp(-logits))", f" if x >= {threshold_of(config):g}"
     else:
-        computed, condition = "weights / weights.sum(axis=1, keepdims=True)", ""
-    weights = "weights = np.exp(logits - logits.max(axis=1, keepdims=True))\n" if kind == "classes" else ""
-    return f"""{labels}{weights}probabilities = {computed}
+        computed, condition = "np.exp(logits - np.logaddexp.reduce(logits, axis=1, keepdims=True))", ""
+    return f"""{labels}probabilities = {computed}
 predictions = [{{labels[i]: x for i, x in enumerate(row){condition}}} for row in probabilities.tolist()]
 """
