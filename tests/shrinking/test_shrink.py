@@ -82,7 +82,7 @@ def test_several_labels_and_targets(rows, tmp_path, problem_type, unit):
 
 
 def test_embeddings(rows, tmp_path):
-    """A model for embeddings is pruned and distilled for the similarities between texts, and reports its neighbours."""
+    """A model for embeddings is distilled for the similarities between texts, and reports nearest neighbours."""
     small = model_of("Model", **SHAPE, initializer_range=0.3).eval()
     large = to_fixed_head_bert(small, attention_head_size=8, num_attention_heads=7, intermediate_size=48)
     save_sentence_model(large, tmp_path / "large", "Pooling", "Normalize")
