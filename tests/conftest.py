@@ -134,3 +134,25 @@ def tasks(tmp_path_factory) -> Path:
             patch.setattr(sample_tasks, rows.__name__, lambda count, split, rows=rows: rows(count // 20, split))
         sample_tasks.write_tasks(directory)
     return directory
+
+
+TRACED: dict[tuple, bytes] = {}
+
+
+@pytest.fixture
+def trace_once(monkeypatch):
+    """Traces only one graph for all models with the same task head, weights and pooling."""
+    from fixedbert.exporting import export
+
+    trace = export.trace
+
+    def cached(graph, batch, file):
+        pooling = vars(graph.pooling) if graph.pooling else {}
+        weights = [float(weight.double().sum()) for weight in graph.model.state_dict().values()]
+        key = (graph.head, pooling.get("mode"), pooling.get("normalize"), *weights)
+        if key not in TRACED:
+            trace(graph, batch, file)
+            TRACED[key] = file.read_bytes()
+        file.write_bytes(TRACED[key])
+
+    monkeypatch.setattr(export, "trace", cached)

@@ -28,7 +28,6 @@ from ..tasks.task_heads import Task
 from .report import RANDOM, ROUNDS, ComparedModel
 from .runtimes import REFERENCE, TORCH, is_slow, torch_runtime
 
-RUNS = 64  # minimum number of runs of all batches together
 MAX_SPREAD, MAX_ROUNDS = 0.03, 6  # rounds are added up to this number, while speedups differ by more than this
 PAUSE = 0.003  # seconds to wait before each call, until the threads of the previous call have stopped spinning
 
@@ -86,18 +85,17 @@ class Race(NamedTuple):
     spread: float  # the largest relative difference of a candidate's speedups in two halves of the rounds
 
 
-def race(candidates: list[Candidate], batches: Sequence[Sequence[int]], title: str) -> Race:
+def race(candidates: list[Candidate], batches: Sequence[Sequence[int]], title: str, minimum: int = ROUNDS) -> Race:
     """
     Runs all candidates on batches of rows, in rounds, in another random order for each batch.
 
     The fastest run of each batch counts. Therefore, neither the first run counts, in which a runtime prepares for the
-    shape of the batch, nor one that another process slows down. There are at least `ROUNDS` rounds, and more while the
-    two halves of the rounds differ.
+    shape of the batch, nor one that another process slows down. There are at least `minimum` rounds, and more while
+    the two halves of the rounds differ.
     """
     predictions: list[list[list[Predictions]]] = [[[] for _ in batches] for _ in candidates]
     rounds: list[np.ndarray] = []
     order, generator, difference = [*range(len(candidates))], random.Random(0), inf
-    minimum = max(ROUNDS, RUNS // len(batches))
     with tqdm(desc=title, unit="batch", total=minimum * len(batches)) as progress:
         while len(rounds) < minimum or (difference > MAX_SPREAD and len(rounds) < MAX_ROUNDS):
             seconds = np.zeros((len(candidates), len(batches)))

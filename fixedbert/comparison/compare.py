@@ -25,9 +25,10 @@ from ..tasks.rows import RowPredictions, Rows
 from ..tasks.task_heads import compared_rows, row_length
 from .advice import advice
 from .candidates import MAX_SPREAD, Candidate, build_candidates, load_candidates, race
-from .report import CHANGED, RANDOM, SINGLE, SINGLE_ROWS, SORTED, Comparison
+from .report import CHANGED, RANDOM, ROUNDS, SINGLE, SINGLE_ROWS, SORTED, Comparison
 from .runtimes import RUNTIMES
 
+RUNS = 64  # minimum number of runs of all batches together
 PROBES = 8  # batches on which the fastest runtime of each of several models is found
 MIN_COSINE = 0.999  # of the embeddings of a text, alone and in a batch; a note reports lower values
 INT8 = "openvino-int8"  # takes minutes to build; several models use it only if it is named
@@ -64,9 +65,8 @@ def compare(options: CompareOptions) -> Comparison:
         notes += run(candidates, len(rows.data), options.batch_size)
     all_features = [model.features for model in candidates]
     answers = [rows.interpret(model.outputs(), model.features, all_features) for model in candidates]
-    changed = [
-        measure(model, own, rows, candidates[0], answers[0]) for model, own in zip(candidates, answers, strict=True)
-    ]
+    pairs = zip(candidates, answers, strict=True)
+    changed = [measure(*pair, rows, candidates[0], answers[0]) for pair in pairs]
     if not any(isinstance(each.model, LoadedModel) for each in candidates):  # only exported graphs
         advised = ""
     elif len(by_model) > 1:
@@ -178,8 +178,7 @@ def fastest(
             return candidate
         found.append((inf if isnan(result.change) else result.change, candidate))
     best = min(found, key=lambda pair: pair[0])[1]
-    condition = criterion(result.unit, NEARLY_SAME)
-    notes.append(f"{name}: with no runtime, {condition}; {best.runtime} changes least")
+    notes.append(f"{name}: with no runtime, {criterion(result.unit, NEARLY_SAME)}; {best.runtime} changes least")
     return best
 
 
@@ -195,12 +194,13 @@ def run(candidates: list[Candidate], rows: int, batch_size: int) -> list[str]:
     for name, order in orders.items():
         size, count = 1 if name == SINGLE else batch_size, min(len(order), rows)
         batches = [order[begin : min(begin + size, count)] for begin in range(0, count, size)]
-        results = race(candidates, batches, f"comparing, {name}")
+        results = race(candidates, batches, f"comparing, {name}", max(ROUNDS, RUNS // len(batches)))
         for model, predictions, seconds in zip(candidates, results.predictions, results.seconds, strict=True):
             model.seconds[name] = float(seconds)
             model.predictions[name] = predictions
         if results.spread > MAX_SPREAD:
-            notes.append(f"{name}: repeated runs differ by {results.spread:.0%}; compare again on an idle machine")
+            column = name.replace(RANDOM, "speedup")
+            notes.append(f"{column}: repeated runs differ by {results.spread:.0%}; compare again on an idle machine")
     return notes + batch_notes(candidates)
 
 

@@ -58,9 +58,10 @@ class GraphRuntime(NamedTuple):
         return OnnxModel(file, whole) if self.format == "onnx" else OpenVinoModel(file, self.precision, whole)
 
     def megabytes(self, directory: Path) -> float:
-        """Returns the size of the graph, including the .bin file of an OpenVINO graph."""
+        """Returns the size of the graph and its weights, which OpenVINO, and ONNX for large models, store apart."""
         file = directory / self.file
-        return sum(path.stat().st_size for path in {file, *file.parent.glob(f"{file.stem}.bin")}) / 1e6
+        files = (file, file.with_suffix(".bin"), file.with_name(f"{file.name}.data"))
+        return sum(path.stat().st_size for path in files if path.exists()) / 1e6
 
 
 GRAPHS = {  # each name begins with the package that runs the graph

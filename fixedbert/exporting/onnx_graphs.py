@@ -1,6 +1,7 @@
 """Writes ONNX graphs, quantizes them to int8, and runs them."""
 
 import logging
+import tempfile
 import warnings
 from pathlib import Path
 
@@ -89,13 +90,14 @@ def quantize(file: Path, quantized: Path):
     from onnxruntime.quantization import quantize_dynamic
     from onnxruntime.quantization.shape_inference import quant_pre_process
 
-    folded = quantized.with_name("folded.onnx")
-    quant_pre_process(file, folded, skip_symbolic_shape=True)  # otherwise, quantize_dynamic misses transposed weights
-    model = onnx.load(folded)
+    with tempfile.TemporaryDirectory(dir=quantized.parent) as directory:
+        folded = Path(directory) / "folded.onnx"
+        # Otherwise, quantize_dynamic misses transposed weights. A file of a graph can have at most 2 GB.
+        quant_pre_process(file, folded, skip_symbolic_shape=True, save_as_external_data=True)
+        model = onnx.load(folded)
     del model.graph.value_info[:]  # shapes that are invalid after quantize_dynamic transposes the pooler
     # Uses 7 bits, because sums of 8-bit products overflow on x86 processors without VNNI.
     quantize_dynamic(model, quantized, per_channel=True, reduce_range=True)
-    folded.unlink()
 
 
 class OnnxModel:

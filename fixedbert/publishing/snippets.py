@@ -28,17 +28,14 @@ def torch_code(source: str, head: str, config: PreTrainedConfig, metadata: dict[
     """
     task = metadata.get("pipeline_tag")
     imports = "import fixedbert\n" if config.model_type == FixedHeadBertConfig.model_type else ""
-    if task == RANKING:
-        return f"""{imports}from sentence_transformers import CrossEncoder
+    if task in (RANKING, SIMILARITY):
+        kind, run = "SentenceTransformer", f"embeddings = model.encode({TEXTS})"
+        if task == RANKING:
+            kind, run = "CrossEncoder", f"scores = model.predict({PAIRS})"
+        return f"""{imports}from sentence_transformers import {kind}
 
-model = CrossEncoder("{source}")
-scores = model.predict({PAIRS})
-"""
-    if task == SIMILARITY:
-        return f"""{imports}from sentence_transformers import SentenceTransformer
-
-model = SentenceTransformer("{source}")
-embeddings = model.encode({TEXTS})
+model = {kind}("{source}")
+{run}
 """
     if head in ("ForSequenceClassification", "ForTokenClassification"):
         return f"{imports}{pipeline_code(source, head, config, takes_pairs(config, metadata))}"
@@ -92,7 +89,7 @@ predictions = classifier({texts}, truncation=True)
 
 def question_code(length: int, tensors: str) -> str:
     """Returns code that tokenizes a question with all windows of its context."""
-    return f"""question, context = "A question?", "A text."
+    return f"""question, context = "Who?", "A text."
 batch = tokenizer(
     question, context, truncation="only_second", max_length={length}, stride={stride_for(length)}, padding=True,
     return_overflowing_tokens=True, return_offsets_mapping=True, return_tensors="{tensors}",
@@ -157,8 +154,7 @@ for row, text in enumerate(texts):
     if kind == "labels":
         computed, condition = "1 / (1 + np.exp(-logits))", f" if x >= {threshold_of(config):g}"
     else:
-        computed, condition = "weights / weights.sum(axis=1, keepdims=True)", ""
-    weights = "weights = np.exp(logits - logits.max(axis=1, keepdims=True))\n" if kind == "classes" else ""
-    return f"""{labels}{weights}probabilities = {computed}
+        computed, condition = "np.exp(logits - np.logaddexp.reduce(logits, axis=1, keepdims=True))", ""
+    return f"""{labels}probabilities = {computed}
 predictions = [{{labels[i]: x for i, x in enumerate(row){condition}}} for row in probabilities.tolist()]
 """

@@ -1,11 +1,13 @@
 """The inputs of `shrink`: the original model, the target speed or size, the data, and the inference settings."""
 
 from dataclasses import dataclass, replace
+from functools import partial
 from statistics import median
 from typing import NamedTuple
 
 import torch
 from accelerate import PartialState
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from ..conversion.convert import check_equivalence
@@ -27,6 +29,7 @@ from .report import Cost
 from .serving import Serving, fastest_serving, random_batches
 
 ROUNDS = 7  # number of measurements of the speedup
+TEMPERATURE = 0.5  # for similarities of embeddings, in standard deviations
 
 
 class Speedup(NamedTuple):
@@ -50,6 +53,7 @@ class ShrinkContext:
         calibration, held_out, distillation: Batches of tokenized rows.
         batches: Batches for timing models.
         serving: The inference settings of the new model.
+        references: For sentence embeddings: embeddings (D, n) of n texts by the original, divided by a temperature.
     """
 
     options: ShrinkOptions
@@ -60,6 +64,7 @@ class ShrinkContext:
     distillation: list[Batch]
     batches: list[Batch]
     serving: Serving
+    references: Tensor | None
 
     @classmethod
     def load(cls, options: ShrinkOptions) -> "ShrinkContext":
@@ -93,6 +98,7 @@ class ShrinkContext:
             distillation=distillation,
             batches=batches,
             serving=serving,
+            references=reference_embeddings(loaded, calibration),
         )
 
     @property
@@ -118,16 +124,30 @@ class ShrinkContext:
         return shapes
 
     def predict(self, model: PreTrainedModel, batch: Batch) -> list[Predictions]:
-        """Returns the predictions of a pruned copy of the original for a batch."""
-        return predict(model, batch, self.loaded.pooling)
+        """
+        Returns the predictions of a pruned copy of the original for a batch.
+
+        Similarities to other texts are what sentence embeddings are for. Therefore, such a model predicts which of the
+        reference texts is the nearest: the softmax of the similarities divided by a temperature.
+        """
+        predictions = predict(model, batch, self.loaded.pooling)
+        if self.references is None:
+            return predictions
+        return [Predictions(predictions[0].values.float() @ self.references, "classes")]
 
     @property
     def shapes(self) -> list[LayerSize]:
         return layer_sizes(self.original)
 
+    def divergence(self, model: FixedHeadBertPreTrainedModel) -> float:
+        """Returns the KL divergence of a model's predictions on the held-out rows, which distillation reduces."""
+        return measure_fidelity(self.original, self.serving.model(model), self.held_out, self.predict).divergence
+
     def fidelity(self, model: FixedHeadBertPreTrainedModel) -> Fidelity:
         """Runs a model with the settings in `serving`, and returns its fidelity on the held-out rows."""
-        return measure_fidelity(self.original, self.serving.model(model), self.held_out, self.predict)
+        return measure_fidelity(
+            self.original, self.serving.model(model), self.held_out, partial(predict, pooling=self.loaded.pooling)
+        )
 
     def operations(self, model: FixedHeadBertPreTrainedModel) -> int:
         """Returns the FLOPs of the layers for a row of average length."""
@@ -151,6 +171,15 @@ class ShrinkContext:
         return Speedup(
             median(before), median(after), median(before) / median(after), lowest=min(ratios), highest=max(ratios)
         )
+
+
+@torch.no_grad()
+def reference_embeddings(loaded: LoadedModel, batches: list[Batch]) -> Tensor | None:
+    """Returns the embeddings (D, n) of a fifth of the texts, divided by the temperature, or None without pooling."""
+    if loaded.pooling is None:
+        return None
+    embeddings = torch.cat([predict(loaded.model, batch, loaded.pooling)[0].values for batch in batches[::5]])
+    return embeddings.T / (TEMPERATURE * (embeddings @ embeddings.T).std())
 
 
 def check_tokens(original: FixedHeadBertPreTrainedModel, calibration: list[Batch]):

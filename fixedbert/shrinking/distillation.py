@@ -85,7 +85,7 @@ class DistillationTrainer(CommonTrainer):
         self.original, self.predictions = original.eval().to(self.args.device), predict
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
-        with torch.no_grad(), recorded(*hidden_state_modules(self.original)) as targets:
+        with torch.no_grad(), recorded(*hidden_state_modules(self.original)) as targets, self.accelerator.autocast():
             teacher = self.predictions(self.original, inputs)
         with recorded(*hidden_state_modules(self.model)) as states, self.accelerator.autocast():
             student = self.predictions(self.model, inputs)

@@ -152,7 +152,7 @@ def prune_and_distil(context: ShrinkContext, steps: int) -> ShrinkResult:
         student.requires_grad_().eval()
         pruned, distilled = pruned_model(context, kept), context.fidelity(student)
         result = replace(measure(context, pruned, options.output_dir), distil_steps=steps)
-        if distilled.divergence < result.fidelity.divergence:
+        if context.divergence(student) < context.divergence(pruned):
             result = replace(result, distilled=distilled)
         else:
             PartialState().print(f"distillation did not help ({distilled}); writing the pruned model instead.")

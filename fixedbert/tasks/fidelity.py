@@ -86,7 +86,7 @@ class Fidelity:
         return self.change <= (SCORE_LIMITS[limit] if self.unit == "score" else limit) + 1e-9
 
     def __str__(self) -> str:
-        text = self.summary.replace(UNITS[self.unit][0], " ".join(UNITS[self.unit]), 1)
+        text = self.summary.replace(f"of the {UNITS[self.unit][0]}", f"of the {' '.join(UNITS[self.unit])}", 1)
         has_divergence = self.unit not in ("score", "query", "text", "state") and not isnan(self.divergence)
         return text + (f", KL divergence {self.divergence:.2g} nats per row" if has_divergence else "")
 
@@ -199,8 +199,8 @@ def compare_embeddings(result: Result, one: Tensor, other: Tensor) -> tuple[Fide
     counted = neighbours.cosines != -inf
     if not counted.any():
         return result("text", measures=measures, warning="there are no two texts with different embeddings"), []
-    agreement, _ = split(neighbours.unchanged[counted])
-    return result("text", agreement, measures), split(neighbours.unchanged | ~counted)[1]
+    kept = neighbours.unchanged
+    return result("text", split(kept[counted])[0], measures), split(kept | ~counted)[1]
 
 
 def compare_entities(

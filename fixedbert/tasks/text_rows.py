@@ -33,10 +33,7 @@ class TextRows(Rows):
     """
 
     def __init__(
-        self,
-        rows: datasets.Dataset,
-        evaluation: GlueEvaluation | None = None,
-        text_columns: tuple[str, ...] = (),
+        self, rows: datasets.Dataset, evaluation: GlueEvaluation | None = None, text_columns: tuple[str, ...] = ()
     ):
         super().__init__(rows)
         self.evaluation, self.text_columns = evaluation, text_columns
@@ -263,6 +260,5 @@ def with_relevant_rows(rows: datasets.Dataset, file: str | None) -> datasets.Dat
     if not kept.any():
         raise InputError(f"each query in {file} has {reason}.", "query_column_name")
     if not kept.all():
-        text = f"{(~kept).sum():,} of {len(kept):,} queries are left out, because they have {reason}"
-        PartialState().print(f"{file}: {text}")
+        PartialState().print(f"{file}: {(~kept).sum():,} of {len(kept):,} queries are left out; they have {reason}")
     return rows.select(np.flatnonzero(kept[queries]))

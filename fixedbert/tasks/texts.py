@@ -332,7 +332,9 @@ def tokenize(
     prompt: str = "",
 ) -> dict:
     """Tokenizes a batch of rows. Called by `make_features`."""
-    texts = [[prompt + text for text in batch[name]] for name in text_names(batch)]
+    # As in sentence-transformers, a prompt precedes only the first text of a pair.
+    prompts = {"sentence1": prompt, "sentence2": ""}
+    texts = [[prompts[name] + text for text in batch[name]] for name in text_names(batch)]
     windows = {} if stride is None else {"stride": stride, "return_overflowing_tokens": True}
     options = {"truncation": True, "return_attention_mask": False, **windows}
     features = tokenizer(*texts, max_length=max_seq_length, **options)
@@ -359,8 +361,8 @@ def text_features(
 
     Sequences that exceed `max_seq_length` are truncated at the end of the longer sentence. With a `stride`, they are
     instead split into windows that overlap by this number of tokens. The column `example` contains the index of the
-    row. A `prompt` precedes each text. `labels` (rows, ...) come from `Labels.encode`, and `options` are passed to
-    `make_features`.
+    row. A `prompt` precedes each text, or the first of a pair. `labels` (rows, ...) come from `Labels.encode`, and
+    `options` are passed to `make_features`.
     """
     settings = {"tokenizer": tokenizer, "max_seq_length": max_seq_length, "stride": stride, "prompt": prompt}
     features = make_features(rows, tokenize, settings, **options)

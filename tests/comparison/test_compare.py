@@ -327,7 +327,7 @@ def test_all_runtimes(models, tmp_path, monkeypatch):
     result = fixedbert.compare([directory / "one"], tmp_path / "rows.csv", max_seq_length=17, batch_size=13)
     assert [model.runtime for model in result.models] == [*runtimes.RUNTIMES]
     note = "openvino-int8: calibrated on 40 of these rows, so it may agree less on new rows"
-    assert result.notes == [note]
+    assert note in result.notes
     assert all(model.scores["accuracy"] > 0 and model.megabytes > 0 for model in result.models)
     float32 = [model for model in result.models if model.runtime in ("torch-unpadded", "onnxruntime", "openvino")]
     assert len(float32) == 3 and all(model.fidelity.divergence < 1e-6 for model in float32)

@@ -147,7 +147,7 @@ def test_files_for_optimum_and_servers(sentences):
     assert json.loads((graph / "1_Pooling/config.json").read_text()) == MEAN
     assert str(ROOT).encode() not in (graph / "onnx/model.onnx").read_bytes(), "a local path"
     card = (graph / "README.md").read_text()
-    assert "- onnx\n" in card and "custom_code" not in card
+    assert "- onnx\n" in card and "custom_code" not in card and "run one text at a time" in card
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -162,6 +162,10 @@ def test_pooling_modes(mode, tmp_path):
     for mask in (right.long(), right.flip(1).long()):
         expected = reference({"token_embeddings": states, "attention_mask": mask})["sentence_embedding"]
         assert torch.allclose(pooling(states, mask), expected, rtol=0, atol=1e-6)
+        pooling.normalize = True
+        embeddings = pooling(states.bfloat16(), mask)
+        assert torch.allclose(embeddings.norm(dim=1), torch.ones(3), rtol=0, atol=1e-6)
+        pooling.normalize = False
 
 
 @pytest.mark.parametrize(
@@ -177,6 +181,22 @@ def test_other_families(family, longest, tmp_path, monkeypatch):
     ids, mask = (torch.from_numpy(variables["batch"][name]) for name in ("input_ids", "attention_mask"))
     assert ids.shape == (2, longest) and f"max_length={longest}" in (tmp_path / "graph/README.md").read_text()
     assert torch.allclose(torch.from_numpy(variables["logits"]), model(ids, mask).logits, rtol=0, atol=1e-4)
+
+
+def test_large_graphs(tmp_path, monkeypatch):
+    """Weights above a limit are in a second file, which is counted, and from which the int8 graph is made."""
+    monkeypatch.setattr("torch.onnx._internal.exporter._onnx_program._LARGE_MODEL_THRESHOLD", 1000)
+    save(model_of("ForSequenceClassification", num_hidden_layers=1, **SHAPE), tmp_path / "model")
+    summary = export(tmp_path / "model", tmp_path / "graph", int8=True)
+    files = {file.name: file.stat().st_size for file in (tmp_path / "graph/onnx").iterdir()}
+    assert files.keys() == {"model.onnx", "model.onnx.data", "model_quantized.onnx"}
+    sizes = (files["model.onnx"] + files["model.onnx.data"], files["model_quantized.onnx"])
+    assert all(f"{size / 1e6:.1f} MB" in summary for size in sizes) and sizes[0] > 60_000
+    graphs = [f"onnx/{name}" for name in files if name.endswith(".onnx")]
+    exact, quantized = (
+        outputs_of(tmp_path / "graph", tokens_of(tmp_path / "graph"), name)["logits"] for name in graphs
+    )
+    assert 0 < float((exact - quantized).abs().max()) < 0.5
 
 
 def test_incorrect_graph_is_not_written(tmp_path, monkeypatch):

@@ -8,7 +8,6 @@ from helpers.tiny_models import bert_of
 from transformers import AutoModelForQuestionAnswering, AutoTokenizer, pipeline
 
 from fixedbert import convert
-from fixedbert.exporting import export as exporting
 from fixedbert.exporting.export import export
 
 LONG = "the cat sat " * 1000  # as in `run_snippet`
@@ -26,7 +25,6 @@ FIELDS = {
     "tanh": {"num_labels": 1, "sentence_transformers": {"activation_fn": "torch.nn.modules.activation.Tanh"}},
     "tagger": {"id2label": dict(enumerate(TAGS))},
 }
-TRACED: dict[tuple, bytes] = {}
 RERANKERS = ("sigmoid", "identity", "tanh")
 KINDS = [*FIELDS, "questions", "mean, normalized", "cls"]
 
@@ -74,7 +72,7 @@ def expected_from(kind: str, source) -> list:
             for text, row in zip(TEXTS, rows, strict=True)
         ]
     if kind == "questions":
-        return best_answer("A question?", LONG, source)
+        return best_answer("Who?", LONG, source)
     texts = [{"text": one, "text_pair": other} for one, other in PAIRS] if kind == "pairs" else TEXTS
     options = {"function_to_apply": "none"} if kind == "scores" else {}
     return pipeline("text-classification", source, top_k=None)(texts, truncation=True, **options)
@@ -93,21 +91,6 @@ def best_answer(question: str, context: str, source: str) -> str:
         pairs = [(start, end) for start in inside for end in inside if start <= end < start + 30]
         spans += [(starts[start] + ends[end], context[offsets[start][0] : offsets[end][1]]) for start, end in pairs]
     return max(spans)[1]
-
-
-@pytest.fixture
-def trace_once(monkeypatch):
-    """Traces only one graph for all models with the same task head, number of labels and pooling."""
-    trace = exporting.trace
-
-    def cached(graph, batch, file):
-        key = (graph.head, graph.model.config.num_labels, vars(graph.pooling)["mode"] if graph.pooling else None)
-        if key not in TRACED:
-            trace(graph, batch, file)
-            TRACED[key] = file.read_bytes()
-        file.write_bytes(TRACED[key])
-
-    monkeypatch.setattr(exporting, "trace", cached)
 
 
 @pytest.mark.usefixtures("trace_once")

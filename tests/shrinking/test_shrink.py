@@ -10,8 +10,10 @@ import pytest
 import torch
 from accelerate import PartialState
 from helpers.outputs import same_weights, weights_in
-from helpers.tiny_checkpoints import SHAPE, save
+from helpers.tiny_checkpoints import SHAPE, save, save_sentence_model
 from helpers.tiny_models import model_of
+from sentence_transformers import SentenceTransformer
+from torch.nn.functional import normalize
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from fixedbert.conversion.growing import to_fixed_head_bert
@@ -28,6 +30,7 @@ from fixedbert.shrinking.layers import prune_layers, refit
 from fixedbert.shrinking.shrink import layer_pruners, shrink
 from fixedbert.support.errors import InputError
 from fixedbert.tasks.fidelity import measure_fidelity
+from fixedbert.tasks.predictions import predict
 from fixedbert.training.interruption import train
 
 SMALL = LayerSize(Heads(5, 6, 6), 37)  # layers of `small`
@@ -76,6 +79,25 @@ def test_several_labels_and_targets(rows, tmp_path, problem_type, unit):
     assert result.fidelity.agreement == (1.0 if unit == "row" else None)
     pruned = AutoModelForSequenceClassification.from_pretrained(tmp_path / "out")
     assert all(getattr(pruned.config, name) == value for name, value in fields.items())
+
+
+def test_embeddings(rows, tmp_path):
+    """A model for embeddings is distilled for the similarities between texts, and reports nearest neighbours."""
+    small = model_of("Model", **SHAPE, initializer_range=0.3).eval()
+    large = to_fixed_head_bert(small, attention_head_size=8, num_attention_heads=7, intermediate_size=48)
+    save_sentence_model(large, tmp_path / "large", "Pooling", "Normalize")
+    context = ShrinkContext.load(
+        ShrinkOptions(
+            model=str(tmp_path / "large"), output_dir="", params=1, **rows | {"train_file": [rows["train_file"]]}
+        )
+    )
+    embeddings = [normalize(predict(large, batch, context.loaded.pooling)[0].values) for batch in context.calibration]
+    references, found = torch.cat(embeddings[::5]), context.predict(large, context.calibration[1])[0]
+    expected = embeddings[1] @ references.T / (0.5 * (references @ references.T).std())
+    assert found.kind == "classes" and torch.allclose(found.values, expected, atol=1e-4)
+    result = shrink(tmp_path / "large", tmp_path / "out", params=small.num_parameters(), distil_steps=2, **rows)
+    assert result.after.layers == [SMALL] * 3 and (result.fidelity.unit, result.fidelity.agreement) == ("text", 1)
+    assert SentenceTransformer(str(tmp_path / "out"), trust_remote_code=True).encode(["the cat"]).shape == (1, 32)
 
 
 def test_flops_are_counted_per_row(small, large, rows, tmp_path):
