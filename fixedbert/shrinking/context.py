@@ -29,7 +29,7 @@ from .report import Cost
 from .serving import Serving, fastest_serving, random_batches
 
 ROUNDS = 7  # number of measurements of the speedup
-TEMPERATURE = 0.5  # for similarities of embeddings, in standard deviations
+TEMPERATURE = 1.0  # for similarities of embeddings, in standard deviations
 
 
 class Speedup(NamedTuple):
