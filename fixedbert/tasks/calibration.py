@@ -126,7 +126,8 @@ def tokenize(parts: list[Rows], loaded: LoadedModel, length: int) -> list[Tokeni
             for window in row:
                 tokens = {name: window[name] for name in names if name in window}
                 first = [index for index in window.get("first_tokens", ()) if index >= 0]
-                windows.append(TokenizedRow(tokens, texts, first))
+                if first or "first_tokens" not in window:  # without a word, there is nothing to predict
+                    windows.append(TokenizedRow(tokens, texts, first))
         truncated += count
     if truncated:
         PartialState().print(f"{truncated:,} of {len(windows):,} calibration rows were truncated to {length:,} tokens")

@@ -14,7 +14,7 @@ from .predictions import MASKED_LM, QUESTIONS, TEXTS, WORDS, kind_of_logits
 from .questions import QuestionRows, questions_in, unlabeled_questions
 from .reading import RowSource
 from .rows import Model, Rows, split_names
-from .text_rows import EmbeddingRows, TextRows, check_queries
+from .text_rows import EmbeddingRows, TextRows, check_queries, with_relevant_rows
 from .texts import check_text_columns, load_files, load_task
 from .words import TOKENS, WordRows, has_words, load_words
 
@@ -58,7 +58,7 @@ def unlabeled_rows(
         task, hub_options = options.task_name.lower(), options.download_options()
         data = load_task(task, options.data_dir, (split,), hub_options, max_samples={split: count}, **sampling)
         check_text_columns(data.text_columns, trained_on)
-        return [kind(rows) for rows in data.splits.values()]
+        return [kind(rows.remove_columns("label")) for rows in data.splits.values()]
     found: list[Rows] = []
     column = options.text_column_names or TOKENS
     for file, number in zip(files, shares(files, head, count, options.seed), strict=True):
@@ -74,7 +74,8 @@ def unlabeled_rows(
                 {"test": file}, max_samples={"test": number}, group_column=queries, **columns, **sampling
             )
             check_text_columns(data.text_columns, trained_on)
-            found.append(kind(data.splits["test"]))
+            rows = data.splits["test"]
+            found.append(kind(with_relevant_rows(rows, file) if queries else rows))
     return found
 
 
