@@ -22,6 +22,7 @@ from unittest.mock import patch
 
 import numpy as np
 import torch
+from transformers.utils import CONFIG_NAME
 
 from benchmarks.paired import data_directory, description
 from benchmarks.resampling import resampled
@@ -29,6 +30,7 @@ from fixedbert import shrink
 from fixedbert.comparison import compare as comparison
 from fixedbert.comparison.candidates import Candidate
 from fixedbert.comparison.report import RANDOM, SINGLE, Comparison
+from fixedbert.shrinking.report import FAMILY
 from fixedbert.support.figures import PAGE, new_figure
 from fixedbert.support.files import to_json, write_atomically
 from fixedbert.support.machine import machine_name
@@ -83,9 +85,9 @@ def shrink_all(name: str, arguments: argparse.Namespace) -> list[Path]:
         output = arguments.output_dir / name / (f"{seed}-{steps}-steps" if steps else str(seed))
         own = {output / f"{speedup:g}x": [speedup] for speedup in arguments.speedups}
         directories += own
-        is_family = steps is None and len(own) > 1  # shares the statistics
-        for directory, speedups in {output: arguments.speedups}.items() if is_family else own.items():
-            if not (next(iter(own)) if is_family else directory).joinpath("config.json").exists():
+        share = steps is None and len(own) > 1  # one call for all speedups shares the statistics
+        for directory, speedups in {output: arguments.speedups}.items() if share else own.items():
+            if not (directory / (FAMILY if share else CONFIG_NAME)).exists():
                 shrink(
                     str((arguments.directory / name).absolute()),
                     output_dir=str(directory),
