@@ -14,7 +14,7 @@ from .predictions import MASKED_LM, QUESTIONS, TEXTS, WORDS, kind_of_logits
 from .questions import QuestionRows, questions_in, unlabeled_questions
 from .reading import RowSource
 from .rows import Model, Rows, split_names
-from .text_rows import EmbeddingRows, TextRows, check_queries, with_relevant_rows
+from .text_rows import EmbeddingRows, TextRows, check_queries
 from .texts import check_text_columns, load_files, load_task
 from .words import TOKENS, WordRows, has_words, load_words
 
@@ -74,8 +74,7 @@ def unlabeled_rows(
                 {"test": file}, max_samples={"test": number}, group_column=queries, **columns, **sampling
             )
             check_text_columns(data.text_columns, trained_on)
-            rows = data.splits["test"]
-            found.append(kind(with_relevant_rows(rows, file) if queries else rows))
+            found.append(kind(data.splits["test"]))
     return found
 
 

@@ -130,4 +130,5 @@ def test_cards_of_rerankers(tmp_path):
         assert "SentenceTransformer" not in (tmp_path / f"{source}-fixed" / "README.md").read_text()
         (tmp_path / "rows.csv").write_text("query,text\na,b\n")
         with pytest.raises(InputError, match="reads pairs of texts, but each row has a single text"):
-            task_rows(CalibrationOptions(train_file=[str(tmp_path / "rows.csv")]), LoadedModel.load(tmp_path / source), 9)
+            options = CalibrationOptions(train_file=[str(tmp_path / "rows.csv")])
+            task_rows(options, LoadedModel.load(tmp_path / source), 9)
