@@ -45,9 +45,11 @@ def instructions(runtime: str, candidate: Candidate, options: CompareOptions) ->
     if serving.unpad_inputs:
         return f"fixedbert convert {source}{flags} --unpad_inputs --dtype {dtype}"
     revision = "" if is_main else f', revision="{options.model_revision}"'
-    if candidate.model.head:
+    takes_pairs = candidate.model.settings.takes_pairs
+    if candidate.model.head and not takes_pairs:
         return f'AutoModelFor{candidate.model.head}.from_pretrained("{source}", dtype="{dtype}"{revision})'
-    return f'SentenceTransformer("{source}", device="cpu", model_kwargs={{"dtype": "{dtype}"}}{revision})'
+    kind = "CrossEncoder" if takes_pairs else "SentenceTransformer"
+    return f'{kind}("{source}", device="cpu", model_kwargs={{"dtype": "{dtype}"}}{revision})'
 
 
 def export_flags(runtime: str, options: CompareOptions) -> str:

@@ -89,7 +89,7 @@ def load_exported(directory: Path, runtimes: list[str]) -> ExportedModel:
     remedy, graphs = "export the model again", {}
     with reading(directory / "config.json", remedy):
         config = AutoConfig.from_pretrained(directory, trust_remote_code=False)
-    tokenizer, settings = load_text_tokenizer(directory, config.vocab_size, directory)
+    tokenizer, settings = load_text_tokenizer(directory, config, directory)
     for name in runtimes:
         with reading(directory / GRAPHS[name].file, remedy):
             graphs[name] = GRAPHS[name].load(directory)

@@ -1,6 +1,6 @@
 """A model with its tokenizer and pooling, from a directory or the Hub."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
@@ -8,7 +8,7 @@ from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerB
 from ..data.tokenizers import check_vocab_size, load_tokenizer
 from .auxiliary_files import auxiliary_directory
 from .checkpoints import load_bert
-from .sentence_models import SentencePooling, TextSettings, read_pooling, read_text_settings
+from .sentence_models import SentencePooling, TextSettings, read_activation, read_pooling, read_text_settings
 
 
 @dataclass
@@ -32,7 +32,7 @@ class LoadedModel:
     def load(cls, source: str | Path, **hub_options) -> "LoadedModel":
         """Loads a model in evaluation mode from a directory or the Hub. Supports the same models as `load_bert`."""
         model, directory = load_bert(source, **hub_options), auxiliary_directory(source, **hub_options)
-        tokenizer, settings = load_text_tokenizer(directory, model.config.vocab_size, source)
+        tokenizer, settings = load_text_tokenizer(directory, model.config, source)
         return cls(model.eval(), tokenizer, directory, read_pooling(directory), settings)
 
     @property
@@ -45,14 +45,16 @@ class LoadedModel:
 
 
 def load_text_tokenizer(
-    directory: Path, vocab_size: int, source: object
+    directory: Path, config: PreTrainedConfig, source: object
 ) -> tuple[PreTrainedTokenizerBase, TextSettings]:
     """Loads a tokenizer, with the settings of a sentence-transformers model, and checks its size for a model."""
     tokenizer = load_tokenizer(str(directory), trust_remote_code=False)
-    check_vocab_size(tokenizer, vocab_size, source)
+    check_vocab_size(tokenizer, config.vocab_size, source)
     settings = read_text_settings(directory)
     settings.apply(tokenizer)
-    return tokenizer, settings
+    # After fine-tuning, the names of the columns say it.
+    takes_pairs = bool(read_activation(directory, config)) and not getattr(config, "text_column_names", None)
+    return tokenizer, replace(settings, takes_pairs=takes_pairs)
 
 
 def head_name(model: PreTrainedModel) -> str:

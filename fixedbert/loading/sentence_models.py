@@ -114,12 +114,14 @@ class TextSettings:
     Args:
         max_seq_length: Maximum number of tokens; None for the tokenizer's own limit.
         do_lower_case: Whether texts are lowercased before the tokenizer's own normalization.
-        prompt: Prompt that precedes each text.
+        prompt: Prompt that precedes each text, or the first of a pair.
+        takes_pairs: Whether each row must contain two texts, as for a CrossEncoder.
     """
 
     max_seq_length: int | None = None
     do_lower_case: bool = False
     prompt: str = ""
+    takes_pairs: bool = False
 
     def apply(self, tokenizer: PreTrainedTokenizerBase):
         """Changes the maximum length and the normalizer of a tokenizer, in the same way as sentence-transformers."""

@@ -42,6 +42,11 @@ def load_batches(
     Held-out rows come from the validation split of a GLUE task, or from the files. No other batch contains them.
     """
     rows = task_rows(options, loaded, max(options.max_train_samples or MOST_ROWS, distillation_rows))
+    if options.query_column_name:
+        sizes = Counter(row.texts[0] for row in rows)
+        rows = [row for row in rows if sizes[row.texts[0]] > 1]  # others have no ranking that could change
+        if not rows:
+            raise InputError("has no value that occurs in several rows.", "query_column_name")
     maximum = options.max_train_samples or enough_rows(rows)
     if options.task_name is None:
         count = max(1, min(len(rows), maximum) // HELD_OUT)
@@ -126,7 +131,8 @@ def tokenize(parts: list[Rows], loaded: LoadedModel, length: int) -> list[Tokeni
             for window in row:
                 tokens = {name: window[name] for name in names if name in window}
                 first = [index for index in window.get("first_tokens", ()) if index >= 0]
-                windows.append(TokenizedRow(tokens, texts, first))
+                if first or "first_tokens" not in window:  # without a word, there is nothing to predict
+                    windows.append(TokenizedRow(tokens, texts, first))
         truncated += count
     if truncated:
         PartialState().print(f"{truncated:,} of {len(windows):,} calibration rows were truncated to {length:,} tokens")

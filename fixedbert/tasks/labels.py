@@ -146,6 +146,8 @@ class Labels:
 
     def report(self, source: str, labels: Sequence, split: str):
         """Prints how many rows have each label. Raises InputError if the "train" split has fewer than two labels."""
+        if split != "train" and self.problem_type != MULTI and len({*labels}) == 1:
+            PartialState().print(f"{source}: all rows have the same label, so the metrics say little about the model")
         if self.problem_type == REGRESSION:
             kind = "scores (regression)" if split == "train" else "labels 0 or 1" if {*labels} <= {0, 1} else "scores"
             PartialState().print(f"{source}: {len(labels):,} rows with {kind}")
@@ -158,8 +160,6 @@ class Labels:
         if split == "train" and len(different) < 2:
             only = ", ".join(map(repr, counts)) or "empty lists"
             raise InputError(f"{source}: training needs at least two different labels; the rows contain only {only}.")
-        if self.problem_type == SINGLE and len(counts) == 1:
-            PartialState().print(f"{source}: all rows have the same label, so the metrics say little about the model")
         PartialState().print(f"{source}: labels {shorten(f'{name!r} ({counts[name]:,})' for name in classes)}")
 
     # Matching with a model

@@ -58,7 +58,7 @@ def unlabeled_rows(
         task, hub_options = options.task_name.lower(), options.download_options()
         data = load_task(task, options.data_dir, (split,), hub_options, max_samples={split: count}, **sampling)
         check_text_columns(data.text_columns, trained_on)
-        return [kind(rows) for rows in data.splits.values()]
+        return [kind(rows.remove_columns("label")) for rows in data.splits.values()]
     found: list[Rows] = []
     column = options.text_column_names or TOKENS
     for file, number in zip(files, shares(files, head, count, options.seed), strict=True):

@@ -12,7 +12,7 @@ from ..options import CompareOptions
 from ..support.errors import InputError
 from .examples import drawn
 from .glue_metrics import GlueEvaluation
-from .labels import MULTI, REGRESSION, Labels, as_float, problem_type_of
+from .labels import MULTI, REGRESSION, Labels, as_float, is_missing, problem_type_of
 from .predictions import TEXTS
 from .ranking import first_results, ranking_scores, relevance_scores
 from .reading import RowSource
@@ -70,6 +70,12 @@ class TextRows(Rows):
         return [*zip(*(self.data[name][:] for name in names), strict=True)]
 
     def features(self, tokenizer, settings, length):
+        names = self.data.column_names
+        if len(text_names(names)) == 1 and (settings.takes_pairs or "group" in names):
+            raise InputError(
+                "the model reads pairs of texts, but each row has a single text; name both columns in "
+                "`text_column_names`, for example query,text."
+            )
         features = text_features(self.data, tokenizer, length, prompt=settings.prompt)
         return [[row] for row in features], sum(features["truncated"][:])
 
@@ -221,7 +227,8 @@ def load_file(options: CompareOptions, head: str, has_scores: bool, expected: tu
     texts = split_names(options.text_column_names) or find_text_columns(source, expected)
     columns = named or (("label",) if "label" in source.columns else ())
     if columns and head != TEXTS:
-        first = next(source.numbered_rows())[1].values.get(columns[0])
+        values = (row.values.get(columns[0]) for _, row in source.numbered_rows())
+        first = next((value for value in values if not is_missing(value)), None)
         has_scores = len(texts) == 2 and (bool(named) or math.isfinite(as_float(first)))
         if named and not has_scores:
             raise InputError(f"{columns[0]!r}: {SIMILARITIES}; leave the labels out.", "label_column_name")
@@ -258,7 +265,7 @@ def with_relevant_rows(rows: datasets.Dataset, file: str | None) -> datasets.Dat
     kept = (sizes > 1) & (np.bincount(queries, labels) > 0)
     reason = "a single row, or no row with a label above 0"
     if not kept.any():
-        raise InputError(f"each query in {file} has {reason}.", "query_column_name")
+        raise InputError(f"each query in {file} has {reason}; check `query_column_name`.")
     if not kept.all():
         PartialState().print(f"{file}: {(~kept).sum():,} of {len(kept):,} queries are left out; they have {reason}")
     return rows.select(np.flatnonzero(kept[queries]))

@@ -99,6 +99,8 @@ def test_rerankers_with_queries(rerankers, tmp_path):
             assert line[name] == pairs[row][1] and float(line[f"{name} score"]) == pytest.approx(scores[row], abs=1e-4)
     sampled = compare(sources[:1], file, max_eval_samples=20, **columns)
     assert sampled.rows == 14  # two queries
+    with pytest.raises(InputError, match="reads pairs of texts, but each row has a single text"):
+        compare(sources[:1], file, **columns | {"text_column_names": "passage"})
     unlabeled = write_csv(tmp_path / "unlabeled.csv", ("query", "passage"), pairs)
     assert compare(sources[:1], unlabeled, **columns).models[0].scores == {}
 

@@ -120,7 +120,7 @@ def test_unsupported_pooling(directory, tmp_path):
 
 
 def test_cards_of_rerankers(tmp_path):
-    """The card of a converted cross-encoder, with or without a modules.json, does not use SentenceTransformer."""
+    """A converted cross-encoder, with or without a modules.json, has its own card, and reads only pairs of texts."""
     sentence_transformers = pytest.importorskip("sentence_transformers")
     save(model_of("ForSequenceClassification", num_labels=1, **SHAPE), tmp_path / "plain")
     configure(tmp_path / "plain", sentence_transformers={"activation_fn": "torch.nn.modules.linear.Identity"})
@@ -128,3 +128,7 @@ def test_cards_of_rerankers(tmp_path):
     for source in ("plain", "saved"):
         convert(tmp_path / source, tmp_path / f"{source}-fixed")
         assert "SentenceTransformer" not in (tmp_path / f"{source}-fixed" / "README.md").read_text()
+        (tmp_path / "rows.csv").write_text("query,text\na,b\n")
+        with pytest.raises(InputError, match="reads pairs of texts, but each row has a single text"):
+            options = CalibrationOptions(train_file=[str(tmp_path / "rows.csv")])
+            task_rows(options, LoadedModel.load(tmp_path / source), 9)

@@ -90,9 +90,8 @@ def test_only_first_tokens_of_words_are_predicted(tmp_path, loaded, side):
     model = loaded("ForTokenClassification")
     model.tokenizer.padding_side = side
     words = [["ab", "c", "def"][: 1 + n % 3] for n in range(53)]
-    (tmp_path / "words.jsonl").write_text(
-        "".join(json.dumps({"tokens": [f"q{n}", *row]}) + "\n" for n, row in enumerate(words))
-    )
+    rows = [["\u200b"], *([f"q{n}", *row] for n, row in enumerate(words))]  # the tokenizer removes the first word
+    (tmp_path / "words.jsonl").write_text("".join(json.dumps({"tokens": row}) + "\n" for row in rows))
     options = shrink_options(train_file=[str(tmp_path / "words.jsonl")], batch_size=13)
     batches = sum(load_batches(options, model, 0), [])
     first = [tokens for batch in batches for tokens in batch["input_ids"][batch[PREDICTED_POSITIONS]].tolist()]
@@ -101,6 +100,9 @@ def test_only_first_tokens_of_words_are_predicted(tmp_path, loaded, side):
     model.model.config.id2label = {0: "O", 1: "B-X"}
     fidelity = measure_fidelity(model.model, model.model, batches)
     assert (fidelity.unit, fidelity.agreement) == ("entity", 1)
+    (tmp_path / "texts.csv").write_text("text\n" + "".join(f"q{n} ab\n" for n in range(53)))
+    batches = sum(load_batches(data_for(tmp_path, "texts.csv"), model, 0), [])
+    assert measure_fidelity(model.model, model.model, batches).unit == "token"
 
 
 def test_rows_of_a_query_stay_together(tmp_path, loaded):
@@ -114,6 +116,8 @@ def test_rows_of_a_query_stay_together(tmp_path, loaded):
     assert counts.tolist() == [7, 7] and sum(len(batch["input_ids"]) for batch in calibration) == 12 * 7
     fidelity = measure_fidelity(model.model, model.model, held_out)
     assert (fidelity.unit, fidelity.agreement) == ("query", 1)
+    with pytest.raises(InputError, match="no value that occurs in several rows"):
+        load_batches(data_for(tmp_path, "queries.csv", **options | {"query_column_name": "row"}), model, 0)
     with pytest.raises(InputError, match="query_column_name.* such as rerankers"):
         load_batches(data_for(tmp_path, "queries.csv", **options), loaded("ForSequenceClassification"), 0)
 
@@ -195,10 +199,12 @@ def test_glue_task_holds_out_the_validation_split(texts, loaded, tmp_path):
     for name, part in (("train", lines[:120]), ("dev", lines[120:])):
         (tmp_path / f"CoLA/{name}.tsv").write_text("".join(f"a\t{n % 2}\t\t{line}\n" for n, line in enumerate(part)))
     options = shrink_options(task_name="CoLA", data_dir=str(tmp_path), batch_size=13, max_train_samples=90)
-    calibration, held_out, _ = load_batches(options, model, 0)
     expected = {tuple(model.tokenizer(line)["input_ids"]) for line in lines[120:]}
+    calibration, held_out, _ = load_batches(options, model, 0)
     assert len(rows_of(held_out)) == 15 and {*rows_of(held_out)} <= expected
     assert len(rows_of(calibration)) == 90
+    calibration, held_out, _ = load_batches(options, loaded("ForMaskedLM"), 0)
+    assert len(rows_of(held_out)) == 15 and len(rows_of(calibration)) == 90
 
 
 def test_invalid_calibration_data(texts, loaded):
