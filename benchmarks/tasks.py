@@ -48,18 +48,17 @@ class Task:
 
     metric: str
     evaluation: str  # file in data/, or "" for the GLUE task sst2
-    calibration: str
-    distillation: str
+    calibration: Sequence[str]  # files, which are also used for distillation
     columns: dict[str, str]  # options with the names of columns
     neighbors: str = ""  # file with more texts, whose nearest neighbors are compared
 
 
 PAIRS = {"text_column_names": "query,text", "query_column_name": "query"}
 TASKS = {
-    "classifier": Task("accuracy", "", "", "", {"text_column_names": "sentence"}),
-    "reranker": Task("nDCG@10", "rerank_dev.csv", "rerank_train.csv", "rerank_train.csv", PAIRS),
-    "embeddings": Task("spearmanr", "sts_dev.csv", "sentences_train.csv", "unlabeled.csv", {}, "neighbors.csv"),
-    "tagger": Task("f1", "tags_dev.jsonl", "tags_train.jsonl", "tags_train.jsonl", {}),
+    "classifier": Task("accuracy", "", (), {"text_column_names": "sentence"}),
+    "reranker": Task("nDCG@10", "rerank_dev.csv", ("rerank_train.csv",), PAIRS),
+    "embeddings": Task("spearmanr", "sts_dev.csv", ("sentences_train.csv", "unlabeled.csv"), {}, "neighbors.csv"),
+    "tagger": Task("f1", "tags_dev.jsonl", ("tags_train.jsonl",), {}),
 }
 
 
@@ -79,8 +78,8 @@ def compared(options: dict[str, Any]) -> tuple[Comparison, Rows, list[Candidate]
 def shrink_all(name: str, arguments: argparse.Namespace) -> list[Path]:
     """Shrinks a model to all speedups with each seed, unless that was done before. Returns the directories."""
     task, directories, steps = TASKS[name], [], arguments.distil_steps
-    file = task.distillation if steps else task.calibration
-    rows = arguments.directory / "data" / file if file else data_directory() / "glue" / "SST-2" / "train.tsv"
+    files = [arguments.directory / "data" / file for file in task.calibration]
+    files = files or [data_directory() / "glue" / "SST-2" / "train.tsv"]
     for seed in arguments.seeds:
         output = arguments.output_dir / name / (f"{seed}-{steps}-steps" if steps else str(seed))
         own = {output / f"{speedup:g}x": [speedup] for speedup in arguments.speedups}
@@ -91,7 +90,7 @@ def shrink_all(name: str, arguments: argparse.Namespace) -> list[Path]:
                 shrink(
                     str((arguments.directory / name).absolute()),
                     output_dir=str(directory),
-                    train_file=[str(rows)],
+                    train_file=[*map(str, files)],
                     max_train_samples=SMOKE["calibration"] if arguments.smoke else None,
                     speedup=speedups,
                     seed=seed,
