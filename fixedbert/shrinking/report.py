@@ -84,7 +84,7 @@ class ShrinkResult:
         ]
         if self.distilled is not None:
             lines.append(f"             after {self.distil_steps:,} distillation steps: {self.distilled}")
-        return "\n".join([*lines, "", f"{self.speed}."])
+        return "\n".join([*lines, "", f"{self.speed}.{self.warning}"])
 
     @property
     def layers(self) -> list[tuple[LayerSize, LayerSize]]:
@@ -102,6 +102,11 @@ class ShrinkResult:
         target = f", below the target of {self.target_speedup:g}; repeat on an idle machine" if missed else ""
         lowest, highest = self.speedup_range
         return f"{self.speedup:.2f} times as fast as the original ({lowest:.2f} to {highest:.2f} by round){target}"
+
+    @property
+    def warning(self) -> str:
+        """For embeddings: that embeddings of the original must not be compared with those of the new model."""
+        return " Embed all texts again, and build their index again." if self.fidelity.unit == "text" else ""
 
     @property
     def summary(self) -> str:
@@ -128,7 +133,7 @@ class ShrinkResult:
             distilled = f" After {self.distil_steps:,} distillation steps: {self.distilled}."
         return f"""
 Pruned from `{short_name(self.model)}` on {self.rows:,} unlabeled rows with {self.tokens:.0f} tokens on average: \
-{self.summary}{distilled} Times were measured on {self.machine}, {self.serving}.
+{self.summary}{distilled}{self.warning} Times were measured on {self.machine}, {self.serving}.
 
 {markdown_table(rows, ("layer", "heads before", "after", "neurons before", "after"))}
 

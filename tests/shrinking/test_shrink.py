@@ -97,6 +97,9 @@ def test_embeddings(rows, tmp_path):
     assert found.kind == "classes" and torch.allclose(found.values, expected, atol=1e-4)
     result = shrink(tmp_path / "large", tmp_path / "out", params=small.num_parameters(), distil_steps=2, **rows)
     assert result.after.layers == [SMALL] * 3 and (result.fidelity.unit, result.fidelity.agreement) == ("text", 1)
+    assert all(
+        "build their index again" in text for text in (str(result), (tmp_path / "out" / "README.md").read_text())
+    )
     assert SentenceTransformer(str(tmp_path / "out"), trust_remote_code=True).encode(["the cat"]).shape == (1, 32)
 
 
