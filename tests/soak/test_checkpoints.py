@@ -27,6 +27,7 @@ def drawn(number: int) -> Checkpoint:
     return damaged_checkpoints.draw(random.Random(f"0 {number}"))
 
 
+@pytest.mark.slow
 def test_sample(tmp_path):
     """Commands open checkpoints of other libraries with equal outputs, or refuse them in one sentence."""
     cases = [number for number in range(30) if not drawn(number).library][:5]  # importing the library takes seconds

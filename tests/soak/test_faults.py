@@ -50,6 +50,7 @@ def faults_of(inputs: Path, monkeypatch, *kinds) -> str:
     return "; ".join(filter(None, found))
 
 
+@pytest.mark.slow
 def test_sample(inputs, monkeypatch):
     """A sample of the faults."""
     kinds = (faults.kill, faults.limit_file_size, faults.remove_directory, faults.start_twice, faults.occupy_output)

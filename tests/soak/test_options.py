@@ -15,6 +15,7 @@ def inputs(tmp_path_factory):
     options.prepare(tmp_path_factory.mktemp("inputs"))
 
 
+@pytest.mark.slow
 def test_sample(tmp_path):
     """Options alone and in combination lead to complete results, or to one sentence and no files."""
     assert run(options.trial, range(12), 0, tmp_path) == []

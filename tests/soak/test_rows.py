@@ -21,6 +21,7 @@ def faults(directory, cases):
             yield f"{number}: {case.fault}\n{case.reproduction}"
 
 
+@pytest.mark.slow
 def test_sample(directory):
     """Rows in drawn files are read as written, or refused with file and line; predictions belong to their rows."""
     assert [*faults(directory, range(100))] == []  # two of these cases run a command
