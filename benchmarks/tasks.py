@@ -111,7 +111,7 @@ def comparison_options(name: str, models: Sequence[Path], arguments: argparse.Na
     return rows | {
         "models": [str(model.absolute()) for model in models],
         "max_eval_samples": SMOKE["rows"] if arguments.smoke else ALL_ROWS,
-        "runtime": SMOKE["runtime"] if arguments.smoke else None,
+        "runtime": SMOKE["runtime"] if arguments.smoke else arguments.runtime,
     }
 
 
@@ -242,6 +242,7 @@ def main(argv: Sequence[str] | None = None):
     parser.add_argument("--speedups", nargs="+", type=float, default=[2.0, 3.0], help="default: 2 3")
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3], help="of shrunk models (default: 1 2 3)")
     parser.add_argument("--distil_steps", type=int, help="distillation steps (default: none)")
+    parser.add_argument("--runtime", nargs="+", help="runtimes to choose from (default: all, which takes long)")
     parser.add_argument("--threads", type=int, help="number of threads (default: torch's)")
     parser.add_argument("--smoke", action="store_true", help="few rows and runtimes, to test the benchmark itself")
     arguments = parser.parse_args(argv)

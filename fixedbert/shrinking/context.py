@@ -29,7 +29,6 @@ from .report import Cost
 from .serving import Serving, fastest_serving, random_batches
 
 ROUNDS = 7  # number of measurements of the speedup
-TEMPERATURE = 0.5  # for similarities of embeddings, in standard deviations
 
 
 class Speedup(NamedTuple):
@@ -53,7 +52,7 @@ class ShrinkContext:
         calibration, held_out, distillation: Batches of tokenized rows.
         batches: Batches for timing models.
         serving: The inference settings of the new model.
-        references: For sentence embeddings: embeddings (D, n) of n texts by the original, divided by a temperature.
+        references: For sentence embeddings: scaled embeddings (D, n) of n texts by the original.
     """
 
     options: ShrinkOptions
@@ -127,8 +126,8 @@ class ShrinkContext:
         """
         Returns the predictions of a pruned copy of the original for a batch.
 
-        Similarities to other texts are what sentence embeddings are for. Therefore, such a model predicts which of the
-        reference texts is the nearest: the softmax of the similarities divided by a temperature.
+        Sentence embeddings are used for their similarities to other embeddings. Therefore, such a model predicts which
+        of the reference texts is the nearest: the logits are the similarities to these texts, in standard deviations.
         """
         predictions = predict(model, batch, self.loaded.pooling)
         if self.references is None:
@@ -175,11 +174,15 @@ class ShrinkContext:
 
 @torch.no_grad()
 def reference_embeddings(loaded: LoadedModel, batches: list[Batch]) -> Tensor | None:
-    """Returns the embeddings (D, n) of a fifth of the texts, divided by the temperature, or None without pooling."""
+    """
+    Returns the embeddings (D, n) of a fifth of the texts by the original, or None for other models.
+
+    They are divided by the standard deviation of the similarities between these texts.
+    """
     if loaded.pooling is None:
         return None
     embeddings = torch.cat([predict(loaded.model, batch, loaded.pooling)[0].values for batch in batches[::5]])
-    return embeddings.T / (TEMPERATURE * (embeddings @ embeddings.T).std())
+    return embeddings.T / (embeddings @ embeddings.T).std()
 
 
 def check_tokens(original: FixedHeadBertPreTrainedModel, calibration: list[Batch]):
