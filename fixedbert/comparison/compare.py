@@ -239,13 +239,10 @@ def measure(model: Candidate, answers: RowPredictions, rows: Rows, first: Candid
 def changed_units(rows: Rows, units: Keys, candidates: list[Candidate], answers: list[RowPredictions]) -> list[list]:
     """
     Returns a header, and a line for each unit that changes, in the order of the file. A line contains the cells of the
-    unit, and the prediction of each model, such as a class with its probability.
+    unit, and the prediction of each model.
     """
     columns = [*rows.cells(units, [model.features for model in candidates])]
     for model, own in zip(candidates, answers, strict=True):
-        label, (texts, numbers) = model.result.label, rows.predicted(units, own, answers[0])
-        columns.append((label, texts))
-        if rows.number:
-            columns.append((f"{label} {rows.number}", [f"{number:.6f}" for number in numbers]))
+        columns.append((model.result.label, rows.predicted(units, own, answers[0])))
     lines = [[*line] for line in zip(*(values for _, values in columns), strict=True)]
     return [[name for name, _ in columns], *sorted(lines, key=lambda line: line[0])]

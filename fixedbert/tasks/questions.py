@@ -217,8 +217,6 @@ class QuestionRows(Rows):
         evaluation = SquadEvaluation(self.data, datasets.Dataset.from_list(windows), options)
         evaluation.predict(*(output.values.numpy() for output in outputs))
         texts, references = evaluation.predictions, evaluation.answers
-        n_best = [(answer, evaluation.n_best[name]) for name, answer in texts.items()]
-        probabilities = [next((x["probability"] for x in best if x["text"] == text), 0.0) for text, best in n_best]
         first = [window["input_ids"] for row in all_features[0] for window in row]
         if [window["input_ids"] for window in windows] != first:  # predictions for different tokens cannot be compared
             outputs = []
@@ -229,7 +227,7 @@ class QuestionRows(Rows):
             correct = np.array(
                 [best_score(exact_match, texts, name, answers or [""]) == 1.0 for name, answers in references.items()]
             )
-        return RowPredictions(outputs, scores, [*texts.values()], probabilities, correct)
+        return RowPredictions(outputs, scores, [*texts.values()], correct)
 
     def fidelity(self, expected, answers):
         divergence = super().fidelity(expected, answers)[0].divergence if answers.outputs else nan

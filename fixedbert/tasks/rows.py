@@ -27,10 +27,7 @@ class RowPredictions:
     outputs: list[Predictions]  # for measuring the fidelity; empty if the tokens differ from those of the first model
     scores: dict[str, float]  # metrics by name; empty without labels
     texts: Sequence[str] = ()  # the label of each row or word, or the answer to each question
-    probabilities: Sequence[float] = ()  # the probability of each text
-    correct: np.ndarray | None = (
-        None  # whether each row, query, word, question or labeled entity is predicted correctly
-    )
+    correct: np.ndarray | None = None  # whether each row, query, word, question or labeled entity is predicted right
     groups: np.ndarray | None = None  # the number of the query of each row, or of the sentence of each word
 
 
@@ -43,7 +40,6 @@ class Rows(ABC):
     """
 
     item = "row"  # the unit that is predicted correctly, or changes; one of UNITS
-    number = "probability"  # what a model predicts for an item besides its text; "" for nothing
     tags: Sequence[str] = ()  # for taggers, the tags in the order of the outputs
     note = ""  # what the report says about the metrics
 
@@ -96,14 +92,9 @@ class Rows(ABC):
     def cells(self, units: Keys, all_features: list[list[Features]]) -> Cells:
         """Returns columns with the position of each of the units in the file, and its text and label."""
 
-    def predicted(
-        self, units: Keys, answers: RowPredictions, expected: RowPredictions
-    ) -> tuple[Sequence[str], Sequence[float]]:
-        """
-        Returns what a model predicts for each of the units as a text, and as the number that the attribute `number`
-        describes. `expected` are the predictions of the first model.
-        """
-        return [answers.texts[unit] for unit in units], [answers.probabilities[unit] for unit in units]
+    def predicted(self, units: Keys, answers: RowPredictions, expected: RowPredictions) -> Sequence[str]:
+        """Returns what a model predicts for each of the units. `expected` are the predictions of the first model."""
+        return [answers.texts[unit] for unit in units]
 
 
 def split_names(names: str | None) -> tuple[str, ...]:

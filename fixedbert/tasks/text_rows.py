@@ -12,7 +12,7 @@ from ..options import CompareOptions
 from ..support.errors import InputError
 from .examples import drawn
 from .glue_metrics import GlueEvaluation
-from .labels import MULTI, REGRESSION, Labels, as_float, is_missing, problem_type_of
+from .labels import REGRESSION, Labels, as_float, is_missing, problem_type_of
 from .predictions import TEXTS
 from .ranking import first_results, ranking_scores, relevance_scores
 from .reading import RowSource
@@ -83,17 +83,12 @@ class TextRows(Rows):
         assert self.evaluation is not None
         labels = self.evaluation.labels
         predictions, probabilities = self.evaluation.predict(outputs[0].values.numpy(), outputs[0].threshold)
-        assert probabilities is not None
         scores, correct = {}, None
         if self.labeled:
             expected = labels.encode(self.data["label"][:])
             scores = self.evaluation.scores(predictions, expected, probabilities)
             correct = (predictions == expected).reshape(len(expected), -1).all(axis=1)
-        if labels.problem_type == MULTI:  # they are independent, so the probability of a set is a product
-            chosen = np.where(predictions, probabilities, 1 - probabilities).prod(axis=1)
-        else:
-            chosen = probabilities.max(axis=1)
-        return RowPredictions(outputs, scores, labels.decode(predictions), chosen, correct)
+        return RowPredictions(outputs, scores, labels.decode(predictions), correct)
 
     def cells(self, units, all_features):
         rows = self.data.select(units)
@@ -119,7 +114,7 @@ class ScoreRows(TextRows):
         self.query_column, self.threshold = query_column, threshold
         self.are_relevant = self.labeled and are_binary(np.array(rows["label"][:]))
         if self.query_column:
-            self.item, self.number = "query", "score"
+            self.item = "query"
             self.note = (
                 "a query is correct if a row with a label above 0 has the highest score" if self.labeled else ""
             )
@@ -155,17 +150,16 @@ class ScoreRows(TextRows):
         return [("query", np.unique(self.data["group"][:])[units].tolist())]
 
     def predicted(self, units, answers, expected):
-        scores = answers.outputs[0].values[:, 0].numpy()
-        first = first_results(scores, answers.groups)[units]
+        first = first_results(answers.outputs[0].values[:, 0].numpy(), answers.groups)[units]
         names = text_names(self.data.column_names)
         shown = [name for name, column in zip(names, self.text_columns, strict=True) if column != self.query_column]
-        return self.data.select(first)[shown[-1]][:], scores[first].tolist()
+        return self.data.select(first)[shown[-1]][:]
 
 
 class EmbeddingRows(TextRows):
     """Texts to embed, of which each is a row, or pairs of texts with a label for their similarity."""
 
-    item, number = "text", "cosine"
+    item = "text"
 
     def __init__(self, rows: datasets.Dataset, evaluation=None, text_columns: tuple[str, ...] = ()):
         super().__init__(rows if "label" in rows.column_names else separate(rows), evaluation, text_columns)
@@ -192,7 +186,7 @@ class EmbeddingRows(TextRows):
     def predicted(self, units, answers, expected):
         neighbours = nearest_neighbours(answers.outputs[0].values, expected.outputs[0].values)
         texts = (separate(self.data) if self.labeled else self.data)["sentence1"][:]
-        return [texts[index] for index in neighbours.indices[units]], neighbours.cosines[units].tolist()
+        return [texts[index] for index in neighbours.indices[units]]
 
 
 def separate(rows: datasets.Dataset) -> datasets.Dataset:

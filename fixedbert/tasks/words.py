@@ -130,7 +130,7 @@ class WordRows(Rows):
         super().__init__(rows)
         self.tags, self.names, self.parts = [*outputs], np.array([*outputs, ""]), split_tags(outputs)
         if OUTSIDE in outputs:
-            self.item, self.number = "entity", ""
+            self.item = "entity"
 
     @classmethod
     def load(cls, options: CompareOptions, head: str, models: list[Model], length: int) -> "WordRows":
@@ -161,7 +161,7 @@ class WordRows(Rows):
     def interpret(self, outputs, features, all_features):
         read = read_by_all(all_features)
         logits = outputs[0].values[first_tokens(features)[read]]
-        probabilities, predicted = (x.numpy() for x in logits.softmax(-1).max(-1))
+        predicted = logits.argmax(-1).numpy()
         sentences = np.repeat(np.arange(len(self.data)), [len(row) for row in self.data["words"]])[read]
         scores, correct = {}, None
         if "labels" in self.data.column_names:
@@ -175,7 +175,7 @@ class WordRows(Rows):
                 correct = predicted == labels  # never True for a word without a label, whose label id is -1
                 scores = {"accuracy": float(correct[labeled].mean()) if labeled.any() else 0.0}
         texts = self.names[predicted].tolist()
-        return RowPredictions([Predictions(logits, "classes")], scores, texts, probabilities, correct, sentences)
+        return RowPredictions([Predictions(logits, "classes")], scores, texts, correct, sentences)
 
     def entities(self, ids: np.ndarray, sentences: np.ndarray) -> Entities:
         """Returns the entities in label ids (words,)."""
@@ -203,7 +203,7 @@ class WordRows(Rows):
         if self.item != "entity":
             return super().predicted(units, answers, expected)
         found = self.entities(answers.outputs[0].values.argmax(-1).numpy(), answers.groups)
-        return [found.get(words, "") for words in units], []
+        return [found.get(words, "") for words in units]
 
 
 def first_tokens(features: list[Features]) -> np.ndarray:

@@ -22,7 +22,7 @@ def compared(kind, one, other, **options):
     [
         ("ForSequenceClassification", "row"),
         ("ForQuestionAnswering", "position"),
-        ("ForTokenClassification", "word"),
+        ("ForTokenClassification", "token"),
         ("Model", "state"),
     ],
 )

@@ -1,8 +1,8 @@
-"""Plots of training runs."""
+"""The plot of a pretraining run."""
 
 import sys
 
-from fixedbert.training.plots import draw_pretraining
+from fixedbert.pretraining.plots import draw_pretraining
 
 
 def test_runs_do_not_need_matplotlib(tmp_path, monkeypatch, caplog):
