@@ -20,10 +20,12 @@ SHORTER = {  # replacements that reduce the number of steps and skip timing
 @pytest.mark.slow
 @pytest.mark.parametrize("file", sorted(NOTEBOOKS.glob("*.ipynb")), ids=lambda file: file.stem)
 def test_notebooks_run(file, tmp_path, monkeypatch):
-    """All cells of the notebook run in an empty directory."""
+    """All cells of the notebook run in an empty directory, and at least one shows a figure."""
     monkeypatch.setenv("PYTHONPATH", str(NOTEBOOKS.parent))
     notebook = nbformat.read(file, 4)
     for cell in notebook.cells:
         for old, new in SHORTER.items():
             cell.source = cell.source.replace(old, new)
     NotebookClient(notebook, timeout=600, resources={"metadata": {"path": tmp_path}}).execute()
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
+    assert any("image/png" in output.get("data", {}) for output in outputs)

@@ -21,6 +21,7 @@ from ..tasks.rows import split_names
 from ..tasks.texts import check_text_columns, load_texts, text_features, text_names
 from ..training.arguments import with_recipe
 from ..training.output import Trained, record_metrics
+from ..training.plots import draw_fine_tuning
 from .fine_tune import FineTuningTask
 from .prediction_files import prediction_columns, write_predictions, write_submission
 from .sweep import sweep
@@ -120,13 +121,16 @@ class TextClassification(FineTuningTask):
             results[f"{prefix}_samples"] = len(self.data.splits[split])
             metrics |= {f"{name.replace('eval_mm_', 'eval_')}{suffix}": value for name, value in results.items()}
         record_metrics(trainer, "eval", metrics | {"eval_dtype": trainer.dtype_name})
-        is_classification = self.name is None and self.labels.problem_type != REGRESSION
-        if is_classification and trainer.is_world_process_zero():
-            names, labels, predictions = self.labels.outputs, self.evaluation.label_ids, self.evaluation.predictions
+        if not trainer.is_world_process_zero():
+            return
+        names, directory = self.labels.outputs, trainer.args.directory
+        if self.name is None and self.labels.problem_type != REGRESSION:
+            labels, predictions = self.evaluation.label_ids, self.evaluation.predictions
             options: dict[str, Any] = {"labels": [*range(len(names))], "target_names": names, "zero_division": 0.0}
             report = classification_report(labels, predictions, **options)
             print(report)
-            write_atomically(trainer.args.directory / REPORT, report + "\n")
+            write_atomically(directory / REPORT, report + "\n")
+        draw_fine_tuning(trainer.state.log_history, self.name or "validation file", directory / "glue.png")
 
     def predict(self, trainer: FineTuningTrainer):
         for split, rows in self.data.of_kind("test").items():

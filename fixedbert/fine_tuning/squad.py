@@ -17,6 +17,7 @@ from ..tasks.squad_metrics import note_on_spaces, squad_scores, squad_v2_scores
 from ..tasks.windows import squad_windows
 from ..training.arguments import with_recipe
 from ..training.output import Trained, record_metrics
+from ..training.plots import draw_fine_tuning
 from .fine_tune import FineTuningTask
 from .sweep import sweep
 from .trainer import FineTuningArguments, FineTuningTrainer
@@ -80,6 +81,7 @@ class QuestionAnswering(FineTuningTask):
         if trainer.is_world_process_zero():
             write_answers(trainer.args.directory, "eval", evaluation)
             note_on_spaces(evaluation.answers.values())
+            draw_fine_tuning(trainer.state.log_history, "SQuAD", trainer.args.directory / "squad.png", scale=1)
 
     def predict(self, trainer: FineTuningTrainer):
         evaluation, windows = self.evaluations["test"], self.features["test"]

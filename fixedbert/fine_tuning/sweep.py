@@ -16,6 +16,7 @@ from ..support.files import read_json_object, to_json, write_atomically
 from ..tasks.glue import TASKS
 from ..tasks.glue_metrics import METRICS
 from ..training.output import Trained, already_complete, output_directory, publish, read_result
+from ..training.plots import is_metric
 from .fine_tune import FineTuningTask, check_metric, fine_tune
 from .trainer import FineTuningArguments
 
@@ -120,13 +121,7 @@ def run_fields(run: PlannedRun, given: dict[str, Any], training_args: FineTuning
 # The main metric of a task is the first metric in this list that its runs report.
 MAIN_METRICS = ("combined_score", "matthews_correlation", "accuracy", "pearson", "f1")
 
-NOT_METRICS = ("loss", "runtime", "samples", "per_second", "epoch", "total", "thresh", "dtype")
 TaskMetrics = dict[str, list[float]]  # the values of each metric, one for each seed; the main metric comes first
-
-
-def is_metric(name: str) -> bool:
-    """Returns True if `name`, from Trainer's log, is an evaluation metric and not a loss, count, time or threshold."""
-    return name.startswith("eval_") and not any(part in name for part in NOT_METRICS)
 
 
 def task_metrics(results: list[dict]) -> TaskMetrics:

@@ -31,10 +31,10 @@ from ..training.output import (
     read_result,
     record_metrics,
 )
+from ..training.plots import draw_pretraining
 from ..training.speed import enable_unpadding, keep_freed_memory
 from .arguments import ARGUMENTS, corpora_of
 from .examples import make_examples, make_tokenizer
-from .plots import draw_pretraining
 from .stages import Stage, plan_stages
 from .trainer import PretrainingTrainer
 

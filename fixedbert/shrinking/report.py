@@ -1,14 +1,15 @@
-"""The result of shrinking, as a terminal report, a JSON file and a section of the model card."""
+"""The result of shrinking, as a terminal report, a JSON file, a section of the model card, and a plot."""
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from ..publishing.model_card import markdown_table
+from ..support.figures import new_figure, skip_without_matplotlib
 from ..support.files import short_name, to_json
 from ..tasks.fidelity import Fidelity
 from .budget import LayerSize
 
-RESULTS = "shrinking.json"
+RESULTS, PLOT = "shrinking.json", "shrinking.png"
 FAMILY = "models.txt"  # for several target speedups
 TOLERANCE = 0.95  # minimum fraction of the target speedup, because measured latencies vary by about 5%
 
@@ -90,6 +91,10 @@ class ShrinkResult:
         """The shape of each layer before and after pruning."""
         return list(zip(self.before.layers, self.after.layers, strict=True))
 
+    def remaining(self, name: str) -> float:
+        """Returns what remains of `parameters`, `operations` or `seconds`, in percent."""
+        return percent(getattr(self.before, name), getattr(self.after, name))
+
     @property
     def speed(self) -> str:
         """A phrase with the speedup, and with the target if it was missed."""
@@ -106,11 +111,9 @@ class ShrinkResult:
     @property
     def summary(self) -> str:
         """A sentence with the speed, size and fidelity of the model."""
-        operations = self.after.operations / self.before.operations
-        parameters = self.after.parameters / self.before.parameters
         return (
-            f"{self.speed}, with {operations:.0%} of the operations and {parameters:.0%} of the parameters; "
-            f"predictions on held-out rows: {self.fidelity}."
+            f"{self.speed}, with {self.remaining('operations'):.0f}% of the operations and "
+            f"{self.remaining('parameters'):.0f}% of the parameters; predictions on held-out rows: {self.fidelity}."
         )
 
     def write(self, directory: Path):
@@ -133,6 +136,8 @@ Pruned from `{short_name(self.model)}` on {self.rows:,} unlabeled rows with {sel
 {self.summary}{distilled}{self.warning} Times were measured on {self.machine}, {self.serving}.
 
 {markdown_table(rows, ("layer", "heads before", "after", "neurons before", "after"))}
+
+![Remaining heads and neurons per layer](shrinking.png)
 """
 
 
@@ -148,3 +153,27 @@ class ShrinkFamily:
             sizes = f"{1e3 * result.after.seconds:.1f} ms per batch, {result.after.parameters / 1e6:,.3g} M parameters"
             lines.append(f"  {Path(result.folder).name}: {sizes}, {result.speed}; {result.fidelity}")
         return "\n".join(lines)
+
+
+@skip_without_matplotlib
+def plot(result: ShrinkResult, file: Path):
+    """Plots the remaining percentages of heads and neurons in each layer, and of parameters, operations and time."""
+    with new_figure(9, 3.6, file) as figure:
+        layers, model = figure.subplots(1, 2, width_ratios=(2, 1))
+        indices = range(len(result.layers))
+        heads = [percent(*(shape.heads.num_heads * sum(shape.heads[1:]) for shape in pair)) for pair in result.layers]
+        neurons = [percent(before.neurons, after.neurons) for before, after in result.layers]
+        layers.bar([index - 0.2 for index in indices], heads, 0.4, label="head dimensions")
+        layers.bar([index + 0.2 for index in indices], neurons, 0.4, label="neurons")
+        layers.set(xlabel="layer", ylabel="remaining (%)", ylim=(0, 105), xticks=list(indices))
+        layers.legend()
+        names = {"parameters": "parameters", "operations": "operations", "time": "seconds"}
+        bars = model.bar([*names], [result.remaining(name) for name in names.values()], color="C2")
+        model.bar_label(bars, fmt="%.0f")
+        model.set(ylabel="remaining (%)", ylim=(0, 105))
+        figure.suptitle(f"{result.speedup:.2f} times as fast; predictions: {result.fidelity}")
+
+
+def percent(before: float, after: float) -> float:
+    """Returns `after` as a percentage of `before`."""
+    return 100 * after / before

@@ -33,7 +33,7 @@ from .context import ShrinkContext
 from .distillation import DistillationTrainer, distillation_arguments
 from .fisher_information import collect_statistics, layers_of
 from .layers import LayerPruner, prune_layers, refit
-from .report import FAMILY, ShrinkFamily, ShrinkResult
+from .report import FAMILY, PLOT, ShrinkFamily, ShrinkResult, plot
 from .target import budget_for, prices_for, prune_to_budget
 
 PRUNED = "pruned"  # subdirectory that contains the pruned model during distillation
@@ -187,8 +187,9 @@ def layer_pruners(context: ShrinkContext) -> list[LayerPruner]:
 
 
 def write_model(directory: Path, context: ShrinkContext, model: FixedHeadBertPreTrainedModel, result: ShrinkResult):
-    """Writes the model, its tokenizer and pooling configuration, the results and the model card."""
+    """Writes the model, its tokenizer and pooling configuration, the results, the plot and the model card."""
     context.serving.model(model).save_pretrained(directory)
     _, metadata = copy_auxiliary_files(context.options.model, context.loaded.directory, directory)
     result.write(directory)
+    plot(result, directory / PLOT)
     checkpoint_card(model, Path(result.folder).name, result.provenance(), **metadata).save(directory / CARD)

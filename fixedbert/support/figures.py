@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import logging
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import wraps
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,3 +26,16 @@ def new_figure(width: float, height: float, file: str | Path) -> Iterator[Figure
         figure = Figure(figsize=(width, height))
         yield figure
         figure.savefig(file)
+
+
+def skip_without_matplotlib(draw: Callable[..., None]) -> Callable[..., None]:
+    """Decorator for a function that draws a figure. Without matplotlib, the function only logs a warning."""
+
+    @wraps(draw)
+    def draw_or_warn(*args, **kwargs):
+        if find_spec("matplotlib") is None:
+            logging.getLogger(__name__).warning("matplotlib is not installed, so no figure is drawn")
+        else:
+            draw(*args, **kwargs)
+
+    return draw_or_warn

@@ -122,7 +122,7 @@ class GlueMetric(evaluate.Metric):
 class GlueEvaluation:
     """
     Computes the metrics for a task from logits. Also keeps the labels and predictions of the last evaluation for the
-    report.
+    plot.
 
     Instances can be passed to Trainer as `compute_metrics`.
 

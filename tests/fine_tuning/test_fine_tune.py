@@ -108,6 +108,7 @@ def test_squad_from_training_to_answers(model, questions, tmp_path):
     assert {q for q, text in answers["eval"].items() if not text} == {
         q for q, value in odds.items() if value > found["eval_null_score_diff_threshold"]
     }
+    assert (output / "squad.png").read_bytes()[:4] == b"\x89PNG"
     AutoModelForQuestionAnswering.from_pretrained(output)
     for number, more in enumerate([("--per_device_eval_batch_size", "3"), ("--pad_to_max_length", "true")]):
         again = squad(str(output), questions, tmp_path / str(number), "--do_eval", *more)

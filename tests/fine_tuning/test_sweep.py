@@ -17,7 +17,7 @@ from fixedbert.tasks.glue import TASKS
 
 
 def test_all_tasks_in_one_command(model, download, tmp_path, capsys):
-    """One command trains on all GLUE tasks, predicts AX with the new MNLI model, and writes averages."""
+    """One command trains on all GLUE tasks, predicts AX with the new MNLI model, and writes averages and plots."""
     output = tmp_path / "out"
     steps = ("--max_steps", "2", "--per_device_train_batch_size", "4")
     glue(model, download, output, "--do_train", "--do_eval", "--do_predict", "--seeds", "5", *steps, task="all")
@@ -31,6 +31,7 @@ def test_all_tasks_in_one_command(model, download, tmp_path, capsys):
             allowed = {str(n) for n in range(len(task.labels))} if task.numbered else set(task.labels)
             assert not allowed or {line.split("\t")[1] for line in lines[1:]} <= allowed
         if name != "ax":
+            assert (directory / "glue.png").read_bytes()[:4] == b"\x89PNG"
             found = json.loads((directory / "all_results.json").read_text())
             assert (found["train_samples"], found["eval_samples"]) == (23, 13)
             AutoModelForSequenceClassification.from_pretrained(directory)

@@ -1,8 +1,8 @@
-"""The plot of a pretraining run."""
+"""Plots of training runs."""
 
 import sys
 
-from fixedbert.pretraining.plots import draw_pretraining
+from fixedbert.training.plots import draw_pretraining
 
 
 def test_runs_do_not_need_matplotlib(tmp_path, monkeypatch, caplog):

@@ -58,7 +58,7 @@ def test_superfluous_heads_and_neurons_are_removed(small, large, rows, tmp_path)
     with torch.no_grad():
         assert torch.allclose(pruned(**inputs).logits, small(**inputs).logits, atol=1e-4)
     written = json.loads((tmp_path / "out" / "shrinking.json").read_text())
-    assert written["rows"] == result.rows == 167
+    assert written["rows"] == result.rows == 167 and (tmp_path / "out" / "shrinking.png").exists()
     card = (tmp_path / "out" / "README.md").read_text()
     assert "| 0 | 7 heads of size 8 | 5 heads of size 6 | 48 | 37 |" in card and str(tmp_path) not in card
     *_, predictions, _, last = str(result).splitlines()
