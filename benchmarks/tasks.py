@@ -36,7 +36,6 @@ from fixedbert.support.files import to_json, write_atomically
 from fixedbert.support.machine import machine_name
 from fixedbert.tasks.rows import RowPredictions, Rows
 
-ALL_ROWS = 10**9
 SMOKE = {"calibration": 1000, "rows": 60, "runtime": ["torch", "torch-unpadded"]}  # a test of the benchmark itself
 STOCK, SAME = "stock", "same answers"
 HEADER = "| model | version | runtime | batches | one text | score | points lost | stays (%) |"
@@ -109,7 +108,7 @@ def comparison_options(name: str, models: Sequence[Path], arguments: argparse.Na
         rows |= task.columns
     return rows | {
         "models": [str(model.absolute()) for model in models],
-        "max_eval_samples": SMOKE["rows"] if arguments.smoke else ALL_ROWS,
+        "max_eval_samples": SMOKE["rows"] if arguments.smoke else arguments.max_eval_samples,
         "runtime": SMOKE["runtime"] if arguments.smoke else arguments.runtime,
     }
 
@@ -242,6 +241,7 @@ def main(argv: Sequence[str] | None = None):
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3], help="of shrunk models (default: 1 2 3)")
     parser.add_argument("--distil_steps", type=int, help="distillation steps (default: none)")
     parser.add_argument("--runtime", nargs="+", help="runtimes to choose from (default: all, which takes long)")
+    parser.add_argument("--max_eval_samples", type=int, default=10**9, help="rows (default: all)")
     parser.add_argument("--threads", type=int, help="number of threads (default: torch's)")
     parser.add_argument("--smoke", action="store_true", help="few rows and runtimes, to test the benchmark itself")
     arguments = parser.parse_args(argv)
