@@ -178,7 +178,8 @@ def fastest(
             return candidate
         found.append((inf if isnan(result.change) else result.change, candidate))
     best = min(found, key=lambda pair: pair[0])[1]
-    notes.append(f"{name}: with no runtime, {criterion(result.unit, NEARLY_SAME)}; {best.runtime} changes least")
+    limit = criterion(result.unit, NEARLY_SAME)
+    notes.append(f"{name}: every runtime misses the limit ({limit}); {best.runtime} changes least")
     return best
 
 
@@ -212,7 +213,7 @@ def batch_notes(candidates: list[Candidate]) -> list[str]:
         if single.kind == "embeddings":
             lowest = float(cosine_similarity(single.values, batch.values[: len(single.values)]).min())
             if lowest < MIN_COSINE:
-                text = f"the embedding of a text alone and in a batch have a cosine of {lowest:.3f} or more"
+                text = f"the embeddings of a text alone and in a batch have a cosine of {lowest:.3f} or more"
                 notes.append(f"{model.result.label}: {text}")
     return notes
 

@@ -52,7 +52,7 @@ def load_text_tokenizer(
     check_vocab_size(tokenizer, config.vocab_size, source)
     settings = read_text_settings(directory)
     settings.apply(tokenizer)
-    # After fine-tuning, the names of the columns say it.
+    # A model that was fine-tuned here stores the names of its text columns instead.
     takes_pairs = bool(read_activation(directory, config)) and not getattr(config, "text_column_names", None)
     return tokenizer, replace(settings, takes_pairs=takes_pairs)
 

@@ -20,7 +20,7 @@ from .rows import Model, RowPredictions, Rows, split_names
 from .similarity import are_binary, nearest_neighbours, similarity_scores
 from .texts import TextData, check_text_columns, find_text_columns, load_files, load_task, text_features, text_names
 
-SIMILARITIES = "labels of embeddings are similarities (numbers) of two texts, in two text columns"
+SIMILARITIES = "for embedding models, a label must be a number for a pair of texts"
 
 
 class TextRows(Rows):

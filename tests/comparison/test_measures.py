@@ -183,9 +183,9 @@ def test_embeddings_with_labels(embedders, tmp_path, capsys):
         tmp_path / "classes.csv", ("sentence1", "sentence2", "label"), [("a", "b", "same"), ("c", "d", "x")]
     )
     assert compare(sources[:1], file).models[0].scores == {} and "not used" not in output
-    assert "in two text columns; the labels are not used" in capsys.readouterr().out
+    assert "a number for a pair of texts; the labels are not used" in capsys.readouterr().out
     file = write_csv(tmp_path / "single.csv", ("text", "score"), [("a", 1), ("b", 2)])
-    with pytest.raises(InputError, match="'score': labels of embeddings are similarities"):
+    with pytest.raises(InputError, match="'score': for embedding models, a label must be a number"):
         compare(sources[:1], file, label_column_name="score")
 
 
@@ -226,7 +226,7 @@ def test_embeddings_that_depend_on_the_batch():
         model.result.label = "small, onnxruntime-int8"
         notes = batch_notes([model])
         assert len(notes) == count and all(
-            "small, onnxruntime-int8: the embedding of a text alone and" in note for note in notes
+            "small, onnxruntime-int8: the embeddings of a text alone and" in note for note in notes
         )
     assert notes == [] and batch_notes([Mock(outputs=lambda order: [Predictions(values[:7], "embeddings")])]) == []
 
