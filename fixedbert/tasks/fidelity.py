@@ -185,12 +185,13 @@ def compare_scores(result: Result, one: Tensor, other: Tensor, queries: np.ndarr
     """Compares scores (rows, outputs), and with `queries`, also the row of each query that has the highest score."""
     difference, deviation = (one - other).abs(), float((one - one.mean(dim=0)).square().mean().sqrt())
     measures = {"largest difference": float(difference.max()), "mean difference": float(difference.mean())}
+    warning = "" if deviation else "the original gives all rows the same score"
     if queries is None:
-        return result("score", measures=measures | {"standard deviation": deviation}), []
+        return result("score", measures=measures | {"standard deviation": deviation}, warning=warning), []
     scores, others = one[:, 0].numpy(), other[:, 0].numpy()
     best, found = scores[first_results(scores, queries)], scores[first_results(others, queries)]
     agreement, changed = split(torch.from_numpy(found >= best - ROUNDING * deviation))  # for copies, and rounding
-    return result("query", agreement, measures), changed
+    return result("query", agreement, measures, warning), changed
 
 
 def compare_embeddings(result: Result, one: Tensor, other: Tensor) -> tuple[Fidelity, Keys]:

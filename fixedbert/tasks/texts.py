@@ -227,7 +227,8 @@ def read_split(
 
 def find_text_columns(source: RowSource, expected: tuple[str, ...] = ()) -> tuple[str, ...]:
     """
-    Returns the `expected` columns of the model's training data if they exist, or else those known from GLUE.
+    Returns the `expected` columns of the model's training data if they exist, or else prints and returns those known
+    from GLUE.
 
     Raises InputError if the columns are unknown or ambiguous.
     """
@@ -238,6 +239,8 @@ def find_text_columns(source: RowSource, expected: tuple[str, ...] = ()) -> tupl
     if len(known) != 1:
         columns = ", ".join(source.columns)
         raise InputError(f"must be set for {source.name}; available columns: {columns}.", "text_column_names")
+    if len(source.columns) > 1:
+        PartialState().print(f"{source.name}: text columns: {', '.join(known[0])}")
     return known[0]
 
 

@@ -116,7 +116,9 @@ def test_rerankers_without_queries(rerankers, tmp_path, capsys):
         assert [*model.scores.values()] == pytest.approx(expected)
     assert result.models[1].lost == (((one > 0) == labels) & ((two > 0) != labels)).sum()
     assert result.models[1].fidelity.unit == "score" and not (tmp_path / "out/changed.csv").exists()
-    assert "scores above 0 predict the label 1" in str(result) and "regression" not in capsys.readouterr().out
+    assert "scores above 0 predict the label 1" in str(result)
+    output = capsys.readouterr().out
+    assert "regression" not in output and "rows.csv: text columns: question, sentence\n" in output
 
 
 @pytest.mark.parametrize(

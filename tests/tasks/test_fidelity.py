@@ -79,6 +79,8 @@ def test_first_results_of_queries():
     result, changed = compared("numbers", one, other, groups=queries)
     assert (result.unit, result.agreement, changed) == ("query", pytest.approx(2 / 3), [0])
     assert str(result).startswith("66.7% of the queries have the same first result, largest difference 1, mean")
+    constant, _ = compared("numbers", [[1.0]] * 7, other, groups=queries)
+    assert constant.agreement == 1 and str(constant).endswith("but the original gives all rows the same score")
 
 
 def test_nearest_neighbours(monkeypatch):
