@@ -21,7 +21,7 @@ from transformers import (
 import fixedbert_cli
 from benchmarks.paired import data_directory
 from benchmarks.sides import MAX_STEPS, Batch, Side, Stages, TimedTraining
-from benchmarks.training_cost import training_flops
+from fixedbert.counts import training_flops
 from fixedbert.data.collator import PretrainingCollator
 from fixedbert.data.examples import Examples
 from fixedbert.option_values import make

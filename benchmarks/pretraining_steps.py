@@ -10,8 +10,8 @@ import torch
 
 from benchmarks.backends import Line
 from benchmarks.paired import in_a_process
-from benchmarks.training_cost import training_flops
 from fixedbert import FixedHeadBertForPreTraining, preset_config
+from fixedbert.counts import training_flops
 from fixedbert.data.collator import PretrainingCollator
 from fixedbert.data.masking import target_count
 

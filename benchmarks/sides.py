@@ -17,7 +17,7 @@ from torch.nn.functional import cross_entropy
 from torch.optim.lr_scheduler import LRScheduler
 from transformers import PreTrainedModel, TrainerCallback, TrainingArguments, get_scheduler
 
-from benchmarks.training_cost import training_flops
+from fixedbert.counts import training_flops
 from fixedbert.model.modeling_fixed_head_bert import FixedHeadBertPreTrainedModel
 from fixedbert.pretraining.trainer import logits_and_targets
 from fixedbert.support.errors import InputError

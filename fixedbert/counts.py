@@ -53,6 +53,19 @@ def forward_flops(config: PreTrainedConfig, length: int) -> int:
     return 2 * sum(layer.macs_per_token(length) for layer in layer_shapes(config))
 
 
+def training_flops(config: PreTrainedConfig, length: int, predicted: float) -> float:
+    """
+    Returns the forward and backward FLOPs of BERT's pretraining model, with its pooler and both heads.
+
+    Args:
+        length: Number of tokens in the row.
+        predicted: Number of tokens that enter the masked-LM head.
+    """
+    width = config.hidden_size
+    heads = 2 * (predicted * (width**2 + width * config.vocab_size) + width**2 + 2 * width)
+    return 3 * (length * forward_flops(config, length) + heads)
+
+
 def parameters(config: PreTrainedConfig) -> tuple[int, int]:
     """
     Returns the number of parameters in the complete model and in its layers.

@@ -6,9 +6,8 @@ from helpers.tiny_models import UNEQUAL, B, L, config_of
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoModelForPreTraining, BertConfig
 
-from benchmarks.training_cost import training_flops
 from fixedbert import FixedHeadBertForPreTraining, FixedHeadBertModel
-from fixedbert.counts import layer_shapes, parameters
+from fixedbert.counts import layer_shapes, parameters, training_flops
 
 STOCK = BertConfig(vocab_size=99, hidden_size=32, num_hidden_layers=3, num_attention_heads=4, intermediate_size=37)
 
