@@ -43,6 +43,7 @@ RUN = {"convert", "shrink", "compare", "export", "inspect"}
 SHORTER = {
     "fixedbert inspect": "fixedbert inspect --max_eval_samples 16 --importance_samples 1",
     "--speedup 2": "--batch_size 2 --intermediate_size 16",
+    "--distil_steps 600": "--distil_steps 2",
     "--validation_file dev.csv": "--validation_file dev.csv --runtime torch onnxruntime",
     "runs/mnli --task_name mnli --data_dir glue/": "runs/reviews --train_file recent.csv",
     "--max_train_samples 600 --num_attention_heads 6": "--batch_size 2 --intermediate_size 16",
@@ -183,11 +184,14 @@ def workspace(tmp_path_factory, vocabulary) -> Path:
         "sentence-transformers/all-MiniLM-L6-v2": minilm,
         "FacebookAI/roberta-base": roberta,
         "all-MiniLM-L6-v2": minilm,
+        "embeddings": model_of("Model", **sizes),
+        "reranker": model_of("ForSequenceClassification", **sizes, num_labels=1),
+        "tagger": model_of("ForTokenClassification", **sizes, id2label={0: "O", 1: "PER"}),
         "me/mini": mini,
         "runs/mini": mini,
     }
     for name, model in {**models, "runs/reviews": reviews, "fast": reviews}.items():
-        if model is minilm:
+        if model is minilm or name == "embeddings":
             pooling = {"word_embedding_dimension": 48, "pooling_mode_mean_tokens": True}
             save_sentence_model(
                 model, directory / name, "Pooling", "Normalize", pooling=pooling, settings={"max_seq_length": 128}
@@ -200,6 +204,11 @@ def workspace(tmp_path_factory, vocabulary) -> Path:
     rows = [f'"{text[:200]}",{labels[number % 2]}' for number, text in enumerate(texts)]
     for name in ("reviews.csv", "recent.csv", "dev.csv"):
         (directory / name).write_text("\n".join(["text,label", *rows]))
+    (directory / "texts.csv").write_text("\n".join(["text,label", *rows]))
+    pairs = [f"query {number // 4},{row}" for number, row in enumerate(rows)]
+    (directory / "queries.csv").write_text("\n".join(["query,text,label", *pairs]))
+    words = [json.dumps({"tokens": text.split()[:50]}) for text in texts]
+    (directory / "sentences.jsonl").write_text("\n".join(words))
     for name in ("wikipedia", "books", "corpus"):
         (directory / name).mkdir()
         for number, text in enumerate(texts):
