@@ -62,7 +62,7 @@ def measure_variance(options: ShrinkOptions) -> dict:
     H, P = modules[0].num_attention_heads, modules[0].attention_head_size
     moments = [(SecondMoments(H, P), SecondMoments(H, P)) for _ in modules]
     texts, rows = torch.zeros(len(modules), H), 0
-    for batch in batches_of(options, loaded, task_rows(options, loaded, options.max_train_samples)):
+    for batch in batches_of(options, loaded, task_rows(options, loaded, options.max_train_samples or ROWS)):
         with recorded(*(projection for x in modules for projection in (x.query, x.key))) as seen:
             model.base_model(**batch)
         mask = batch["attention_mask"].bool()
