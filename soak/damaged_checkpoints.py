@@ -32,7 +32,7 @@ def on_tensors(change: Callable[[dict[str, Tensor], random.Random], dict[str, Te
 
 
 def layer_name(tensors: dict[str, Tensor], rng: random.Random) -> str:
-    return rng.choice([name for name in tensors if "layer.1." in name or "layers.1." in name])
+    return rng.choice([name for name in tensors if "layer.1." in name or "layers.1." in name] or [*tensors])
 
 
 def with_nan(tensors, rng):

@@ -181,7 +181,8 @@ class Labels:
         check_label_ids(config)
         known, own_type = known_names(config), problem_type_of(config)
         new_head = self.problem_type != own_type and (is_fine_tuned(config) or config.problem_type is not None)
-        if new_head or not (known and self.classes and self.match(known)):
+        may_match = self.classes or self.problem_type == MULTI  # no text may have a label
+        if new_head or not (known and may_match and self.match(known)):
             new_head = new_head or (known is not None and known != self.classes)
             theirs, ours = describe(known or [], own_type), describe(self.classes, self.problem_type)
             if new_head and not train:

@@ -66,6 +66,7 @@ def test_different_labels_need_a_new_head(capsys):
     with pytest.raises(InputError, match="the model predicts several labels per text .a, b., but"):
         align(["a", "b"], config, False, SINGLE)
     assert align(None, config, False) == ({"a": 0, "b": 1}, False) and config.problem_type == MULTI
+    assert align([], config, False, MULTI) == ({}, False)  # evaluation data in which no text has a label
     assert align(["a", "b"], config, True, SINGLE)[1] and config.problem_type == SINGLE
     assert "head for several labels per text (a, b) with a new head for one label per text" in capsys.readouterr().out
 
