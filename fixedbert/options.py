@@ -367,7 +367,7 @@ class ShrinkOptions(SizeOptions, CalibrationOptions):
     flops: float | None = option(None, "FLOPs of a forward pass for a row of average length.", POSITIVE)
     max_train_samples: int | None = option(
         None,
-        "Maximum number of rows, drawn at random. Default: 1,500, or more short ones, up to 64,000 tokens.",
+        "Maximum number of rows, drawn at random. Default: 1,500, or more if these have few tokens.",
         COUNT,
     )
     query_column_name: str | None = option(

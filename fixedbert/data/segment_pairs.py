@@ -111,8 +111,8 @@ def random_segment(ends: np.ndarray, min_tokens: int, rng: random.Random) -> tup
     """
     Returns the start and end offsets of a random segment in a document.
 
-    The segment starts with a random piece. `ends` are the ends of the pieces from `split_long_sentences`. It has at
-    least `min_tokens` tokens unless the document ends first. All pieces are equally likely.
+    The segment starts with a random piece, and all pieces are equally likely. It has at least `min_tokens` tokens
+    unless the document ends first. `ends` are the ends of the pieces from `split_long_sentences`.
     """
     first = rng.randrange(len(ends))
     start = int(ends[first - 1]) if first else 0

@@ -105,8 +105,9 @@ class ShrinkResult:
 
     @property
     def warning(self) -> str:
-        """For embeddings: that embeddings of the original must not be compared with those of the new model."""
-        return " Embed all texts again, and build their index again." if self.fidelity.unit == "text" else ""
+        """For embeddings, what to do because they cannot be compared with the original's."""
+        remedy = " Embed all texts with the new model, and build their index again."
+        return remedy if self.fidelity.unit == "text" else ""
 
     @property
     def summary(self) -> str:

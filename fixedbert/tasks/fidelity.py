@@ -82,7 +82,7 @@ class Fidelity:
         return inf if self.agreement is None else 1 - self.agreement
 
     def is_within(self, limit: float) -> bool:
-        """Returns True if at most SAME or NEARLY_SAME changes."""
+        """Returns True if no more changes than `limit` allows, which is SAME or NEARLY_SAME."""
         return self.change <= (SCORE_LIMITS[limit] if self.unit == "score" else limit) + 1e-9
 
     def __str__(self) -> str:
@@ -92,7 +92,7 @@ class Fidelity:
 
     @property
     def summary(self) -> str:
-        """How many units stay and the differences, without what stays and the KL divergence of labels."""
+        """The share of units that stay, and the measures."""
         parts = []
         if self.agreement is not None:
             rounded = self.agreement if self.agreement == 1 else min(self.agreement, 0.999)  # 100% means all
