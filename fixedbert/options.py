@@ -397,7 +397,7 @@ class CompareOptions(TextOptions, TaskOptions, HubOptions):
 
     leading: ClassVar[tuple[str, ...]] = ("models", "validation_file")
 
-    models: list[str] = argument("Directories or Hub ids. Of several models, each runs in its fastest runtime.")
+    models: list[str] = argument("Directories or Hub ids.")
     validation_file: str | None = option(None, "Texts, words or questions, instead of a GLUE task.")
     label_column_name: str | None = option(
         None, "Label column, or several: a,b. Default: label, if it exists.", needs="validation_file"
@@ -408,8 +408,19 @@ class CompareOptions(TextOptions, TaskOptions, HubOptions):
     max_eval_samples: int = option(1000, "Maximum number of rows, drawn at random.", COUNT)
     max_seq_length: int | None = option(None, "Tokens per row. Default: as in fine-tuning, at most 512.", "[3, inf)")
     batch_size: int = option(32, "Rows per batch, also for measuring speed.", COUNT)
-    runtime: list[str] | None = option(None, "Such as torch-unpadded-bf16 or onnxruntime. Default: all that work.")
+    runtime: list[str] | None = option(
+        None, "Such as torch-unpadded-bf16 or onnxruntime. Default: all, or for several models, as they are stored."
+    )
     output_dir: str | None = option(None, "New directory for the measurements and the changed predictions.")
+    tolerance: float | None = option(
+        None,
+        "Also write the fastest version that loses at most this many points (without labels: percent of the rows).",
+        NOT_NEGATIVE,
+        needs="output_dir",
+    )
+    train_file: list[str] | None = option(
+        None, "Unlabeled rows for shrinking the model: shrunk versions also compete.", needs="tolerance"
+    )
 
     def __post_init__(self):
         self.check_columns()
@@ -417,6 +428,8 @@ class CompareOptions(TextOptions, TaskOptions, HubOptions):
             raise ValueError("specify either `task_name` or `validation_file`.")
         if self.query_column_name and self.query_column_name in (self.label_column_name or "label").split(","):
             raise ValueError("`query_column_name` and `label_column_name` must name different columns.")
+        if self.tolerance is not None and len(self.models) > 1:
+            raise ValueError("`tolerance` requires a single model.")
 
 
 @dataclass(kw_only=True)

@@ -22,11 +22,11 @@ from ..loading.loaded_model import LoadedModel
 from ..loading.weights import FILES, report_float32
 from ..support.errors import InputError
 from ..support.files import error_reason
-from ..tasks.predictions import Batch, Predictions
+from ..tasks.predictions import WORDS, Batch, Predictions
 from ..tasks.rows import Features
 from ..tasks.task_heads import Task
 from .report import RANDOM, ROUNDS, ComparedModel
-from .runtimes import REFERENCE, TORCH, is_slow, torch_runtime
+from .runtimes import REFERENCE, TORCH, is_slow, stored_runtime, torch_runtime
 
 MAX_SPREAD, MAX_ROUNDS = 0.03, 6  # rounds are added up to this number, while speedups differ by more than this
 PAUSE = 0.003  # seconds to wait before each call, until the threads of the previous call have stopped spinning
@@ -45,6 +45,8 @@ class Candidate:
     predictions: dict[str, list[list[Predictions]]] = field(default_factory=dict)  # for batches of each kind, in order
     seconds: dict[str, float] = field(default_factory=dict)  # for all random batches, sorted batches and single rows
     order: list[int] | None = None  # of the outputs, so that the classes have the same order in all models
+    is_shrunk: bool = False  # by the search for a version within a tolerance
+    calibration_rows: int = CALIBRATION_ROWS  # the first rows, on which OpenVINO's int8 graph is calibrated
 
     @property
     def runtime(self) -> str:
@@ -67,6 +69,12 @@ class Candidate:
             predictions = [replace(each, values=each.values[:, self.order]) for each in predictions]
         return predictions, seconds
 
+    def predict_all(self, batch_size: int):
+        """Stores the predictions for all rows, in batches of `batch_size`."""
+        count = len(self.features)
+        batches = [range(begin, min(begin + batch_size, count)) for begin in range(0, count, batch_size)]
+        self.predictions[RANDOM] = [self.timed(batch)[0] for batch in batches]
+
     def outputs(self, kind: str = RANDOM) -> list[Predictions]:
         """Returns the predictions for all rows. Start and end logits are padded to the length of the longest batch."""
         joined = []
@@ -75,6 +83,21 @@ class Candidate:
             padded = [pad(x, (0, width - x.shape[1]), value=torch.finfo(x.dtype).min) for x in tensors]
             joined.append(replace(parts[0], values=torch.cat(padded)))
         return joined
+
+    def outputs_for(self, rows: Sequence[int]) -> list[Predictions]:
+        """Returns the predictions for the rows with these indices, in random batches."""
+        per_token = self.model.head == WORDS
+        sizes = [sum(len(x["input_ids"]) if per_token else 1 for x in windows) for windows in self.features]
+        selected = []
+        for outputs in self.outputs():
+            by_row = outputs.values.split(sizes)
+            selected.append(replace(outputs, values=torch.cat([by_row[row] for row in rows])))
+        return selected
+
+    @property
+    def calibration(self) -> list[Batch]:
+        """The rows on which OpenVINO's int8 graph is calibrated, as batches of one row."""
+        return [self.batch([row]) for row in range(min(self.calibration_rows, len(self.features)))]
 
 
 class Race(NamedTuple):
@@ -152,6 +175,16 @@ def load_candidates(source: str, name: str, **hub_options) -> list[Candidate]:
     return candidates
 
 
+def shrunk_candidate(first: Candidate, directory: Path) -> Candidate:
+    """Returns the shrunk version of a model in `directory`, in the PyTorch runtime for which it was shrunk."""
+    loaded = LoadedModel.load(directory)
+    runtime = stored_runtime(loaded)
+    predict, megabytes = torch_runtime(loaded, TORCH[runtime])
+    result = ComparedModel(directory.name, runtime, megabytes, truncated=first.result.truncated)
+    shrunk = {"source": str(directory), "model": loaded, "predict": predict, "is_shrunk": True}
+    return replace(first, result=result, predictions={}, **shrunk)
+
+
 def build_candidates(
     reference: Candidate, names: Iterable[str], is_required: bool, directory: Path
 ) -> tuple[list[Candidate], list[str]]:
@@ -181,7 +214,7 @@ def build_candidates(
             skipped.setdefault("bfloat16 is slow on this processor", []).append(name)
             continue
         try:
-            built.append(reference if name == REFERENCE else build(reference, name, directory, trace))
+            built.append(reference if name == reference.runtime else build(reference, name, directory, trace))
         except Exception as error:
             if is_required and isinstance(error, InputError):
                 raise
@@ -205,8 +238,7 @@ def build(reference: Candidate, name: str, directory: Path, trace: Callable[[], 
         runtime.check_packages()
         if error := trace():
             raise error
-        rows = range(min(CALIBRATION_ROWS, len(reference.features)))
-        runtime.write(directory, (reference.batch([row]) for row in rows))
+        runtime.write(directory, reference.calibration)
         predict = partial(graph_predictions, runtime.load(directory), loaded.head, loaded.config)
         megabytes = runtime.megabytes(directory)
     result = ComparedModel(reference.result.name, name, megabytes, truncated=reference.result.truncated)

@@ -4,34 +4,34 @@ on the CPU with the same number of threads, in random order for each batch.
 """
 
 from collections import Counter
-from dataclasses import asdict
-from math import inf, isnan
+from dataclasses import asdict, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import numpy as np
 import torch
 from torch.nn.functional import cosine_similarity
 
 from ..commands import takes_options
+from ..exporting.graphs import GRAPHS
 from ..exporting.openvino_graphs import CALIBRATION_ROWS
 from ..loading.loaded_model import LoadedModel
 from ..options import CompareOptions
 from ..support.errors import InputError
 from ..support.files import check_output_free, new_directory, short_name, to_csv, to_json
 from ..support.machine import machine_name, warn_if_busy
-from ..tasks.fidelity import NEARLY_SAME, Keys, criterion
+from ..tasks.fidelity import Keys
 from ..tasks.rows import RowPredictions, Rows
 from ..tasks.task_heads import compared_rows, row_length
 from .advice import advice
 from .candidates import MAX_SPREAD, Candidate, build_candidates, load_candidates, race
+from .choice import halve, write_fastest
 from .report import CHANGED, RANDOM, ROUNDS, SINGLE, SINGLE_ROWS, SORTED, Comparison
-from .runtimes import RUNTIMES
+from .runtimes import RUNTIMES, stored_runtime
+from .search import remove_search, shrunk_versions
 
 RUNS = 64  # minimum number of runs of all batches together
-PROBES = 8  # batches on which the fastest runtime of each of several models is found
 MIN_COSINE = 0.999  # of the embeddings of a text, alone and in a batch; a note reports lower values
-INT8 = "openvino-int8"  # takes minutes to build; several models use it only if it is named
+INT8 = "openvino-int8"
 RESULTS = "comparison.json"
 
 
@@ -40,10 +40,13 @@ def compare(options: CompareOptions) -> Comparison:
     """
     Compares several models, or different ways to run one model on this machine, on the same rows.
 
-    With a single model, the result contains every installed runtime. With several models, it contains the fastest
-    runtime of each that preserves its predictions. Predictions and speeds are compared with those of the first model
-    in padded float32 PyTorch. The models predict classes, scores, embeddings, classes of words, or answers to
-    questions. A directory can contain exported graphs instead of weights. Labels are optional.
+    With a single model, the result contains every installed runtime. Each of several models runs as it is stored.
+    Predictions and speeds are compared with those of the first model in padded float32 PyTorch. The models predict
+    classes, scores, embeddings, classes of words, or answers to questions. A directory can contain exported graphs
+    instead of weights. Labels are optional.
+
+    With a `tolerance`, writes the fastest version of a single model that loses no more points to `output_dir`. With a
+    `train_file`, shrunk versions of the model compete, too.
 
     Raises:
         InputError: If the models have different tasks, the rows are unsuitable, or a runtime is not installed.
@@ -53,26 +56,25 @@ def compare(options: CompareOptions) -> Comparison:
     by_model = [load_candidates(*pair, **options.hub_options()) for pair in names_of(options.models)]
     candidates = [candidate for own in by_model for candidate in own]
     align_classes(candidates)
+    first = candidates[0]
     models = [(each.model.config, each.model.tokenizer) for each in candidates]
     length = row_length(options.max_seq_length, models)
-    rows = compared_rows(options, candidates[0].model.head, models, length)
+    rows = compared_rows(options, first.model.head, models, length)
     available = len(rows.data)
     rows.sample(options.max_eval_samples)
+    half = 0 if options.tolerance is None else halve(rows, first)
     for each in candidates:
         each.features, each.result.truncated = rows.features(each.model.tokenizer, each.model.settings, length)
+        each.calibration_rows = min(half or len(rows.data), CALIBRATION_ROWS)
+    if options.train_file:
+        by_model += [[version] for version in shrunk_versions(options, first, rows, half)]
     with TemporaryDirectory() as directory:
-        candidates, notes = choose_runtimes(by_model, rows, options, Path(directory))
+        candidates, notes = choose_runtimes(by_model, options, Path(directory))
         notes += run(candidates, len(rows.data), options.batch_size)
     all_features = [model.features for model in candidates]
     answers = [rows.interpret(model.outputs(), model.features, all_features) for model in candidates]
     pairs = zip(candidates, answers, strict=True)
-    changed = [measure(*pair, rows, candidates[0], answers[0]) for pair in pairs]
-    if not any(isinstance(each.model, LoadedModel) for each in candidates):  # only exported graphs
-        advised = ""
-    elif len(by_model) > 1:
-        advised = "To print the command for a runtime, compare the model alone."
-    else:
-        advised = advice(candidates, options)
+    changed = [measure(*pair, rows, first, answers[0]) for pair in pairs]
     result = Comparison(
         file=options.validation_file or f"GLUE {options.task_name}",
         rows=len(rows.data),
@@ -83,16 +85,20 @@ def compare(options: CompareOptions) -> Comparison:
         models=[model.result for model in candidates],
         item=rows.item,
         notes=[rows.note, *notes] if rows.note else notes,
-        advice=advised,
+        advice=advice(candidates, options) if options.tolerance is None else "",
         folder=options.output_dir or "",
     )
-    if options.output_dir is not None:
-        with new_directory(options.output_dir) as directory:
-            (directory / RESULTS).write_text(to_json(asdict(result), indent=1) + "\n")
-            if any(each.fidelity and each.fidelity.unit != "score" for each in result.models):
-                units = sorted({unit for units in changed for unit in units})
-                columns = changed_units(rows, units, candidates, answers)
-                (directory / CHANGED).write_bytes(to_csv(columns).encode())
+    if options.output_dir is None:
+        return result
+    with new_directory(options.output_dir) as directory:
+        if options.tolerance is not None:
+            result = replace(result, advice=write_fastest(directory, candidates, rows, half, options))
+        (directory / RESULTS).write_text(to_json(asdict(result), indent=1) + "\n")
+        if any(each.fidelity and each.fidelity.unit != "score" for each in result.models):
+            units = sorted({unit for units in changed for unit in units})
+            columns = changed_units(rows, units, candidates, answers)
+            (directory / CHANGED).write_bytes(to_csv(columns).encode())
+    remove_search(options)
     return result
 
 
@@ -121,12 +127,12 @@ def align_classes(candidates: list[Candidate]):
 
 
 def choose_runtimes(
-    models: list[list[Candidate]], rows: Rows, options: CompareOptions, directory: Path
+    models: list[list[Candidate]], options: CompareOptions, directory: Path
 ) -> tuple[list[Candidate], list[str]]:
     """
     Returns the candidates to compare, and notes about runtimes.
 
-    - A single model runs in all runtimes, and each of several models in the fastest that preserves its predictions.
+    - A single model runs in all runtimes, and each of several models as it is stored, unless `runtime` is set.
     - A directory with only exported graphs contributes all of them.
     - The first candidate is the first model in padded float32 PyTorch, or its first graph if it has only graphs.
     """
@@ -134,53 +140,22 @@ def choose_runtimes(
     for index, candidates in enumerate(models):
         reference = candidates[0]
         if isinstance(reference.model, LoadedModel):
-            default = [name for name in RUNTIMES if len(models) == 1 or name != INT8]
-            names, is_required = options.runtime or default, options.runtime is not None
-            candidates, remarks = build_candidates(reference, names, is_required, directory / str(index))
+            names = [*(options.runtime or RUNTIMES)]
+            if reference.is_shrunk:
+                names = [reference.runtime, *(name for name in names if name in GRAPHS)]
+            elif options.runtime is None and len(models) > 1 and options.tolerance is None:
+                names = [stored_runtime(reference.model)]
+            candidates, remarks = build_candidates(
+                reference, names, options.runtime is not None, directory / str(index)
+            )
             if not candidates:
                 raise InputError(f"{reference.result.name}: no runtime works: {'; '.join(remarks)}.", "runtime")
-            if len(models) > 1 and len(candidates) > 1:
-                remarks.append("the runtime of each model was chosen on the same rows")
-                if not is_required:
-                    remarks.append(f"{INT8}: not tried, because its calibration takes minutes; name it as a runtime")
-                candidates = [fastest(candidates, reference, rows, options.batch_size, notes)]
             if any(candidate.runtime == INT8 for candidate in candidates):
-                count = min(CALIBRATION_ROWS, len(reference.features))
+                count = reference.calibration_rows
                 remarks.append(f"{INT8}: calibrated on {count} of these rows, so it may agree less on new rows")
             notes += [note for note in remarks if note not in notes]
         chosen += [candidate for candidate in candidates if candidate is not chosen[0]]
     return chosen, notes
-
-
-@torch.inference_mode()
-def fastest(
-    candidates: list[Candidate], reference: Candidate, rows: Rows, batch_size: int, notes: list[str]
-) -> Candidate:
-    """
-    Returns the fastest candidate whose predictions are nearly the reference's. If there is none, returns the candidate
-    that changes least, and adds this to the notes.
-    """
-    name, count = reference.result.name, len(reference.features)
-    batches = [range(begin, min(begin + batch_size, count)) for begin in range(0, count, batch_size)]
-
-    def answers(candidate: Candidate) -> RowPredictions:
-        candidate.predictions[RANDOM] = [candidate.timed(batch)[0] for batch in batches]
-        return rows.interpret(candidate.outputs(), candidate.features, [candidate.features])
-
-    expected = answers(reference)
-    seconds = race(candidates, batches[:PROBES], f"choosing a runtime for {name}").seconds
-    found: list[tuple[float, Candidate]] = []
-    for candidate in (candidates[index] for index in np.argsort(seconds)):
-        if candidate is reference:
-            return candidate
-        result, _ = rows.fidelity(expected, answers(candidate))
-        if result.is_within(NEARLY_SAME):
-            return candidate
-        found.append((inf if isnan(result.change) else result.change, candidate))
-    best = min(found, key=lambda pair: pair[0])[1]
-    limit = criterion(result.unit, NEARLY_SAME)
-    notes.append(f"{name}: every runtime misses the limit ({limit}); {best.runtime} changes least")
-    return best
 
 
 @torch.inference_mode()

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import torch
+from transformers import PreTrainedModel
 
 from ..conversion.growing import to_fixed_head_bert
 from ..exporting.graphs import GRAPHS
@@ -30,12 +31,23 @@ def is_slow(runtime: str) -> bool:
 
 def torch_runtime(loaded: LoadedModel, serving: Serving) -> tuple[Callable[[Batch], list[Predictions]], float]:
     """Returns a function that predicts with a copy of the model, and the size of its weights in megabytes."""
-    model = loaded.model
-    if serving.unpad_inputs and model.config.model_type != "fixed_head_bert":
-        model = to_fixed_head_bert(model)
-    model = serving.model(model)
+    model = torch_model(loaded, serving)
 
     def outputs(batch: Batch) -> list[Predictions]:
         return [replace(each, values=each.values.float()) for each in predict(model, batch, loaded.pooling)]
 
     return outputs, sum(weight.numel() * weight.element_size() for weight in model.parameters()) / 1e6
+
+
+def torch_model(loaded: LoadedModel, serving: Serving) -> PreTrainedModel:
+    """Returns a copy of the model with these settings, converted to a FixedHeadBert if it skips padding."""
+    model = loaded.model
+    if serving.unpad_inputs and model.config.model_type != "fixed_head_bert":
+        model = to_fixed_head_bert(model)
+    return serving.model(model)
+
+
+def stored_runtime(loaded: LoadedModel) -> str:
+    """Returns the PyTorch runtime with the padding and the dtype that a model is stored with."""
+    stored = Serving(getattr(loaded.config, "unpad_inputs", False), loaded.model.dtype)
+    return next((name for name, serving in TORCH.items() if serving == stored), REFERENCE)

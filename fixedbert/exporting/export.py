@@ -64,21 +64,39 @@ def export(options: ExportOptions) -> str:
     with new_directory(options.output_dir) as directory:
         loaded = LoadedModel.load(options.model, **options.hub_options())
         report_float32(options.model, loaded.model)
-        graph, rows = Graph(loaded.model, loaded.pooling), calibration_rows(options, loaded)
-        written = write_graphs(graph, loaded.tokenizer, directory, runtimes, rows)
-        summary = f"{describe_shape(graph.model)} -> {written}"
-        if options.runtime == "openvino":
-            shutil.rmtree((directory / GRAPH).parent)
-        graph_config(graph).save_pretrained(directory)
-        origin, metadata = copy_auxiliary_files(options.model, loaded.directory, directory)
-        metadata = {"library_name": options.runtime, **metadata, "tags": [options.runtime, *metadata.get("tags", [])]}
-        output_name = Path(options.output_dir).name
-        code = graph_code(output_name, runtimes[-1], graph, loaded, metadata)
-        provenance = f"Exported from `{origin}`: {summary}."
-        provenance += DYNAMIC if options.int8 and options.runtime == "onnx" else ""
-        checkpoint_card(graph.model, output_name, provenance, code=code, **metadata).save(directory / CARD)
+        rows = calibration_rows(options, loaded)
+        summary = write_exported(loaded, options.model, directory, Path(options.output_dir).name, runtimes, rows)
     command = f"fixedbert compare {options.model} {options.output_dir} --validation_file FILE"
     return f"{summary}\nTo compare the speed: {command}"
+
+
+def write_exported(
+    loaded: LoadedModel, source: str, directory: Path, name: str, runtimes: list[GraphRuntime], rows: list[Batch]
+) -> str:
+    """
+    Writes the graphs for runtimes of one format, the configuration, the tokenizer and the model card to a directory.
+
+    Args:
+        source: Directory or Hub id of the model.
+        name: The name of the directory in the model card, whose code runs the graph for the last runtime.
+        rows: Calibration rows for OpenVINO's int8 graph.
+
+    Returns:
+        A summary with the size and output error of each graph.
+    """
+    package, graph = runtimes[-1].format, Graph(loaded.model, loaded.pooling)
+    written = write_graphs(graph, loaded.tokenizer, directory, runtimes, rows)
+    summary = f"{describe_shape(graph.model)} -> {written}"
+    if package == "openvino":
+        shutil.rmtree((directory / GRAPH).parent)
+    graph_config(graph).save_pretrained(directory)
+    origin, metadata = copy_auxiliary_files(source, loaded.directory, directory)
+    metadata = {"library_name": package, **metadata, "tags": [package, *metadata.get("tags", [])]}
+    code = graph_code(name, runtimes[-1], graph, loaded, metadata)
+    provenance = f"Exported from `{origin}`: {summary}."
+    provenance += DYNAMIC if package == "onnx" and runtimes[-1].int8 else ""
+    checkpoint_card(graph.model, name, provenance, code=code, **metadata).save(directory / CARD)
+    return summary
 
 
 def graph_code(name: str, runtime: GraphRuntime, graph: Graph, loaded: LoadedModel, metadata: dict[str, Any]) -> str:
@@ -175,15 +193,15 @@ def write_graphs(
     for runtime in runtimes:
         runtime.write(directory, rows)
         # Applications use only the embeddings, so the error in the hidden states of an int8 graph does not matter.
-        names = graph.results[:1] if runtime.int8 else graph.names
+        names = graph.names if runtime.is_exact else graph.results[:1]
         difference = largest_difference(expected, runtime.load(directory, whole=True), batches, names)
-        if not runtime.int8 and not difference <= TOLERANCE:  # also true for NaN
+        if runtime.is_exact and not difference <= TOLERANCE:  # also true for NaN
             raise InputError(
                 f"the graph's outputs differ from the model's by {difference:.2g}, but at most {TOLERANCE:g} is "
                 "allowed; please report this error with the model's config.json."
             )
         size = f"{Path(runtime.file).name}, {runtime.megabytes(directory):.1f} MB"
-        outputs = f"of {names[0]}" if runtime.int8 else "between outputs"
+        outputs = "between outputs" if runtime.is_exact else f"of {names[0]}"
         parts.append(f"{size}, largest difference {outputs} {difference:.1g}")
     return "; ".join(parts)
 

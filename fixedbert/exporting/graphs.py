@@ -32,6 +32,11 @@ class GraphRuntime(NamedTuple):
     int8: bool = False
     precision: str | None = None
 
+    @property
+    def is_exact(self) -> bool:
+        """Whether the graph computes the model's outputs in float32."""
+        return not self.int8 and self.precision != "bf16"
+
     def check_packages(self):
         """Raises InputError if a package for writing or running the graph is missing."""
         for package in ("onnxruntime", "onnxscript"):

@@ -14,6 +14,11 @@ from .context import ShrinkContext
 from .latency import measure_prices
 from .layers import LayerPruner, prune_layers
 
+
+class OutOfReach(InputError):
+    """Raised when no pruned model meets the target."""
+
+
 TRIES = 6  # maximum number of attempts to meet a target latency
 NEAR, ENOUGH = 0.99, 1.04  # a ratio of measured to target speed in this range ends the search
 
@@ -90,7 +95,7 @@ def budget_for(options: ShrinkOptions, prices: Prices, speedup: float | None) ->
     Returns the budget for the entire model.
 
     Raises:
-        InputError: If the budget is not between the prices of the smallest possible model and the original.
+        OutOfReach: If the budget is not between the prices of the smallest possible model and the original.
     """
     needed, least = prices.of_layers(prices.original) + prices.rest, prices.least
     wanted = needed / speedup if speedup else options.params or options.flops or 0
@@ -99,6 +104,6 @@ def budget_for(options: ShrinkOptions, prices: Prices, speedup: float | None) ->
     if speedup:
         highest = floor(100 * needed / least) / 100
         limits = f"above 1 and at most {highest:g}, the estimated speedup of the smallest possible model"
-        raise InputError(f"{speedup:g}: must be {limits}.", "speedup")
+        raise OutOfReach(f"{speedup:g}: must be {limits}.", "speedup")
     limits = f"at least {ceil(least)}, for the smallest possible model, and below {ceil(needed)}, for the original"
-    raise InputError(f"{wanted:g}: must be {limits}.", "params" if options.params else "flops")
+    raise OutOfReach(f"{wanted:g}: must be {limits}.", "params" if options.params else "flops")

@@ -1,5 +1,6 @@
 """The base class for the rows of a task (texts, words or questions): what models read and predict for them."""
 
+import copy
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -17,6 +18,8 @@ from .predictions import Predictions
 
 Cells = list[tuple[str, Sequence]]  # names and contents of the columns of a table
 Model = tuple[PreTrainedConfig, PreTrainedTokenizerBase]
+# The metrics that say how good a model is, most important first. For each of them, higher values are better.
+POINTS = ("nDCG@10", "micro_f1", "average_precision", "spearmanr", "accuracy", "matthews_correlation", "f1")
 Features = list[dict]  # tokens of a row: one dict, or for a question, one dict per window of its context
 
 
@@ -82,6 +85,17 @@ class Rows(ABC):
     def sample(self, count: int):
         """Keeps at most `count` rows, drawn at random."""
         self.data = self.data.select(random.Random(0).sample(range(len(self.data)), min(len(self.data), count)))
+
+    @property
+    def groups(self) -> np.ndarray:
+        """The number of each row's query, or for rows without queries, of the row."""
+        return np.arange(len(self.data))
+
+    def select(self, indices: Sequence[int]) -> "Rows":
+        """Returns the rows with these indices, with the same labels and tags."""
+        selected = copy.copy(self)
+        selected.data = self.data.select(indices)
+        return selected
 
     def fidelity(self, expected: RowPredictions, answers: RowPredictions) -> tuple[Fidelity, Keys]:
         """Compares the predictions of a model with those of the first. Also returns the units that change."""

@@ -128,12 +128,11 @@ class ScoreRows(TextRows):
         self.data = self.data.select(random.Random(0).sample(chosen, len(chosen)))
 
     @property
-    def queries(self) -> np.ndarray | None:
-        """The number of each row's query."""
-        return np.unique(self.data["group"][:], return_inverse=True)[1] if self.query_column else None
+    def groups(self):
+        return np.unique(self.data["group"][:], return_inverse=True)[1] if self.query_column else super().groups
 
     def interpret(self, outputs, features, all_features):
-        scores, queries = outputs[0].values[:, 0].double().numpy(), self.queries
+        scores, queries = outputs[0].values[:, 0].double().numpy(), self.groups if self.query_column else None
         if not self.labeled:
             return RowPredictions(outputs, {}, groups=queries)
         labels = np.array(self.data["label"][:], dtype=np.float64)
