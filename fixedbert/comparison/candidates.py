@@ -43,7 +43,7 @@ class Candidate:
     result: ComparedModel
     features: list[Features] = field(default_factory=list)  # tokens for each row
     predictions: dict[str, list[list[Predictions]]] = field(default_factory=dict)  # for batches of each kind, in order
-    seconds: dict[str, float] = field(default_factory=dict)  # for all random batches, sorted batches and single rows
+    seconds: dict[str, float] = field(default_factory=dict)  # for all random batches, and for single rows
     order: list[int] | None = None  # of the outputs, so that the classes have the same order in all models
     is_shrunk: bool = False  # by the search for a version within a tolerance
     calibration_rows: int = CALIBRATION_ROWS  # the first rows, on which OpenVINO's int8 graph is calibrated

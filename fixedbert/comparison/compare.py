@@ -25,7 +25,7 @@ from ..tasks.task_heads import compared_rows, row_length
 from .advice import advice
 from .candidates import MAX_SPREAD, Candidate, build_candidates, load_candidates, race
 from .choice import halve, write_fastest
-from .report import CHANGED, RANDOM, ROUNDS, SINGLE, SINGLE_ROWS, SORTED, Comparison
+from .report import CHANGED, RANDOM, ROUNDS, SINGLE, SINGLE_ROWS, Comparison
 from .runtimes import RUNTIMES, stored_runtime
 from .search import remove_search, shrunk_versions
 
@@ -161,15 +161,12 @@ def choose_runtimes(
 @torch.inference_mode()
 def run(candidates: list[Candidate], rows: int, batch_size: int) -> list[str]:
     """
-    Runs all candidates on random batches, on batches of rows with similar lengths, and on single rows. Stores their
-    predictions and latencies, and returns notes about them.
+    Runs all candidates on batches of rows in random order, and on single rows. Stores their predictions and latencies,
+    and returns notes about them.
     """
     notes = []
-    lengths = [sum(len(window["input_ids"]) for window in windows) for windows in candidates[0].features]
-    orders = {RANDOM: range(rows), SORTED: sorted(range(rows), key=lengths.__getitem__), SINGLE: range(SINGLE_ROWS)}
-    for name, order in orders.items():
-        size, count = 1 if name == SINGLE else batch_size, min(len(order), rows)
-        batches = [order[begin : min(begin + size, count)] for begin in range(0, count, size)]
+    for name, size, count in ((RANDOM, batch_size, rows), (SINGLE, 1, min(SINGLE_ROWS, rows))):
+        batches = [range(begin, min(begin + size, count)) for begin in range(0, count, size)]
         results = race(candidates, batches, f"comparing, {name}", max(ROUNDS, RUNS // len(batches)))
         for model, predictions, seconds in zip(candidates, results.predictions, results.seconds, strict=True):
             model.seconds[name] = float(seconds)
@@ -199,7 +196,7 @@ def measure(model: Candidate, answers: RowPredictions, rows: Rows, first: Candid
     that change.
     """
     count, result = len(model.features), model.result
-    for order, number in {RANDOM: count, SORTED: count, SINGLE: min(count, SINGLE_ROWS)}.items():
+    for order, number in {RANDOM: count, SINGLE: min(count, SINGLE_ROWS)}.items():
         result.rows_per_second[order] = number / model.seconds[order]
         result.speedup[order] = first.seconds[order] / model.seconds[order]
     result.scores = answers.scores

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from ..tasks.fidelity import UNITS, Fidelity
 from .runtimes import REFERENCE
 
-RANDOM, SORTED, SINGLE = "random", "sorted", "single"  # batches in random order or sorted by length, and single rows
+RANDOM, SINGLE = "random", "single"  # batches of rows in random order, and single rows
 SINGLE_ROWS = 64  # number of rows that are timed one at a time
 ROUNDS = 3  # minimum number of runs of each batch
 CHANGED = "changed.csv"
@@ -20,7 +20,7 @@ class ComparedModel:
     label: str = field(init=False)  # the name, and the runtime if it is not padded float32 PyTorch
     runtime: str
     megabytes: float  # size of the weights or the graph
-    rows_per_second: dict[str, float] = field(default_factory=dict)  # for RANDOM and SORTED batches and SINGLE rows
+    rows_per_second: dict[str, float] = field(default_factory=dict)  # for RANDOM batches and SINGLE rows
     speedup: dict[str, float] = field(default_factory=dict)  # ratio to the rows per second of the first model
     scores: dict[str, float] = field(default_factory=dict)  # metrics by name; empty if the rows have no labels
     lost: int | None = None  # number of items that only the first model predicts correctly; None without labels
@@ -53,19 +53,19 @@ class Comparison:
         items, _ = UNITS[self.item]
         metrics, flips = list(first.scores), ["lost", "gained"] if first.lost is not None else []
         flips += ["truncated"] if any(model.truncated for model in self.models) else []
-        lines = [["", "rows/s", "speedup", "sorted", "single", "MB", *metrics, *flips, "predictions"]]
+        lines = [["", "rows/s", "speedup", "single", "MB", *metrics, *flips, "predictions"]]
         is_single = len({model.name for model in self.models}) == 1
         for model in self.models:
             rate = model.rows_per_second[RANDOM]
             cells = [model.runtime if is_single else model.label, f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}"]
-            cells += [f"{model.speedup[order]:.2f}" for order in (RANDOM, SORTED, SINGLE)]
+            cells += [f"{model.speedup[order]:.2f}" for order in (RANDOM, SINGLE)]
             cells += [f"{model.megabytes:,.0f}", *(f"{model.scores[name]:.4f}" for name in metrics)]
             predictions = model.fidelity.summary if model.fidelity else ""
             lines.append([*cells, *(str(getattr(model, name)) for name in flips), predictions])
         rows = f"{self.rows:,} of {self.available:,}" if self.rows < self.available else f"{self.rows:,}"
         notes = [
             f"rows/s, speedup: batches of {self.batch_size} rows in random order, without tokenization",
-            f"sorted, single: speedup for batches sorted by length, and for {min(self.rows, SINGLE_ROWS)} single rows",
+            f"single: speedup for {min(self.rows, SINGLE_ROWS)} single rows",
             f"of {ROUNDS} or more runs of each batch, the fastest counts",
         ]
         if "lost" in flips:
