@@ -28,7 +28,7 @@ GUIDES = {  # the page that explains each command
     "glue": "[Fine-tuning](fine_tuning.md)",
     "squad": "[Fine-tuning](fine_tuning.md#squad)",
     "convert": "[Converting](converting_and_publishing.md)",
-    "shrink": "[Faster inference](faster_inference.md#4-shrink-the-model)",
+    "shrink": "[Faster inference](faster_inference.md#5-shrink-the-model)",
     "compare": "[Faster inference](faster_inference.md)",
     "export": "[Loading and serving](loading_and_serving.md#serve-a-graph-without-pytorch)",
     "push": "[Publishing](converting_and_publishing.md#publish-a-model)",
