@@ -69,6 +69,7 @@ class Candidate:
             predictions = [replace(each, values=each.values[:, self.order]) for each in predictions]
         return predictions, seconds
 
+    @torch.inference_mode()
     def predict_all(self, batch_size: int):
         """Stores the predictions for all rows, in batches of `batch_size`."""
         count = len(self.features)

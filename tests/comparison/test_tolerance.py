@@ -2,7 +2,10 @@
 
 import csv
 import json
+import shutil
 from dataclasses import replace
+from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -17,9 +20,9 @@ from fixedbert.comparison import runtimes, search
 from fixedbert.comparison.candidates import Candidate, load_candidates
 from fixedbert.comparison.choice import halve, points_lost, standard_error, write_version
 from fixedbert.comparison.report import RANDOM
-from fixedbert.conversion.growing import to_fixed_head_bert
 from fixedbert.exporting.graphs import GRAPHS
 from fixedbert.options import CompareOptions
+from fixedbert.shrinking.target import OutOfReach
 from fixedbert.support.errors import InputError
 from fixedbert.tasks.task_heads import compared_rows
 
@@ -189,47 +192,50 @@ def test_versions(model, tmp_path, monkeypatch, runtime):
     assert (runtime in GRAPHS) == (not (tmp_path / "batches" / "model.safetensors").exists())
 
 
-@pytest.fixture
-def shrinkable(tmp_path):
-    """Options for a classifier with superfluous heads, whose labels are its own answers."""
-    torch.manual_seed(0)
-    small = model_of("ForSequenceClassification", **SHAPE, initializer_range=0.3).eval()
-    save(
-        to_fixed_head_bert(small, attention_head_size=8, num_attention_heads=7, intermediate_size=48),
-        tmp_path / "large",
-    )
-    texts = write_texts(tmp_path)
-    return {
-        "models": [tmp_path / "large"],
-        "validation_file": texts / "rows.txt",
-        "train_file": [texts / "rows.txt"],
-        "tolerance": 30.0,
-        "runtime": ["torch-unpadded"],
-        "output_dir": tmp_path / "fast",
-    }
-
-
-def test_search_resumes(shrinkable, tmp_path, monkeypatch):
+def test_search_resumes(model, tmp_path, monkeypatch):
     """An interrupted search continues with the versions that are complete, and removes them at the end."""
-    monkeypatch.setattr(search, "DISTIL_STEPS", 2)
-    pruned, original = [], search.prune
+    rows, made, distilled = write_texts(tmp_path) / "pairs.csv", [], []
 
-    def prune(context, *statistics):
-        pruned.append(context.speedup)
-        if len(pruned) == 3:
+    def write(directory, folder, context, pruned):
+        made.append(context.speedup)
+        if len(made) == 3:
             raise KeyboardInterrupt
-        return original(context, *statistics)
+        shutil.copytree(model / "one", directory, dirs_exist_ok=True)
 
-    monkeypatch.setattr(search, "prune", prune)
+    def distil(**options):
+        distilled.append((options["speedup"], options["distil_steps"]))
+        shutil.copytree(model / "one", options["output_dir"])
+
+    monkeypatch.setattr(search, "statistics_for", lambda context: (None, None))
+    monkeypatch.setattr(search, "prune", lambda context, prices, pruners: context.original)
+    monkeypatch.setattr(search, "refit_and_write", write)
+    monkeypatch.setattr(search, "shrink", distil)
+    options = {"train_file": [rows], "runtime": ["torch-unpadded"], "max_eval_samples": 70}
     with pytest.raises(KeyboardInterrupt):
-        fixedbert.compare(**shrinkable)
-    done = sorted(path.name for path in (tmp_path / "fast.search").glob("*x"))
-    assert len(done) == 2 and not (tmp_path / "fast").exists()
+        fastest(model, tmp_path, 30.0, **options)
+    assert sorted(path.name for path in (tmp_path / "fast.search").glob("*x")) == ["4x", "8x"]
     with pytest.raises(InputError, match="fast.search contains an unfinished search with other options"):
-        fixedbert.compare(**shrinkable | {"tolerance": 20.0})
-    result = fixedbert.compare(**shrinkable)
-    assert pruned[3] == pruned[2] and len(pruned) == len({*pruned}) + 1  # none of the complete ones again
-    assert not (tmp_path / "fast.search").exists()
-    names = {version.name for version in result.models}
-    assert {"large"} < names and any(name.endswith("x") for name in names)
-    assert AutoModelForSequenceClassification.from_pretrained(tmp_path / "fast" / "batches")
+        fastest(model, tmp_path, 20.0, **options)
+    result = fastest(model, tmp_path, 30.0, **options)
+    assert made == pytest.approx([4, 8, 2**3.5, 2**3.5, 2**3.75, 2**3.875])  # each one halves the interval below 16
+    assert distilled == [([pytest.approx(2**speed)], 400) for speed in (3.9375, 3.96875)]
+    names = [version.name for version in result.models]
+    assert names == ["one", "one", "13.5x", "14.7x", "15.3x-distilled", "15.7x-distilled"]
+    assert not (tmp_path / "fast.search").exists() and not (tmp_path / "fast.search.lock").exists()
+
+
+def test_search_narrows_the_speedup(monkeypatch):
+    """The next version is slower if one loses too much or is out of reach, and faster otherwise."""
+    tried = []
+
+    def make(speedup):
+        tried.append(speedup)
+        if speedup > 10:
+            raise OutOfReach("too fast")
+        return Path(f"{speedup:g}x")
+
+    monkeypatch.setattr(search, "shrunk_candidate", lambda original, directory: Mock(source=directory))
+    monkeypatch.setattr(search, "points_lost", lambda original, version, *rows: 1.0 if tried[-1] > 5 else 0.5)
+    one = search.Search(Mock(tolerance=0.5), Path("work"), Mock(), Mock(), 13)
+    found = one.bisect(make, 1.0, 256.0, 4)
+    assert tried == [16, 4, 8, pytest.approx(2**2.5)] and [*found] == [4]
