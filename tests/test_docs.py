@@ -3,10 +3,13 @@
 import argparse
 import importlib
 import json
+import os
 import re
 import runpy
 import shlex
+import shutil
 import string
+import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -282,6 +285,24 @@ def test_example_in_contributing_works(model, tmp_path, monkeypatch):
     assert json.loads((tmp_path / "out/results.json").read_text())["tasks"]["boolq"].keys() == {"accuracy"}
     card = (tmp_path / "out/boolq/seed-1/README.md").read_text()
     assert "aps/super_glue" in card and "nyu-mll/glue" not in card
+
+
+@pytest.mark.slow  # half a minute
+def test_tests_pass_with_the_example_in_contributing(tmp_path):
+    """After the edits in CONTRIBUTING.md, exactly as they are printed, the tests of all tasks pass."""
+    checkout = tmp_path / "checkout"
+    shutil.copytree(ROOT, checkout, ignore=shutil.ignore_patterns(".*", "build", "dist", "demo", "*.egg-info"))
+    for name, edit in EDITS:
+        lines, text = edit.splitlines(keepends=True), (checkout / name).read_text("utf-8")
+        before = "".join(line[1:] for line in lines if not line.startswith("+"))
+        assert text.count(before) == 1
+        (checkout / name).write_text(text.replace(before, "".join(line[1:] for line in lines)), "utf-8")
+    tests = ("tasks", "fine_tuning/test_sweep.py", "test_cli.py", "test_docs.py")
+    command = [sys.executable, "-m", "pytest", "-q", "-m", "not slow", *(f"tests/{name}" for name in tests)]
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(command, cwd=checkout, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stdout
+    assert "boolq" in runpy.run_path(str(checkout / "fixedbert/tasks/glue.py"))["TASKS"]
 
 
 def anchors(page: Path) -> set[str]:

@@ -100,9 +100,9 @@ def columns(rows, *names):
     return {name: rows[name][:] for name in names or rows.column_names if name not in ("row", "index")}
 
 
-@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("task", ROWS)
 def test_loading_and_submitting_every_task(download, task, tmp_path):
-    """Each task has the correct columns, labels, splits and submission file."""
+    """Each task of GLUE has the correct columns, labels, splits and submission file."""
     labels = ROWS[task][2]
     for directory in (download(task), f"{download(task)}/{TASKS[task].folder}"):
         data = load_task(task, directory, ("test",) if task == "ax" else ("train", "validation", "test"))
@@ -277,13 +277,13 @@ def test_unknown_labels_tasks_and_files(tmp_path, download):
     dev = own_file(tmp_path, "text\tlabel\nx\tno\nx\tmaybe\n", "dev.tsv")
     with pytest.raises(InputError, match=r"dev\.tsv, line 3: unknown label 'maybe'; available labels: no, yes"):
         load_files({"train": train, "validation": dev})
-    with pytest.raises(InputError, match="unknown `task_name` 'mnly'; available tasks: cola, sst2"):
+    with pytest.raises(InputError, match="unknown `task_name` 'mnly'; available tasks: .*cola, sst2"):
         load_task("mnly")
     with pytest.raises(InputError, match="ax has no train split"):
         load_task("ax", download("ax"), ("train", "test"))
 
 
-@pytest.mark.parametrize("task", [task for task in TASKS if task != "ax"])
+@pytest.mark.parametrize("task", [task for task in ROWS if task != "ax"])
 def test_features_equal_those_of_transformers(download, tokenizer, task):
     """After padding, features for each task equal those of transformers' run_glue.py, with and without truncation."""
     data = load_task(task, download(task), ("train",))
