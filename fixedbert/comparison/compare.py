@@ -20,6 +20,7 @@ from ..options import CompareOptions
 from ..support.errors import InputError
 from ..support.files import check_output_free, new_directory, short_name, to_csv, to_json
 from ..support.machine import machine_name, warn_if_busy
+from ..support.tables import write_table
 from ..tasks.fidelity import NEARLY_SAME, Keys, criterion
 from ..tasks.rows import RowPredictions, Rows
 from ..tasks.task_heads import compared_rows, row_length
@@ -89,6 +90,7 @@ def compare(options: CompareOptions) -> Comparison:
     if options.output_dir is not None:
         with new_directory(options.output_dir) as directory:
             (directory / RESULTS).write_text(to_json(asdict(result), indent=1) + "\n")
+            write_table(result.table, directory / Path(RESULTS).stem)
             if any(each.fidelity and each.fidelity.unit != "score" for each in result.models):
                 units = sorted({unit for units in changed for unit in units})
                 columns = changed_units(rows, units, candidates, answers)

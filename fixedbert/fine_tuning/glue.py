@@ -9,6 +9,7 @@ from accelerate import PartialState
 from sklearn.metrics import classification_report
 from transformers import AutoModelForSequenceClassification, PreTrainedConfig, PreTrainedTokenizerBase
 
+from ..commands import takes_options
 from ..data.tokenizers import check_features
 from ..options import GlueDataOptions, ModelOptions
 from ..support.errors import InputError
@@ -30,20 +31,20 @@ from .trainer import FineTuningArguments, FineTuningTrainer
 REPORT = "classification_report.txt"
 
 
+@takes_options("glue")
 def fine_tune_glue(recipe: str | Path | None = None, **given: Any) -> Trained:
     """
     Fine-tunes a model for text classification or regression, evaluates it, and writes predictions.
 
     If the call is interrupted, for example with Ctrl-C, the same call resumes from the last checkpoint.
 
-    Args:
-        recipe: Path to a YAML file with arguments. Keyword arguments take precedence.
-        given: The flags listed by `fixedbert glue --help`, as keyword arguments. The most important ones are
-            `model_name_or_path`, `task_name` or `train_file` and `validation_file`, `do_train=True`, `do_eval=True`,
-            `output_dir`, `num_train_epochs`, `learning_rate`, `per_device_train_batch_size` and `seeds`.
-
     Returns:
         The output directory and the metrics.
+
+    Args:
+        recipe: Path to a YAML file with arguments. Keyword arguments take precedence.
+        given: Fields of transformers' TrainingArguments, such as `do_train=True`, `do_eval=True`, `output_dir`,
+            `num_train_epochs`, `learning_rate` and `per_device_train_batch_size`.
     """
     return sweep(TextClassification, **with_recipe(recipe, given, *TextClassification.arguments))
 

@@ -6,6 +6,7 @@ from typing import Any
 import datasets
 from transformers import AutoModelForQuestionAnswering, PreTrainedConfig, PreTrainedTokenizerBase
 
+from ..commands import takes_options
 from ..data.tokenizers import check_features
 from ..options import ModelOptions, SquadDataOptions
 from ..support.files import to_json, write_atomically
@@ -23,18 +24,20 @@ from .sweep import sweep
 from .trainer import FineTuningArguments, FineTuningTrainer
 
 
+@takes_options("squad")
 def fine_tune_squad(recipe: str | Path | None = None, **given: Any) -> Trained:
     """
     Fine-tunes a model for extractive question answering, evaluates it, and writes predictions.
 
     If the call is interrupted, for example with Ctrl-C, the same call resumes from the last checkpoint.
 
-    Args:
-        recipe: Path to a YAML file with arguments. Keyword arguments take precedence.
-        given: The flags listed by `fixedbert squad --help`, as keyword arguments.
-
     Returns:
         The output directory and the metrics.
+
+    Args:
+        recipe: Path to a YAML file with arguments. Keyword arguments take precedence.
+        given: Fields of transformers' TrainingArguments, such as `do_train=True`, `do_eval=True`, `output_dir`,
+            `num_train_epochs`, `learning_rate` and `per_device_train_batch_size`.
     """
     return sweep(QuestionAnswering, **with_recipe(recipe, given, *QuestionAnswering.arguments))
 

@@ -10,6 +10,7 @@ from accelerate import PartialState
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForPreTraining, TrainerCallback, set_seed
 from transformers.trainer_pt_utils import AcceleratorConfig
 
+from ..commands import takes_options
 from ..conversion.growing import to_fixed_head_bert
 from ..data.collator import PretrainingCollator
 from ..option_values import make
@@ -41,19 +42,12 @@ from .trainer import PretrainingTrainer
 MODELS = {"mlm+nsp": AutoModelForPreTraining, "mlm": AutoModelForMaskedLM, "clm": AutoModelForCausalLM}
 
 
+@takes_options("pretrain")
 def pretrain(
     recipe: str | Path | None = None, *, callbacks: Sequence[TrainerCallback] = (), **arguments: Any
 ) -> Trained:
     """
     Pretrains a model on a corpus and saves weights, metrics and a plot to the output directory.
-
-    Args:
-        recipe: YAML file with arguments, such as recipes/mini.yaml. Keyword arguments take precedence.
-        callbacks: Additional callbacks for Trainer, used in every stage.
-        arguments: The flags of run_pretraining.py, listed by `fixedbert pretrain --help`. The most common ones are
-            `train_file`, `do_train=True`, `do_eval=True`, `output_dir`, `max_steps` or `num_train_epochs`,
-            `learning_rate`, `per_device_train_batch_size` and `logging_steps`. The sizes of a new model are
-            `hidden_size`, `num_hidden_layers`, `num_attention_heads`, `attention_head_size` and `intermediate_size`.
 
     Returns:
         The output directory and the metrics.
@@ -61,6 +55,12 @@ def pretrain(
     Raises:
         InputError: If an argument or file is invalid.
         KeyboardInterrupt: After Ctrl-C. The run first saves a checkpoint, from which the same call resumes.
+
+    Args:
+        recipe: YAML file with arguments, such as recipes/mini.yaml. Keyword arguments take precedence.
+        callbacks: Additional callbacks for Trainer, used in every stage.
+        arguments: Fields of transformers' TrainingArguments, such as `do_train=True`, `do_eval=True`, `output_dir`,
+            `max_steps`, `num_train_epochs` and `per_device_train_batch_size`.
     """
     arguments = with_recipe(recipe, arguments, *ARGUMENTS)
     *earlier, last = plan_stages(arguments)

@@ -73,6 +73,15 @@ def kind_of(split: str) -> str:
     return split.split("_")[0]
 
 
+def task_files(name: str, data_dir: str, kinds: tuple[str, ...]) -> dict[str, Path]:
+    """Returns the files with the splits in `kinds`, which need not exist, in the original download of a GLUE task."""
+    files = {split: file for split, file in TASKS[name].files.items() if kind_of(split) in kinds}
+    folders = [Path(data_dir, folder) for folder in (TASKS[name].folder, "diagnostic", "")]
+    found = (folder for folder in folders if any((folder / file).exists() for file in files.values()))
+    directory = next(found, folders[0])
+    return {split: directory / file for split, file in files.items()}
+
+
 def load_task(
     name: str,
     data_dir: str | None = None,
@@ -104,11 +113,9 @@ def load_task(
     else:
         texts, label_column = task.file_texts, task.label
         values = tuple(map(str, range(len(task.labels)))) if task.numbered else task.labels
-        candidates = (Path(data_dir, task.folder), Path(data_dir, "diagnostic"))
-        directory = next((path for path in candidates if path.is_dir()), Path(data_dir))
-        for split, file in files.items():
+        for split, path in task_files(name, data_dir, kinds).items():
             header = None if split == "test" else task.header
-            sources[split] = RowSource.from_file(directory / file, header=header, raw=True)
+            sources[split] = RowSource.from_file(path, header=header, raw=True)
     names = dict(zip(values, task.labels, strict=True))
     labels = Labels(SINGLE if names else REGRESSION, names, (label_column,))
     data = read_splits(sources, ReadingOptions(text_columns=texts, labels=labels, **options))

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import mean, median, stdev
 from typing import Any
 
 from accelerate import PartialState
@@ -36,6 +37,7 @@ from ..support.files import (
     write_atomically,
     writing,
 )
+from ..support.tables import aligned, markdown_report
 from .arguments import CommonArguments
 
 COMMAND_FILE, DATA_FILE = "command.json", "data.json"
@@ -279,11 +281,28 @@ class Trained:
     folder: Path
     results: dict[str, Any]
 
+    _repr_markdown_ = markdown_report
+
     def __repr__(self) -> str:
         metrics = [name for name in self.results if name.startswith(("eval_", "predict_"))]
         numbers = [(name, self.results[name]) for name in metrics if not ("_runtime" in name or "_per_second" in name)]
         shown = [f"{name} {value:.4g}" for name, value in numbers if isinstance(value, float)]
         return f"{self.folder}: {', '.join(shown) or 'done'}"
+
+    def __str__(self) -> str:
+        return f"{self.folder}:\n\n{aligned(self.table)}" if "tasks" in self.results else repr(self)
+
+    @property
+    def table(self) -> list[list[str]]:
+        """For a sweep, a table with statistics of each metric over the seeds. For a run, only the header."""
+        averages = {name: {"": values} for name, values in self.results.items() if name.startswith("average")}
+        rows = [["task", "metric", "median", "mean", "std", "min", "max", "seeds"]]
+        for task, metrics in (self.results.get("tasks", {}) | averages).items():
+            for metric, values in metrics.items():
+                deviation = f"{stdev(values):.4f}" if len(values) > 1 else "-"
+                middle, average, lowest, highest = (f"{f(values):.4f}" for f in (median, mean, min, max))
+                rows.append([task, metric, middle, average, deviation, lowest, highest, str(len(values))])
+        return rows
 
 
 def read_result(directory: Path) -> Trained:

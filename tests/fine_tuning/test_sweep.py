@@ -9,11 +9,12 @@ import pytest
 from helpers.tiny_tasks import glue, squad
 from transformers import AutoModelForSequenceClassification
 
-from fixedbert.fine_tuning.sweep import PlannedRun, plan_runs, print_row, run_fields, summarize, tasks_of
+from fixedbert.fine_tuning.sweep import PlannedRun, plan_runs, run_fields, summarize, tasks_of
 from fixedbert.fine_tuning.trainer import FineTuningArguments
 from fixedbert.options import GlueDataOptions
 from fixedbert.support.errors import InputError
 from fixedbert.tasks.glue import TASKS
+from fixedbert.training.output import Trained, read_result
 
 
 def test_all_tasks_in_one_command(model, download, tmp_path, capsys):
@@ -75,9 +76,14 @@ def test_seeds_of_squad(model, questions, tmp_path, capsys):
     squad(model, questions, tmp_path / "out", "--do_train", "--do_eval", "--max_steps", "1", "--seeds", "3", "4")
     results = json.loads((tmp_path / "out/results.json").read_text())
     assert results["tasks"]["data"]["f1"] == [run["eval_f1"] for run in results["runs"]]
-    capsys.readouterr()
-    print_row("rte", "accuracy", [0.5, 0.6, 1.0])
-    assert capsys.readouterr().out.split()[-6:] == ["0.6000", "0.7000", "0.2646", "0.5000", "1.0000", "3"]
+    line = Trained(tmp_path, {"tasks": {"rte": {"accuracy": [0.5, 0.6, 1.0]}}, "average": [0.5]}).table[1]
+    assert line == ["rte", "accuracy", "0.6000", "0.7000", "0.2646", "0.5000", "1.0000", "3"]
+    printed = capsys.readouterr().out.splitlines()
+    table = read_result(tmp_path / "out").table
+    assert printed[-len(table)].split() == table[0] and printed[-1].split() == table[-1]  # the table comes last
+    rows = [line.split(",") for line in (tmp_path / "out/results.csv").read_text().splitlines()]
+    assert rows == table and rows[1][:2] == ["data", "f1"]
+    assert (tmp_path / "out/results.md").read_text().startswith("| task | metric | median |")
 
 
 def test_more_seeds(model, download, tmp_path, capsys):
@@ -106,6 +112,19 @@ def test_more_seeds(model, download, tmp_path, capsys):
     (tmp_path / "out/rte/seed-1/all_results.json").write_text("{")
     with pytest.raises(InputError, match="seed-1/all_results.json: cannot be read"):
         summarize(tmp_path / "out", [PlannedRun("rte", 1)])
+
+
+def test_files_of_all_tasks_are_checked_first(model, download, tmp_path, capsys):
+    """Before the first run, a sweep names the paths of all files that are missing."""
+    download = shutil.copytree(download, tmp_path / "download")
+    (download / "WNLI/dev.tsv").unlink()
+    shutil.rmtree(download / "RTE")
+    (download / "AX").rename(download / "diagnostic")
+    names = ("RTE/train.tsv", "RTE/dev.tsv", "WNLI/dev.tsv")
+    message = f"no such file: {', '.join(repr(str(download / name)) for name in names)}; correct `data_dir`"
+    with pytest.raises(InputError, match=re.escape(message)):
+        glue(model, str(download), tmp_path / "out", "--do_train", "--do_eval", "--seeds", "1", task="all")
+    assert "=== run" not in capsys.readouterr().out and not list(tmp_path.glob("out*"))
 
 
 def test_metric_of_one_task(model, download, tmp_path):
