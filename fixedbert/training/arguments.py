@@ -12,9 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
-from accelerate import DistributedType
 from transformers import TrainingArguments
-from transformers.utils import is_torch_xla_available
 
 from ..option_values import convert_all, input_errors, without_effect
 from ..options import TrainerOptions
@@ -69,14 +67,12 @@ class CommonArguments(TrainerOptions, TrainingArguments):
         return Path(self.output_dir)
 
     def __post_init__(self):
-        if not is_torch_xla_available():
-            self.use_cpu |= not torch.accelerator.is_available()  # so that several processes use gloo
+        self.use_cpu |= not torch.accelerator.is_available()  # so that several processes use gloo
         self.logging_nan_inf_filter = False  # training stops at a non-finite loss
         is_default = self.logging_steps == TrainerOptions.logging_steps
         if self.eval_strategy == "steps" and self.eval_steps is None and is_default:
             self.eval_steps = LONGEST_INTERVAL  # Trainer evaluates at each log entry by default
         super().__post_init__()
-        use_fsdp_on_cpu(self)
         check_launcher(self)
         disable_emulated_bf16(self)
         for name, (supported, reason) in self.refused.items():
@@ -92,13 +88,6 @@ class CommonArguments(TrainerOptions, TrainingArguments):
     def __getstate__(self) -> dict[str, Any]:
         """Returns the state to pickle, without the access token, because Trainer uploads training_args.bin."""
         return vars(self) | {"hub_token": None}
-
-
-def use_fsdp_on_cpu(arguments: TrainingArguments):
-    """Enables FSDP 2 on CPUs if it was requested, because torch supports it but accelerate ignores the request."""
-    state, launched = arguments.distributed_state, os.environ.get("ACCELERATE_USE_FSDP", "").lower() == "true"
-    if state is not None and state.distributed_type == DistributedType.MULTI_CPU and (arguments.fsdp or launched):
-        state.distributed_type = DistributedType.MULTI_GPU
 
 
 def check_launcher(arguments: TrainingArguments):
