@@ -53,10 +53,7 @@ class CommonArguments(TrainerOptions, TrainingArguments):
         "batch_eval_metrics": (False, "the metrics need the predictions for all examples"),
         "eval_do_concat_batches": (True, "the metrics need the predictions for all examples"),
         "label_names": (None, "the task determines the labels"),
-        "include_for_metrics": ([], "the metrics need only the predictions and the labels"),
         "length_column_name": ("length", "the lengths are always in this column"),
-        "use_liger_kernel": (False, "Liger has no kernels for BERT"),
-        "liger_kernel_config": (None, "Liger has no kernels for BERT"),
         "neftune_noise_alpha": (None, "the noise depends on the amount of padding, but padding is skipped"),
     }
 
