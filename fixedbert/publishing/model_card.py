@@ -199,8 +199,8 @@ def datasets_of(arguments: dict[str, Any]) -> tuple[list[str], dict[str, str]]:
     if task in TASKS and arguments.get("data_dir"):
         return [], {"type": "files", "name": f"GLUE {task}, from files"}
     if task in TASKS:
-        source, config = TASKS[task].dataset_name, TASKS[task].dataset_config_name or task
-        return [source], {"type": source, "name": f"GLUE {task}", "config": config}
+        source = TASKS[task].dataset_name
+        return [source], {"type": source, "name": f"GLUE {task}", "config": task}
     names, files = (arguments.get(name) or [] for name in ("dataset_name", "validation_file"))
     names, files = ([value] if isinstance(value, str) else value for value in (names, files))
     datasets = [name for name in names if "/" in name and not Path(name).exists()]

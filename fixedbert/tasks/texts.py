@@ -97,10 +97,9 @@ def load_task(
     texts, label_column, values = task.texts, "label", task.labels
     sources = {}
     if data_dir is None:
-        config = task.dataset_config_name or name
-        hub = load_from_hub(task.dataset_name, config, **(hub_options or {}))
+        hub = load_from_hub(task.dataset_name, name, **(hub_options or {}))
         for split in files:
-            sources[split] = RowSource(f"{task.dataset_name}, {config}, {split}", dataset_rows(hub[split]))
+            sources[split] = RowSource(f"{task.dataset_name}, {name}, {split}", dataset_rows(hub[split]))
     else:
         texts, label_column = task.file_texts, task.label
         values = tuple(map(str, range(len(task.labels)))) if task.numbered else task.labels
