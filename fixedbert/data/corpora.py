@@ -118,11 +118,6 @@ class CorpusReader:
             yield parse_row(values, file.columns, file.location(number))
 
 
-def corpus_files(source: str) -> list[Path]:
-    """Returns the sorted paths of the files to read in `source`. Raises InputError if there are none."""
-    return find_files(source)[0]
-
-
 def find_files(source: str) -> tuple[list[Path], list[Path]]:
     """
     Returns the sorted paths of the files in `source`, which is a file, a directory or a glob pattern for either, and

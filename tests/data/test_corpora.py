@@ -7,7 +7,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from fixedbert.data.corpora import Corpus, CorpusReader, corpus_files
+from fixedbert.data.corpora import Corpus, CorpusReader, find_files
 from fixedbert.support.errors import InputError
 
 
@@ -29,7 +29,7 @@ def test_glob_patterns(tmp_path):
     (tmp_path / "empty").mkdir()
     for source in ("empty", "missing.txt", "*.csv"):
         with pytest.raises(InputError, match="no files found"):
-            corpus_files(str(tmp_path / source))
+            find_files(str(tmp_path / source))
     with pytest.raises(InputError, match="ignored.md: unsupported format"):
         documents(tmp_path / "ignored.md")
 
@@ -46,12 +46,12 @@ def test_links_to_directories(tmp_path):
         (corpus / name).symlink_to(target)
     (other / "back").symlink_to(corpus)
     files = [corpus / "again" / "c.txt", corpus / "linked" / "b.txt", corpus / "real" / "a.txt"]
-    assert corpus_files(str(corpus)) == files
+    assert find_files(str(corpus))[0] == files
     assert documents(corpus) == ["Three.\n", "Two.\n", "One.\n"]
     assert documents(corpus / "l*") == ["Two.\n", "One.\n", "Three.\n"]  # linked/back/real comes before linked/deep
     (other / "back").unlink()
     assert documents(corpus / "*" / "*.txt") == ["Three.\n", "One.\n", "Two.\n"]
-    assert len(corpus_files(f"{corpus}/**/*.txt")) == len(corpus_files(f"{corpus}/**")) == 3
+    assert len(find_files(f"{corpus}/**/*.txt")[0]) == len(find_files(f"{corpus}/**")[0]) == 3
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root can read every directory")
