@@ -34,7 +34,6 @@ class FineTuningArguments(FineTuningTrainerOptions, CommonArguments):  # type: i
                 raise InputError(f"cannot be {str(self.greater_is_better).lower()} for {metric}.", "greater_is_better")
             self.greater_is_better = not lower_is_better(metric)
         super().__post_init__()
-        self.dataloader_pin_memory &= self.device.type != "cpu"
         if self.early_stopping_patience is not None:
             self.restore_callback_states_from_checkpoint = True
             if self.eval_strategy == "no" or self.metric_for_best_model is None:

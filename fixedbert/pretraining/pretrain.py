@@ -8,7 +8,6 @@ from typing import Any
 
 from accelerate import PartialState
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForPreTraining, TrainerCallback, set_seed
-from transformers.trainer_pt_utils import AcceleratorConfig
 
 from ..conversion.growing import to_fixed_head_bert
 from ..data.collator import PretrainingCollator
@@ -91,9 +90,6 @@ def run_stage(stage: Stage, arguments: dict[str, Any], callbacks: Sequence[Train
     corpora_of(data_args, model_args)  # raises InputError before the model is loaded
     set_seed(training_args.seed)
     keep_freed_memory(training_args.device)
-    training_args.dataloader_pin_memory &= training_args.device.type != "cpu"
-    assert isinstance(training_args.accelerator_config, AcceleratorConfig)  # TrainingArguments creates it
-    training_args.accelerator_config.non_blocking |= training_args.dataloader_pin_memory
 
     with output_directory(training_args, arguments) as checkpoint:
         config = load_config(model_args, is_decoder=data_args.objective == "clm")

@@ -70,6 +70,7 @@ class CommonArguments(TrainerOptions, TrainingArguments):
         if self.eval_strategy == "steps" and self.eval_steps is None and is_default:
             self.eval_steps = LONGEST_INTERVAL  # Trainer evaluates at each log entry by default
         super().__post_init__()
+        self.dataloader_pin_memory &= self.device.type != "cpu"
         check_launcher(self)
         disable_emulated_bf16(self)
         for name, (supported, reason) in self.refused.items():
