@@ -120,7 +120,7 @@ class TextClassification(FineTuningTask):
             results = trainer.evaluate(rows, metric_key_prefix=prefix)
             results[f"{prefix}_samples"] = len(self.data.splits[split])
             metrics |= {f"{name.replace('eval_mm_', 'eval_')}{suffix}": value for name, value in results.items()}
-        record_metrics(trainer, "eval", metrics | {"eval_dtype": trainer.dtype_name})
+        record_metrics(trainer, "eval", metrics)
         if not trainer.is_world_process_zero():
             return
         names, directory = self.labels.outputs, trainer.args.directory

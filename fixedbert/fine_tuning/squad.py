@@ -76,8 +76,7 @@ class QuestionAnswering(FineTuningTask):
 
     def evaluate(self, trainer: FineTuningTrainer):
         evaluation, windows = self.evaluations["validation"], self.features["validation"]
-        counts: dict[str, Any] = {"eval_samples": len(windows), "eval_dtype": trainer.dtype_name}
-        record_metrics(trainer, "eval", trainer.evaluate() | counts)
+        record_metrics(trainer, "eval", trainer.evaluate() | {"eval_samples": len(windows)})
         if trainer.is_world_process_zero():
             write_answers(trainer.args.directory, "eval", evaluation)
             note_on_spaces(evaluation.answers.values())

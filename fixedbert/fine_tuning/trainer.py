@@ -111,22 +111,9 @@ class FineTuningTrainer(CommonTrainer):
         # compute_loss scales the averages over batches itself, so the model must not use the number of rows in a step.
         self.model_accepts_loss_kwargs = False
         self.class_weights = class_weights
-        self.notes = [f"Evaluated in {self.dtype_name}"] if self.args.do_eval else []
-        if class_weights is not None:
-            weights = ", ".join(f"{name} {weight:.4g}" for name, weight in class_weights.items())
-            self.notes.append(f"Class weights in the training loss: {weights}")
         self.columns = {*signature(self.model.forward).parameters, "label"}  # used in batches
         if training_args.early_stopping_patience is not None:
             self.add_callback(EarlyStoppingCallback(training_args.early_stopping_patience))
-
-    @property
-    def dtype_name(self) -> str:
-        """Returns the precision in which the model is evaluated, such as "float32" or "bfloat16 mixed precision"."""
-        if self.args.bf16_full_eval or self.args.fp16_full_eval:
-            return "bfloat16" if self.args.bf16_full_eval else "float16"
-        mixed = {"bf16": "bfloat16 mixed precision", "fp16": "float16 mixed precision"}
-        own = str(self.model.dtype).removeprefix("torch.")
-        return mixed.get(self.accelerator.mixed_precision, own)  # `accelerate launch` can also set it
 
     def get_train_dataloader(self):
         args, rows = self.args, self.train_dataset

@@ -157,12 +157,11 @@ def create_model_card(trainer: Trainer):
     )
     shown = yaml.safe_dump({name: public(value) for name, value in arguments.items() if name != "output_dir"})
     tokens = f", {summary['real tokens seen']:,} non-padding tokens" if "real tokens seen" in summary else ""
-    notes = "".join(f"- {note}\n" for note in getattr(trainer, "notes", []))
     provenance = f"""
 - Training: {trainer.state.global_step:,} steps{tokens}, seed {args.seed}
 - Hardware: {hardware_name()}, {args.world_size} process(es), mixed precision: {args.mixed_precision}
 - Versions: {", ".join(f"{library} {version}" for library, version in versions().items())}
-{notes}- Arguments:
+- Arguments:
 
 ```yaml
 {shown}```

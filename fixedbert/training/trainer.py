@@ -58,7 +58,6 @@ class CommonTrainer(Trainer):
             super().__init__(*args, **kwargs)
         if isinstance(self.model, FixedHeadBertPreTrainedModel):
             use_fast_dropout(self.model)
-        self.notes: list[str] = []  # lines for the model card
         self.step_losses = []  # one loss per batch in the current step
         self.step_tokens = []  # one token count per batch, if a subclass counts tokens
         self.is_resumed = False
