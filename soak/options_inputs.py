@@ -67,7 +67,6 @@ TEXT_VALUES = {
     "optim_args": ("a=1", "betas=1"),
     "optim_target_modules": ("all-linear", "attention"),
     "lr_scheduler_kwargs": ('{"num_cycles": 2}', '{"a": 1}', "a=1"),
-    "resume_from_checkpoint": ("true", "false", "@model", "@missing"),
     "torch_compile_backend": ("eager",),
     "gradient_checkpointing_kwargs": ("use_reentrant=true", "a=1"),
     "include_num_input_tokens_seen": ("yes", "no", "all", "non_padding"),

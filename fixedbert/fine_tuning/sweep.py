@@ -78,8 +78,6 @@ def sweep(task_class: type[FineTuningTask], **given: Any) -> Trained:
     if is_single:
         fine_tune(task_class, runs[0].task, arguments, given)
         return read_result(training_args.directory)
-    if training_args.resume_from_checkpoint is not None:
-        raise InputError("can only be used with a single run; sweeps resume automatically.", "resume_from_checkpoint")
     with output_directory(training_args, given):
         directory = training_args.directory
         for number, run in enumerate(runs, start=1):

@@ -57,7 +57,7 @@ def plan_stages(arguments: dict[str, Any]) -> list[Stage]:
     run = {name: value for name, value in arguments.items() if name != "stages"}
     if not arguments.get("stages"):
         return [Stage(run, check_run(run), {})]
-    for name in ("max_steps", "num_train_epochs", "resume_from_checkpoint"):
+    for name in ("max_steps", "num_train_epochs"):
         if name in run:
             raise InputError("cannot be combined with `stages`.", name)
     changes = arguments["stages"]

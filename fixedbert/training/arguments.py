@@ -47,6 +47,7 @@ class CommonArguments(TrainerOptions, TrainingArguments):
     refused: ClassVar[dict[str, tuple[object, str]]] = {
         "auto_find_batch_size": (False, "a second attempt would start from partially trained weights"),
         "dataloader_drop_last": (False, "evaluation would omit the last examples"),
+        "resume_from_checkpoint": (None, "the same command resumes a run from its last checkpoint"),
         "save_only_model": (False, "resuming a run requires the optimizer state"),
         "accelerator_config.split_batches": (False, "`per_device_train_batch_size` is the batch size per device"),
         "prediction_loss_only": (False, "the metrics need the predictions"),

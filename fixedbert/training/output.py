@@ -95,7 +95,7 @@ def read_own(file: Path) -> dict[str, Any]:
 
 def command_of(given: dict[str, Any]) -> dict[str, Any]:
     """Returns the arguments as saved in command.json, without access tokens or arguments that only affect resuming."""
-    left_out = ("token", "hub_token", "resume_from_checkpoint", "take_over_output_dir")
+    left_out = ("token", "hub_token", "take_over_output_dir")
     return {name: value for name, value in json.loads(to_json(given, default=str)).items() if name not in left_out}
 
 
@@ -137,8 +137,6 @@ def output_directory(training_args: CommonArguments, given: dict[str, Any]) -> I
         (checkpoint,) = broadcast_object_list([find_progress(partial)])
         if checkpoint:
             check_same_command(partial, given)
-        if str(training_args.resume_from_checkpoint).lower() not in ("none", "true", "false"):
-            checkpoint = str(training_args.resume_from_checkpoint)
         state.wait_for_everyone()  # all processes must have read the directory before it changes
         if state.is_main_process:
             if not find_progress(partial):

@@ -173,6 +173,7 @@ def test_values_have_the_type_of_their_field(tmp_path):
 IMPOSSIBLE = (
     ("rte compare", "--max_eval_samples 0", "--max_eval_samples is 0, but must be at least 1"),
     ("rte squad pretrain", "--prediction_loss_only", "--prediction_loss_only is not supported"),
+    ("rte pretrain", "--resume_from_checkpoint model", "--resume_from_checkpoint is not supported: the same command"),
     ("rte", "--early_stopping_patience 3", "--early_stopping_patience requires --eval_strategy"),
     ("shrink compare", "--text_column_names a,a", "--label_column_name must name different columns"),
     ("stsb squad", "--label_smoothing_factor 0.1", "--label_smoothing_factor requires data with one label"),
