@@ -153,7 +153,6 @@ class FineTuningDataOptions(RowOptions):
     validation_file: str | None = option(None, "Validation data in the same format.")
     test_file: str | None = option(None, "Test data, with or without labels.")
     max_seq_length: int = option(128, "Truncate examples to this many tokens.", "[8, inf)")
-    pad_to_max_length: bool = option(False, "Pad to `max_seq_length` instead of the longest example in a batch.")
     max_train_samples: int | None = option(None, "Train on a random subset of this many examples.", COUNT)
     max_eval_samples: int | None = option(None, "Evaluate on a random subset of this many examples.", COUNT)
     max_predict_samples: int | None = option(None, "Predict a random subset of this many test examples.", COUNT)

@@ -16,7 +16,6 @@ Each store file and each plan has a checksum file next to it (.sha256).
 
 import hashlib
 import json
-import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor

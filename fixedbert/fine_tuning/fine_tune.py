@@ -86,7 +86,6 @@ def fine_tune(
             eval_dataset=next(iter(task.evaluated.values()), None),
             processing_class=tokenizer,
             compute_metrics=task.compute_metrics,
-            pad_to=data_args.max_seq_length if data_args.pad_to_max_length else None,
             class_weights=task.class_weights,
         )
         if training_args.do_train:

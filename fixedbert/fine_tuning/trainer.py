@@ -97,16 +97,14 @@ class FineTuningTrainer(CommonTrainer):
     `example` contains the index of the example that a window belongs to.
 
     Args:
-        pad_to: Number of tokens to which examples are padded. Default: length of the longest example in the batch.
         class_weights: Maps each class to its weight in the training loss. Not used in evaluation.
     """
 
     args: FineTuningArguments
 
-    def __init__(self, *args, pad_to: int | None = None, class_weights: dict[str, float] | None = None, **kwargs):
+    def __init__(self, *args, class_weights: dict[str, float] | None = None, **kwargs):
         tokenizer, training_args = kwargs["processing_class"], kwargs["args"]
-        padding, multiple = "max_length" if pad_to else True, 8 if training_args.fp16 else None
-        collator = DataCollatorWithPadding(tokenizer, padding, pad_to, multiple)
+        collator = DataCollatorWithPadding(tokenizer, pad_to_multiple_of=8 if training_args.fp16 else None)
         super().__init__(*args, data_collator=collator, **kwargs)
         # compute_loss scales the averages over batches itself, so the model must not use the number of rows in a step.
         self.model_accepts_loss_kwargs = False

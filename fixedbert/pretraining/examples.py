@@ -78,7 +78,9 @@ def make_examples(
     report_losses(documents.description["counts"], tokenizer, is_default and data_args.language == "en")
     if data_args.validation_file:
         # They have the settings of the first training corpus.
-        files = [replace(corpora[0], source=file, on_hub=False, config_name=None) for file in data_args.validation_file]
+        files = [
+            replace(corpora[0], source=file, on_hub=False, config_name=None) for file in data_args.validation_file
+        ]
         held_out_documents = prepare(files, tokenizer, data_args)
         document_ids, held_out_ids = np.arange(len(documents)), np.arange(len(held_out_documents))
     else:
