@@ -327,7 +327,6 @@ class PretrainingTrainerOptions(TrainerOptions):
 
     learning_rate: float = option(1e-4, "Highest learning rate.", NOT_NEGATIVE)
     weight_decay: float = option(0.01, "Weight decay of AdamW.", NOT_NEGATIVE)
-    report_to: str | list[str] | None = option(None, "Logging integrations. Default: tensorboard, if it is installed.")
     total_train_batch_size: int | None = option(None, "Examples per step in all; may accumulate gradients.", COUNT)
     stages: list[dict] | None = option(None, "Only in recipes: `steps` and changed options of each stage.")
 

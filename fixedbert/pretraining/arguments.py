@@ -3,8 +3,6 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from transformers.integrations import is_tensorboard_available
-
 from ..data.corpora import Corpus
 from ..options import NewModelOptions, PretrainingDataOptions, PretrainingTrainerOptions
 from ..support.errors import InputError
@@ -50,8 +48,6 @@ class PretrainingArguments(PretrainingTrainerOptions, CommonArguments):
     }
 
     def __post_init__(self):
-        if self.report_to is None:
-            self.report_to = ["tensorboard"] if is_tensorboard_available() else ["none"]
         super().__post_init__()
         if self.total_train_batch_size is not None:
             self.set_batch_size(self.total_train_batch_size)
