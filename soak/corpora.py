@@ -5,12 +5,10 @@ The truth is the list of documents that were written: the store must contain the
 files, with the tokens of each sentence, and count the others. A damaged file must be refused by name.
 """
 
-import bz2
 import csv
 import gzip
 import io
 import json
-import lzma
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -29,8 +27,6 @@ WORDS = "the cat dog house park mat bird song old loud runs sits sings near in o
 COMPRESS: dict[str, Callable[[bytes], bytes]] = {
     "": bytes,
     ".gz": gzip.compress,
-    ".bz2": bz2.compress,
-    ".xz": lzma.compress,
     ".zst": lambda content: pyarrow.compress(content, "zstd", asbytes=True),
 }
 TEXT_FORMATS, ROW_FORMATS = (".txt", ".TXT"), (".jsonl", ".json", ".csv", ".tsv", ".parquet")

@@ -5,12 +5,10 @@ To add a format, write a reader, register it in READERS and add an example to te
 takes a DataFile, updates its `position` and yields its rows. It raises InputError for malformed rows.
 """
 
-import bz2
 import csv
 import gzip
 import io
 import json
-import lzma
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -28,8 +26,6 @@ from ..support.files import error_reason, reading
 
 DECOMPRESSORS: dict[str, Callable[[BinaryIO], Any]] = {
     ".gz": gzip.open,
-    ".bz2": bz2.open,
-    ".xz": lzma.open,
     ".zst": partial(pyarrow.CompressedInputStream, compression="zstd"),
 }
 QUOTED = re.compile(r'"((?:[^"]|"")*)"')
