@@ -12,6 +12,12 @@ COUNT, NOT_NEGATIVE, POSITIVE = "[1, inf)", "[0, inf)", "(0, inf)"
 FRACTION, PROBABILITY = "(0, 1]", "[0, 1]"
 Dtype = Literal["float32", "bfloat16", "float16"]
 Objective = Literal["mlm+nsp", "mlm", "clm"]
+# Languages with rules in sentencex, and Chinese, Korean and Thai, for which its default rules work. It treats other
+# codes as English.
+Language = (
+    Literal["am", "ar", "bg", "bn", "ca", "da", "de", "el", "en", "es", "fi", "fr", "gu", "hi", "hy", "it", "ja"]
+    | Literal["kk", "kn", "ko", "ml", "mr", "my", "nl", "pa", "pl", "pt", "ru", "sk", "ta", "te", "th", "uk", "zh"]
+)
 DATA = "train_file|task_name|validation_file|test_file|dataset_name"
 
 
@@ -276,7 +282,7 @@ class CorpusOptions:
     )
     validation_file: list[str] | None = option(None, "Held-out files, read with the settings of the first corpus.")
     validation_split_percentage: float = option(5.0, "Without a file: percent of documents to hold out.", "(0, 100)")
-    language: str = option("en", "Language code for splitting text into sentences.")
+    language: Language = option("en", "Language code for splitting text into sentences; en for other languages.")
     vocab_size: int | None = option(None, "Size of a new vocabulary. Default: the configuration's.", "[7, inf)")
     store_dir: str | None = option(None, "Directory for prepared corpora. Default: fixedbert/ in HF_HOME.")
     preprocessing_num_workers: int | None = option(None, "Number of processes. Default: the number of cores.", COUNT)

@@ -164,7 +164,7 @@ def prepare_store(
     A document with the same words as an earlier document is dropped. One process per machine verifies the checksums.
 
     Args:
-        language: Language for sentence splitting, one of LANGUAGES.
+        language: Language for sentence splitting, a code of the option `language`.
         num_proc: Number of worker processes.
         store_dir: Store directory, by default `DEFAULT_DIRECTORY`.
     """

@@ -11,7 +11,6 @@ from typing import Any
 from transformers import PreTrainedConfig
 
 from ..conversion.growing import larger_config
-from ..data.sentences import check_language
 from ..loading.families import check_length, fixed_head_config
 from ..option_values import make
 from ..options import ModelOptions, NewModelOptions
@@ -113,7 +112,6 @@ def check_run(arguments: dict[str, Any], config: PreTrainedConfig | None = None)
         InputError: If the arguments are invalid, or the model does not support them.
     """
     model_args, data_args, _ = make(arguments, *ARGUMENTS)
-    check_language(data_args.language)
     config = config or load_config(model_args, is_decoder=data_args.objective == "clm")
     check_length(data_args.max_seq_length, config)
     if data_args.separate_documents and config.model_type != "fixed_head_bert":

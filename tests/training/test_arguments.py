@@ -178,6 +178,7 @@ IMPOSSIBLE = (
     ("shrink compare", "--text_column_names a,a", "--label_column_name must name different columns"),
     ("stsb squad", "--label_smoothing_factor 0.1", "--label_smoothing_factor requires data with one label"),
     ("rte squad", "--config_overrides num_labels=7", "--config_overrides num_labels: the data determine the labels"),
+    ("pretrain", "--language German", "--language is 'German', but must be am, ar, bg,"),
     ("rte pretrain", "--fsdp full_shard", "fsdp only works in distributed training"),
     ("pretrain", "--push_to_hub", "offline mode is enabled"),
     ("rte", "--gradient_checkpointing --gradient_checkpointing_kwargs a=1", "Unexpected keyword arguments: a"),
