@@ -86,9 +86,7 @@ class GlueMetric(evaluate.Metric):
         return evaluate.MetricInfo(
             description=f"The metrics for {self.config_name}: {', '.join(METRICS[self.config_name])}.",
             citation=CITATION if self.config_name in TASKS else "",
-            inputs_description=str(self._compute.__doc__),
             features=Features(predictions=feature, references=feature),
-            homepage="https://gluebenchmark.com/" if self.config_name in TASKS else "",
         )
 
     def _compute(self, predictions, references, positive: int = 1, probabilities: np.ndarray | None = None):
