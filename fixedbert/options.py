@@ -157,8 +157,6 @@ class FineTuningDataOptions(RowOptions):
     max_train_samples: int | None = option(None, "Train on a random subset of this many examples.", COUNT)
     max_eval_samples: int | None = option(None, "Evaluate on a random subset of this many examples.", COUNT)
     max_predict_samples: int | None = option(None, "Predict a random subset of this many test examples.", COUNT)
-    preprocessing_num_workers: int | None = option(None, "Processes for tokenization. Default: one.", COUNT)
-    overwrite_cache: bool = option(False, "Tokenize again instead of loading from the cache of datasets.")
 
     def __post_init__(self):
         files = ("train_file", "validation_file", "test_file")

@@ -13,7 +13,7 @@ from ..data.tokenizers import check_features
 from ..options import GlueDataOptions, ModelOptions
 from ..support.errors import InputError
 from ..support.files import write_atomically
-from ..tasks.examples import longest_first, map_options, warn_of_overlap
+from ..tasks.examples import longest_first, warn_of_overlap
 from ..tasks.glue_metrics import GlueEvaluation
 from ..tasks.labels import MULTI, REGRESSION, Labels, known_names, problem_type_of
 from ..tasks.predictions import DEFAULT_THRESHOLD, threshold_of
@@ -103,7 +103,7 @@ class TextClassification(FineTuningTask):
         result = {}
         for split, rows in self.data.splits.items():
             labels = self.labels.encode(rows["label"]) if "label" in rows.column_names else None
-            features = text_features(rows, tokenizer, length, labels, stride=stride, **map_options(self.data_args))
+            features = text_features(rows, tokenizer, length, labels, stride=stride)
             check_features(split, features, tokenizer)
             if truncated := sum(features["truncated"][:]):
                 PartialState().print(f"{split}: {truncated:,} of {len(rows):,} rows are truncated to {length} tokens")

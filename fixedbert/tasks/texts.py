@@ -357,18 +357,16 @@ def text_features(
     labels: np.ndarray | None = None,
     stride: int | None = None,
     prompt: str = "",
-    **options,
 ) -> datasets.Dataset:
     """
     Tokenizes a split of TextData as [CLS] sentence1 [SEP] sentence2 [SEP], without padding.
 
     Sequences that exceed `max_seq_length` are truncated at the end of the longer sentence. With a `stride`, they are
     instead split into windows that overlap by this number of tokens. The column `example` contains the index of the
-    row. A `prompt` precedes each text, or the first of a pair. `labels` (rows, ...) come from `Labels.encode`, and
-    `options` are passed to `make_features`.
+    row. A `prompt` precedes each text, or the first of a pair. `labels` (rows, ...) come from `Labels.encode`.
     """
     settings = {"tokenizer": tokenizer, "max_seq_length": max_seq_length, "stride": stride, "prompt": prompt}
-    features = make_features(rows, tokenize, settings, **options)
+    features = make_features(rows, tokenize, settings)
     if labels is None:
         return features
     return features.add_column("label", labels[features["example"][:]].tolist())
