@@ -464,5 +464,3 @@ class InspectOptions(HubOptions):
     validation_file: str = required("Text file (.txt, .jsonl, .csv, .parquet), directory or glob pattern.")
     max_seq_length: int = option(128, "Tokens per sequence.", "[3, inf)")
     max_eval_samples: int = option(1000, "Maximum number of sequences.", COUNT)
-    importance_samples: int = option(8, "Number of sequences for measuring importance.", COUNT)
-    batch_size: int = option(16, "Sequences per batch.", COUNT)

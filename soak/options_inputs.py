@@ -127,7 +127,7 @@ def base(name: str, rng: random.Random) -> dict[str, str]:
         "export": {"model": INPUTS["classifier"], "output_dir": "out"},
         "push": {"folder": INPUTS["classifier"], "repo_id": "user/name", "dry_run": "true"},
         "inspect": {"model": INPUTS["model"], "output_dir": "out", "validation_file": INPUTS["corpus"]}
-        | {"max_seq_length": "16", "max_eval_samples": "6", "importance_samples": "2"},
+        | {"max_seq_length": "16", "max_eval_samples": "6"},
     }
     return lines[name]
 

@@ -22,6 +22,8 @@ from .page import draw_maps, inspection_html
 from .recorder import Recorder
 from .results import Example, Inspection, json_fields
 
+BATCH_SIZE = 16
+IMPORTANCE_SEQUENCES = 8  # for which the model runs once per head
 EXAMPLES = 3  # number of sentences whose attention the page shows
 EXAMPLE_TOKENS = 7, 32  # minimum and maximum length of an example, including [CLS] and [SEP]
 EXAMPLE_TEXT = 100, 20_000  # number of lines and characters searched for examples, from the start of the text
@@ -65,9 +67,9 @@ def inspect_checkpoint(checkpoint: Checkpoint, sentences: list[str], options: In
     sequences = read_sequences([text], checkpoint.tokenizer, length, options.max_eval_samples)
     if not len(sequences):
         raise InputError(f"{text}: shorter than {length} tokens; pass more text or a lower `max_seq_length`.")
-    for ids in tqdm(sequences.split(options.batch_size), desc="computing measures", unit="batch"):
+    for ids in tqdm(sequences.split(BATCH_SIZE), desc="computing measures", unit="batch"):
         recorder.add_sequences(ids)
-    first = sequences[: options.importance_samples]
+    first = sequences[:IMPORTANCE_SEQUENCES]
     rounds = 1 + len(sentences)
     with tqdm(total=rounds * sum(recorder.counts), desc="ablating heads", unit="head") as progress:
         importance = recorder.importance(first, progress)
