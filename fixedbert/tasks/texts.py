@@ -1,6 +1,5 @@
 """Texts with labels or scores: loads them from GLUE, the Hub or files, tokenizes them, and scores predictions."""
 
-import random
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -10,7 +9,7 @@ from typing import Any
 import datasets
 import numpy as np
 from accelerate import PartialState
-from sklearn.model_selection import train_test_split
+from sklearn.model_selection import GroupShuffleSplit, train_test_split
 from transformers import PreTrainedTokenizerBase
 
 from ..data.file_formats import TOO_FEW, FileRow, load_from_hub, text_problem
@@ -274,16 +273,13 @@ def split_rows(
     Splits rows at random into "train" and "validation", and draws rows from those that `max_samples` contains.
 
     If texts have one label, both parts have the same fraction of each label. Labels that occur once stay in training.
-    If the rows have groups, whole groups are held out, and no label leaves the training part.
+    If the rows have groups, whole groups are held out: this percentage of the groups.
     """
     percentage = options.validation_percentage or 0
     single = data.labels is not None and data.labels.problem_type == SINGLE
     names = rows["label"][:] if single else [""] * len(rows)
-    if options.group_column:
-        validation = held_out_groups(rows["group"][:], names, percentage / 100, options.seed)
-        rows = rows.remove_columns("group")
-    else:
-        validation = held_out_rows(names, percentage / 100, options.seed)
+    groups = rows["group"][:] if options.group_column else None
+    validation = held_out_rows(names, groups, percentage / 100, options.seed)
     if not validation:
         raise InputError(
             f"{percentage}: splitting {len(rows):,} rows leaves one split too small.", "validation_split_percentage"
@@ -301,29 +297,21 @@ def split_rows(
     return {part: parts[part] for part in parts if part in options.max_samples}
 
 
-def held_out_rows(names: list[str], fraction: float, seed: int) -> list[int]:
-    """Returns this fraction of the rows of each label, except labels that occur once. Returns [] if impossible."""
+def held_out_rows(names: list[str], groups: list[str] | None, fraction: float, seed: int) -> list[int]:
+    """
+    Returns the rows of this fraction of the groups. Without groups, returns this fraction of the rows of each label,
+    except labels that occur once. Returns [] if impossible.
+    """
     counts = Counter(names)
     common = [index for index, name in enumerate(names) if counts[name] > 1]
     stratify = [names[index] for index in common] if len(counts) > 1 else None
     try:
+        if groups is not None:
+            splitter = GroupShuffleSplit(1, test_size=fraction, random_state=seed)
+            return next(splitter.split(groups, groups=groups))[1].tolist()
         return train_test_split(common, test_size=fraction, random_state=seed, stratify=stratify)[1]
     except ValueError:
         return []
-
-
-def held_out_groups(groups: list[str], names: list[str], fraction: float, seed: int) -> list[int]:
-    """Returns the rows of groups drawn at random: at most this fraction, and for no label all of its rows."""
-    members: dict[str, list[int]] = {}
-    for index, group in enumerate(groups):
-        members.setdefault(group, []).append(index)
-    held_out, remaining, room = list[int](), Counter(names), round(fraction * len(groups))
-    for group in random.Random(seed).sample([*members], len(members)):
-        own = Counter(names[index] for index in members[group])
-        if len(held_out) + own.total() <= room and all(remaining[name] > count for name, count in own.items()):
-            held_out += members[group]
-            remaining -= own
-    return held_out
 
 
 def tokenize(
