@@ -171,10 +171,9 @@ def test_validation_rows_that_are_training_rows(model, tmp_path, capsys):
 def test_maximum_counts(model, questions, tmp_path):
     """`max_predict_samples` limits the number of predictions."""
     few = ("--do_train", "--do_predict", "--max_steps", "1", "--max_predict_samples", "3")
-    found = squad(model, questions, tmp_path / "few-questions", *few)
+    squad(model, questions, tmp_path / "few-questions", *few)
     expected = [f"q{number}" for number in sorted(random.Random(42).sample(range(31), 3))]
     assert [*json.loads((tmp_path / "few-questions/predict_predictions.json").read_text())] == expected
-    assert {"predict_f1", "predict_samples"} <= set(found)  # these questions have answers
 
 
 BEST = "--eval_strategy steps --eval_steps 1 --save_strategy steps --save_steps 1 --load_best_model_at_end".split()
