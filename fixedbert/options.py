@@ -362,7 +362,6 @@ class ShrinkOptions(SizeOptions, CalibrationOptions):
     output_dir: str = required("New directory for the result.")
     speedup: list[float] | None = option(None, "Speedup on this machine. Several: a directory for each.", POSITIVE)
     params: float | None = option(None, "Number of parameters, such as 15e6.", POSITIVE)
-    flops: float | None = option(None, "FLOPs of a forward pass for a row of average length.", POSITIVE)
     max_train_samples: int | None = option(
         None,
         "Maximum number of rows, drawn at random. Default: 1,500, or more if these have few tokens.",
@@ -379,10 +378,10 @@ class ShrinkOptions(SizeOptions, CalibrationOptions):
 
     def __post_init__(self):
         self.check_columns()
-        targets = [name for name in ("speedup", "params", "flops") if getattr(self, name) is not None]
+        targets = [name for name in ("speedup", "params") if getattr(self, name) is not None]
         targets += ["layer sizes"] if self.sizes() else []
         if len(targets) != 1:
-            raise ValueError("specify one target: `speedup`, `params`, `flops`, or layer sizes.")
+            raise ValueError("specify one target: `speedup`, `params`, or layer sizes.")
         if (self.task_name is None) == (self.train_file is None):
             raise ValueError("specify either `task_name` or `train_file` for the calibration rows.")
         if self.distil_steps is not None and len(self.speedup or [1]) > 1:

@@ -61,7 +61,7 @@ TEXT_VALUES = {
     **dict.fromkeys(("store_dir", "cache_dir"), ("cache", "@rows.csv", "@rows.csv/x")),
     "repo_id": ("user/name", "name", "a/b/c", "user name"),
     "license": ("apache-2.0", "nonsense"),
-    **dict.fromkeys(("params", "flops"), ("110M", "1e6", "20k", "1", "1e30", "-5")),
+    "params": ("110M", "1e6", "20k", "1", "1e30", "-5"),
     "report_to": ("none", "all", "tensorboard", "wandb"),
     "metric_for_best_model": ("accuracy", "loss", "eval_loss", "f1"),
     "optim_args": ("a=1", "betas=1"),
