@@ -94,13 +94,13 @@ def graph_code(name: str, runtime: GraphRuntime, graph: Graph, loaded: LoadedMod
 options.intra_op_num_threads = {torch.get_num_threads()}
 session = onnxruntime.InferenceSession("{name}/{runtime.file}", options)
 """
-        inputs = f"{{node.name: batch[node.name] for node in session.get_inputs()}}"
+        inputs = "{node.name: batch[node.name] for node in session.get_inputs()}"
         run = f"{variables} = session.run({names}, {inputs})\n"
     else:
         load = f"""options = {json.dumps(openvino_options(runtime.precision))}
 model = openvino.compile_model("{name}/{runtime.file}", "CPU", options)
 """
-        inputs = f"{{node.any_name: batch[node.any_name] for node in model.inputs}}"
+        inputs = "{node.any_name: batch[node.any_name] for node in model.inputs}"
         run = f"outputs = model({inputs})\n{variables} = (outputs[name] for name in {names})\n"
     longest = min(max_tokens(config), loaded.tokenizer.model_max_length)
     activation = read_activation(loaded.directory, config) or SIGMOID

@@ -286,7 +286,7 @@ def test_batches_of_similar_lengths():
     assert list(sampler) != first and list(ExampleSampler(lengths, np.arange(1300), 13, 4)) != first
 
 
-# The arguments of transformers' run_glue.py and run_qa.py (version 4.55 and later), except TrainingArguments, and those
+# The arguments of transformers' run_glue.py and run_qa.py (version 4.55 and later), except TrainingArguments and those
 # that docs/fine_tuning.md names as missing.
 COMMON = (
     "model_name_or_path config_name tokenizer_name cache_dir model_revision token trust_remote_code "
