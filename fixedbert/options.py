@@ -174,7 +174,6 @@ class GlueDataOptions(TextOptions, FineTuningDataOptions):
     task_name: list[str] | None = option(None, "GLUE: cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte, wnli, ax, or all.")
     data_dir: str | None = option(None, "Original GLUE download. Default: GLUE from the Hub.", needs="task_name")
     label_column_name: str = option("label", "Column with labels, lists or scores, or several with 0 or 1: a,b.")
-    id_column_name: str | None = option(None, "Test data columns to copy to predictions.csv, separated by commas.")
     do_regression: bool | None = option(None, "Whether the labels are scores. Default: floats are scores.")
     validation_split_percentage: int | None = option(None, "Percentage of the training data to hold out.", "(0, 100)")
     group_column_name: str | None = option(
@@ -190,9 +189,6 @@ class GlueDataOptions(TextOptions, FineTuningDataOptions):
     def __post_init__(self):
         super().__post_init__()
         self.check_columns()
-        for name in (self.id_column_name or "").split(","):
-            if name in ("row", "prediction", "probability") or name.startswith(("prediction_", "probability_")):
-                raise ValueError(f"`id_column_name` {name!r}: reserved for predictions.csv; rename the column.")
         for name in ("validation_file", "task_name"):
             if self.validation_split_percentage is not None and getattr(self, name):
                 raise ValueError(f"`validation_split_percentage` cannot be combined with `{name}`.")

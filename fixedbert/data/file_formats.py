@@ -45,6 +45,7 @@ class FileRow(NamedTuple):
     number: int  # line or row number
     values: dict[str, Any]  # by column name
     problem: str | None = None  # such as TOO_FEW or TOO_MANY
+    position: int = 0  # 0-based index among all rows
 
 
 @dataclass

@@ -18,7 +18,7 @@ from ..support.errors import InputError
 from .examples import SAMPLE_SEED, drawn, make_features, max_samples, sample_rows, warn_of_overlap
 from .glue import TASKS
 from .labels import REGRESSION, SINGLE, Labels, is_missing
-from .reading import RowSource, data_sources, dataset_rows, ids_of, valid_rows
+from .reading import RowSource, data_sources, dataset_rows, valid_rows
 from .rows import split_names
 
 # Text columns that are recognized without `text_column_names`.
@@ -32,13 +32,13 @@ class TextData:
 
     The splits, such as "train" or "validation_mismatched", have the columns `sentence1`, `sentence2` (only for text
     pairs), `label` (not in test splits; a name, a list of names, or a score), `row` (the 0-based index in the file),
-    and `ids` (in test splits) or, for GLUE, `index`.
+    and for GLUE, `index`.
     """
 
     labels: Labels | None  # None if no split has labels
     text_columns: tuple[str, ...]  # names in the file or dataset
     splits: dict[str, datasets.Dataset] = field(default_factory=dict)
-    skipped: dict[str, list[dict]] = field(default_factory=dict)  # `row` and `ids` of the invalid rows in each split
+    skipped: dict[str, list[int]] = field(default_factory=dict)  # positions of the invalid rows in each split
 
     def of_kind(self, kind: str) -> dict[str, datasets.Dataset]:
         """Returns the splits of one kind: "train", "validation" or "test". For MNLI, the matched split comes first."""
@@ -52,7 +52,6 @@ class ReadingOptions:
     text_columns: tuple[str, ...] = ()  # one or two; by default, names used by GLUE are recognized
     expected_columns: tuple[str, ...] = ()  # text columns that the model was trained on; used if they exist
     label_columns: tuple[str, ...] = ("label",)  # ignored in the test split
-    id_columns: tuple[str, ...] = ()  # identify the rows of the test split
     labels: Labels | None = None  # those of a GLUE task; by default, inferred from the first split, usually training
     do_regression: bool | None = None  # True if labels are scores; by default, floats are scores, as in run_glue.py
     skip_bad_rows: bool = False  # print and skip invalid rows instead of raising InputError
@@ -143,7 +142,6 @@ def load_texts(
             text_columns=split_names(arguments.text_column_names),
             expected_columns=expected_columns,
             label_columns=split_names(arguments.label_column_name),
-            id_columns=split_names(arguments.id_column_name),
             do_regression=arguments.do_regression,
             validation_percentage=arguments.validation_split_percentage,
             group_column=arguments.group_column_name,
@@ -185,9 +183,9 @@ def read_split(
     """
     is_test = kind_of(split) == "test"
     label_columns = () if is_test else options.labels.columns if options.labels else options.label_columns
-    ids, divided = options.id_columns if is_test else (), options.validation_percentage is not None
+    divided = options.validation_percentage is not None
     group = options.group_column if split == "train" or not divided else None
-    named: dict[str, Sequence[str]] = {"label_column_name": label_columns, "id_column_name": ids}
+    named: dict[str, Sequence[str]] = {"label_column_name": label_columns}
     named["group_column_name" if divided else "query_column_name"] = [group] if group else []
     source.check_columns(text_column_names=data.text_columns, **named)
     if both := {*data.text_columns} & {*label_columns}:
@@ -197,16 +195,12 @@ def read_split(
         values = [row.values for _, row in rows if not row.problem]
         data.labels = Labels.infer(values, label_columns, options.do_regression, source.name)
 
-    def keys(position: int, row: FileRow) -> dict:
-        return {"row": position} | ({"ids": ids_of(row, ids)} if ids else {})
-
-    def parse(numbered: tuple[int, FileRow]) -> dict:
-        position, row = numbered
+    def parse(row: FileRow) -> dict:
         if row.problem:
             raise ValueError(row.problem)
         check_texts(row.values, data.text_columns, options.official)
         parsed = {f"sentence{n}": row.values[column] for n, column in enumerate(data.text_columns, start=1)}
-        parsed |= keys(position, row)
+        parsed["row"] = row.position
         if group:
             if is_missing(value := row.values.get(group)):
                 raise ValueError(f"{group!r} is empty")
@@ -214,13 +208,12 @@ def read_split(
         if label_columns and data.labels:
             parsed["label"] = data.labels.parse(row.values)
         if options.official:
-            parsed["index"] = str(row.values.get("index", row.values.get("idx", position)))
+            parsed["index"] = str(row.values.get("index", row.values.get("idx", row.position)))
         return parsed
 
     chosen = drawn(rows, count, options.seed, (lambda row: str(row[1].values.get(group))) if group else None)
-    places = ((f"{source.unit} {row.number}", (position, row)) for position, row in chosen)
-    valid, skipped = valid_rows(source.name, places, parse, options.skip_bad_rows)
-    data.skipped[split] = [keys(*row) for row in skipped]
+    valid, skipped = valid_rows(source.name, chosen, parse, options.skip_bad_rows)
+    data.skipped[split] = [row.position for row in skipped]
     return datasets.Dataset.from_list(valid)
 
 
