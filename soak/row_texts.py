@@ -171,9 +171,8 @@ class TextFiles:
         if self.is_refused and self.skip:
             for split in self.splits[: -1 if "test" in self.splits else None]:
                 self.truth[split][:] = [row for row in self.truth[split] if "label" in row]
-        first = self.truth[self.splits[0]]
         has_bad_labels = self.labels.problem_type is None or (self.is_refused and not self.skip)
-        case.may_refuse = self.labels.may_be_refused(first) or self.is_refused
+        case.may_refuse = self.labels.may_be_refused() or self.is_refused
         if has_bad_labels and not self.refusals:
             case.refusals = ["/" if self.is_refused else str(self.files[self.splits[0]])]
         elif self.refusals and (has_bad_labels or case.may_refuse):
