@@ -179,7 +179,6 @@ class GlueDataOptions(TextOptions, FineTuningDataOptions):
     task_name: list[str] | None = option(None, "GLUE: cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte, wnli, ax, or all.")
     data_dir: str | None = option(None, "Original GLUE download. Default: GLUE from the Hub.", needs="task_name")
     label_column_name: str = option("label", "Column with labels, lists or scores, or several with 0 or 1: a,b.")
-    id_column_name: str | None = option(None, "Test data columns to copy to predictions.csv, separated by commas.")
     do_regression: bool | None = option(None, "Whether the labels are scores. Default: floats are scores.")
     validation_split_percentage: int | None = option(None, "Percentage of the training data to hold out.", "(0, 100)")
     group_column_name: str | None = option(
@@ -195,9 +194,6 @@ class GlueDataOptions(TextOptions, FineTuningDataOptions):
     def __post_init__(self):
         super().__post_init__()
         self.check_columns()
-        for name in (self.id_column_name or "").split(","):
-            if name in ("row", "prediction", "probability") or name.startswith(("prediction_", "probability_")):
-                raise ValueError(f"`id_column_name` {name!r}: reserved for predictions.csv; rename the column.")
         for name in ("validation_file", "task_name"):
             if self.validation_split_percentage is not None and getattr(self, name):
                 raise ValueError(f"`validation_split_percentage` cannot be combined with `{name}`.")
@@ -366,7 +362,6 @@ class ShrinkOptions(SizeOptions, CalibrationOptions):
     output_dir: str = required("New directory for the result.")
     speedup: list[float] | None = option(None, "Speedup on this machine. Several: a directory for each.", POSITIVE)
     params: float | None = option(None, "Number of parameters, such as 15e6.", POSITIVE)
-    flops: float | None = option(None, "FLOPs of a forward pass for a row of average length.", POSITIVE)
     max_train_samples: int | None = option(
         None,
         "Maximum number of rows, drawn at random. Default: 1,500, or more if these have few tokens.",
@@ -383,10 +378,10 @@ class ShrinkOptions(SizeOptions, CalibrationOptions):
 
     def __post_init__(self):
         self.check_columns()
-        targets = [name for name in ("speedup", "params", "flops") if getattr(self, name) is not None]
+        targets = [name for name in ("speedup", "params") if getattr(self, name) is not None]
         targets += ["layer sizes"] if self.sizes() else []
         if len(targets) != 1:
-            raise ValueError("specify one target: `speedup`, `params`, `flops`, or layer sizes.")
+            raise ValueError("specify one target: `speedup`, `params`, or layer sizes.")
         if (self.task_name is None) == (self.train_file is None):
             raise ValueError("specify either `task_name` or `train_file` for the calibration rows.")
         if self.distil_steps is not None and len(self.speedup or [1]) > 1:
@@ -468,5 +463,3 @@ class InspectOptions(HubOptions):
     validation_file: str = required("Text file (.txt, .jsonl, .csv, .parquet), directory or glob pattern.")
     max_seq_length: int = option(128, "Tokens per sequence.", "[3, inf)")
     max_eval_samples: int = option(1000, "Maximum number of sequences.", COUNT)
-    importance_samples: int = option(8, "Number of sequences for measuring importance.", COUNT)
-    batch_size: int = option(16, "Sequences per batch.", COUNT)

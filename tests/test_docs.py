@@ -40,14 +40,14 @@ TRAINING = {"glue": "glue", "squad": "squad", "pretrain": "pretrain", "pretraini
 RUN = {"convert", "shrink", "compare", "export", "inspect"}
 # Replacements in commands and Python blocks that reduce the number of steps and sequences and skip timing.
 SHORTER = {
-    "fixedbert inspect": "fixedbert inspect --max_eval_samples 16 --importance_samples 1",
+    "fixedbert inspect": "fixedbert inspect --max_eval_samples 2",
     "--speedup 2": "--batch_size 2 --intermediate_size 16",
     "--distil_steps 600": "--distil_steps 2",
     "--validation_file dev.csv": "--validation_file dev.csv --runtime torch onnxruntime",
     "runs/mnli --task_name mnli --data_dir glue/": "runs/reviews --train_file recent.csv",
     "--max_train_samples 600 --num_attention_heads 6": "--batch_size 2 --intermediate_size 16",
     "head_size --lengths 8": "head_size --lengths 4 --patterns 1",
-    "max_eval_samples=100": "max_eval_samples=16, importance_samples=1",
+    "max_eval_samples=100": "max_eval_samples=2",
 }
 # Programs from other projects, whose arguments are not checked.
 EXTERNAL = {"pip", "hf", "docker", "cp", "cd", "git", "pre-commit", "tensorboard"}

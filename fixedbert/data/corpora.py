@@ -112,10 +112,10 @@ class CorpusReader:
 
     def file_rows(self, file: DataFile) -> Iterator[Row]:
         assert file.columns is not None
-        for number, values, problem in file.rows():
-            if problem:
-                raise InputError(f"{file.location(number)}: {problem}; {REDOWNLOAD}.")
-            yield parse_row(values, file.columns, file.location(number))
+        for row in file.rows():
+            if row.problem:
+                raise InputError(f"{file.location(row.number)}: {row.problem}; {REDOWNLOAD}.")
+            yield parse_row(row.values, file.columns, file.location(row.number))
 
 
 def find_files(source: str) -> tuple[list[Path], list[Path]]:

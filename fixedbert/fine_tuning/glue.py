@@ -17,7 +17,6 @@ from ..tasks.examples import longest_first, warn_of_overlap
 from ..tasks.glue_metrics import GlueEvaluation
 from ..tasks.labels import MULTI, REGRESSION, Labels, known_names, problem_type_of
 from ..tasks.predictions import DEFAULT_THRESHOLD, threshold_of
-from ..tasks.rows import split_names
 from ..tasks.texts import check_text_columns, load_texts, text_features, text_names
 from ..training.arguments import with_recipe
 from ..training.output import Trained, record_metrics
@@ -143,5 +142,4 @@ class TextClassification(FineTuningTask):
                 write_submission(directory, self.name, split, rows, self.labels, predictions)
                 continue
             columns = prediction_columns(self.labels, predictions, probabilities)
-            skipped = self.data.skipped.get(split, [])
-            write_predictions(directory, rows, skipped, split_names(self.data_args.id_column_name), columns)
+            write_predictions(directory, rows, self.data.skipped.get(split, []), columns)

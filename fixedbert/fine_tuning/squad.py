@@ -84,14 +84,9 @@ class QuestionAnswering(FineTuningTask):
 
     def predict(self, trainer: FineTuningTrainer):
         evaluation, windows = self.evaluations["test"], self.features["test"]
-        answers = evaluation.answers.values()
-        answered = any(answers) if evaluation.version_2_with_negative else all(answers)
-        trainer.compute_metrics = evaluation if answered else None
+        trainer.compute_metrics = None
         output = trainer.predict(windows, metric_key_prefix="predict")
-        if answered:
-            record_metrics(trainer, "predict", {**(output.metrics or {}), "predict_samples": len(windows)})
-        else:
-            evaluation.predict(*output.predictions[:2])
+        evaluation.predict(*output.predictions[:2])
         if trainer.is_world_process_zero():
             write_answers(trainer.args.directory, "predict", evaluation)
 

@@ -278,7 +278,7 @@ class Trained:
     results: dict[str, Any]
 
     def __repr__(self) -> str:
-        metrics = [name for name in self.results if name.startswith(("eval_", "predict_"))]
+        metrics = [name for name in self.results if name.startswith("eval_")]
         numbers = [(name, self.results[name]) for name in metrics if not ("_runtime" in name or "_per_second" in name)]
         shown = [f"{name} {value:.4g}" for name, value in numbers if isinstance(value, float)]
         return f"{self.folder}: {', '.join(shown) or 'done'}"

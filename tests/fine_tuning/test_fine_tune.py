@@ -170,10 +170,9 @@ def test_validation_rows_that_are_training_rows(model, tmp_path, capsys):
 def test_maximum_counts(model, questions, tmp_path):
     """`max_predict_samples` limits the number of predictions."""
     few = ("--do_train", "--do_predict", "--max_steps", "1", "--max_predict_samples", "3")
-    found = squad(model, questions, tmp_path / "few-questions", *few)
+    squad(model, questions, tmp_path / "few-questions", *few)
     expected = [f"q{number}" for number in sorted(random.Random(42).sample(range(31), 3))]
     assert [*json.loads((tmp_path / "few-questions/predict_predictions.json").read_text())] == expected
-    assert {"predict_f1", "predict_samples"} <= set(found)  # these questions have answers
 
 
 BEST = "--eval_strategy steps --eval_steps 1 --save_strategy steps --save_steps 1 --load_best_model_at_end".split()
@@ -287,7 +286,7 @@ def test_batches_of_similar_lengths():
 
 
 # The arguments of transformers' run_glue.py and run_qa.py (version 4.55 and later), except TrainingArguments and those
-# that docs/fine_tuning.md lists as missing.
+# that docs/fine_tuning.md names as missing.
 COMMON = (
     "model_name_or_path config_name tokenizer_name cache_dir model_revision token trust_remote_code "
     "dataset_name dataset_config_name max_seq_length max_train_samples "
@@ -298,7 +297,7 @@ RUN_QA = f"{COMMON} version_2_with_negative null_score_diff_threshold doc_stride
 
 
 @pytest.mark.parametrize("command, names", [("glue", RUN_GLUE), ("squad", RUN_QA)])
-def test_flags_of_transformers_exist(command, names):
-    """Almost every flag of transformers' run_glue.py and run_qa.py is an option of the command."""
+def test_every_flag_of_transformers_exists(command, names):
+    """Nearly every flag of transformers' run_glue.py and run_qa.py is an option of the command."""
     own = {each.name for _, members in groups(COMMANDS[command]) for each in members}
     assert {*names.split()} <= own
