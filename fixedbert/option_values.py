@@ -45,7 +45,8 @@ TRAINER_NEEDS = {
         "activation_checkpointing|gradient_checkpointing",
     ),
     **dict.fromkeys(
-        ("hub_model_id", "hub_strategy", "hub_private_repo", "hub_always_push", "hub_revision"), "push_to_hub"
+        ("hub_model_id", "hub_strategy", "hub_token", "hub_private_repo", "hub_always_push", "hub_revision"),
+        "push_to_hub",
     ),
 }
 LARGEST = 2**32 - 1  # the largest seed of numpy

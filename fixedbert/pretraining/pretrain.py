@@ -26,7 +26,6 @@ from ..training.output import (
     check_same_data,
     is_complete_checkpoint,
     output_directory,
-    publish,
     read_result,
     record_metrics,
 )
@@ -64,9 +63,7 @@ def pretrain(
     arguments = with_recipe(recipe, arguments, *ARGUMENTS)
     *earlier, last = plan_stages(arguments)
     if already_complete(last.arguments.get("output_dir"), arguments):
-        *_, training_args = make(last.arguments, *ARGUMENTS)
-        publish(training_args)  # in case the upload failed
-        return read_result(training_args.directory)
+        return read_result(Path(last.arguments["output_dir"]))
     for stage in earlier:
         directory = Path(stage.arguments["output_dir"])
         if is_complete_checkpoint(directory):
@@ -127,7 +124,6 @@ def run_stage(stage: Stage, arguments: dict[str, Any], callbacks: Sequence[Train
             write_summary(trainer, corpus)
         if training_args.do_train:
             trainer.create_model_card()
-    publish(training_args)
     return read_result(training_args.directory)
 
 

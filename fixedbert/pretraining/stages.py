@@ -63,7 +63,6 @@ def plan_stages(arguments: dict[str, Any]) -> list[Stage]:
     output_dir = output_path(run.get("output_dir"))
     stages: list[Stage] = []
     config, first_step = None, 0
-    hub = {name: run.pop(name) for name in [*run] if name.startswith("hub_")}  # only the last stage is uploaded
     schedule_steps = sum(check_changes(number, stage) for number, stage in enumerate(changes, 1))
     for number, stage in enumerate(changes, 1):
         growth = {name: stage[name] for name in SIZES if name in stage}
@@ -73,11 +72,7 @@ def plan_stages(arguments: dict[str, Any]) -> list[Stage]:
             run |= {"model_name_or_path": run["output_dir"], "seed": arguments.get("seed", 42) + number - 1}
             if run.get("tokenizer_name") is None:  # the tokenizer of the first stage, which has its own settings
                 run = {name: value for name, value in run.items() if name not in ("do_lower_case", "strip_accents")}
-        is_last = number == len(changes)
-        run["output_dir"] = str(output_dir) if is_last else f"{output_dir}-stage{number}"
-        if is_last:
-            run |= hub
-        run["push_to_hub"] = is_last and arguments.get("push_to_hub", False)
+        run["output_dir"] = str(output_dir) if number == len(changes) else f"{output_dir}-stage{number}"
         with error_context(f"stage {number} of `stages`"):
             if config is not None and growth:
                 config = larger_config(fixed_head_config(config), **growth)

@@ -170,7 +170,7 @@ def create_model_card(trainer: Trainer):
     base = arguments.get("model_name_or_path")
     checkpoint_card(
         model,
-        getattr(trainer, "hub_model_id", None) or args.hub_model_id or directory.name,
+        directory.name.removesuffix(".partial"),
         provenance,
         results,
         evaluated_on,

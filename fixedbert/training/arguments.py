@@ -48,6 +48,7 @@ class CommonArguments(TrainerOptions, TrainingArguments):
         "auto_find_batch_size": (False, "a second attempt would start from partially trained weights"),
         "dataloader_drop_last": (False, "evaluation would omit the last examples"),
         "resume_from_checkpoint": (None, "the same command resumes a run from its last checkpoint"),
+        "push_to_hub": (False, "use `fixedbert push` when the run is complete"),
         "save_only_model": (False, "resuming a run requires the optimizer state"),
         "accelerator_config.split_batches": (False, "`per_device_train_batch_size` is the batch size per device"),
         "prediction_loss_only": (False, "the metrics need the predictions"),
@@ -83,10 +84,6 @@ class CommonArguments(TrainerOptions, TrainingArguments):
             raise InputError(
                 f"is {self.max_steps}, but must be at least 1, or -1 to train for `num_train_epochs`.", "max_steps"
             )
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Returns the state to pickle, without the access token, because Trainer uploads training_args.bin."""
-        return vars(self) | {"hub_token": None}
 
 
 def check_launcher(arguments: TrainingArguments):

@@ -18,15 +18,12 @@ from typing import Any
 
 from accelerate import PartialState
 from accelerate.utils import broadcast_object_list
-from huggingface_hub import HfApi
-from huggingface_hub.errors import HFValidationError, HTTPError
 from transformers import Trainer
 
 from ..support.errors import InputError
 from ..support.files import (
     check_output_free,
     directory_lock,
-    error_reason,
     finite,
     move_into_place,
     output_path,
@@ -41,7 +38,7 @@ from .arguments import CommonArguments
 COMMAND_FILE, DATA_FILE = "command.json", "data.json"
 # Arguments with these prefixes may differ when a run resumes, because they do not affect the training steps.
 UNCHECKED_PREFIXES = (
-    *("output_dir", "store_dir", "cache_dir", "hub_", "push_", "logging_", "save_", "per_device_eval_"),
+    *("output_dir", "store_dir", "cache_dir", "logging_", "save_", "per_device_eval_"),
     *("dataloader_", "preprocessing_", "report_to", "run_name", "disable_tqdm"),
 )
 LENGTH = ("num_train_epochs", "max_steps")  # may differ as long as no training is complete
@@ -61,8 +58,7 @@ def already_complete(output_dir: str | Path | None, given: dict[str, Any]) -> bo
     final = output_path(output_dir)
     file = final / COMMAND_FILE
     if os.path.isfile(file):
-        changed = changed_arguments(file, given)
-        if changed := [name for name in changed if not name.startswith(("output_dir", "push_to_hub", "hub_"))]:
+        if changed := [name for name in changed_arguments(file, given) if name != "output_dir"]:
             problem = f"contains a complete run with different arguments ({', '.join(changed)}; see {COMMAND_FILE})"
             raise InputError(f"{final}: {problem}; choose a different `output_dir`.")
         if adds_seeds(read_own(file), command_of(given)):
@@ -95,7 +91,7 @@ def read_own(file: Path) -> dict[str, Any]:
 
 def command_of(given: dict[str, Any]) -> dict[str, Any]:
     """Returns the arguments as saved in command.json, without access tokens or arguments that only affect resuming."""
-    left_out = ("token", "hub_token", "take_over_output_dir")
+    left_out = ("token", "take_over_output_dir")
     return {name: value for name, value in json.loads(to_json(given, default=str)).items() if name not in left_out}
 
 
@@ -148,7 +144,6 @@ def output_directory(training_args: CommonArguments, given: dict[str, Any]) -> I
             write_atomically(partial / COMMAND_FILE, to_json(command_of(given), indent=1) + "\n")
         state.wait_for_everyone()
         training_args.output_dir = str(partial)
-        training_args.hub_model_id = training_args.hub_model_id or final.name
         try:
             yield checkpoint
         except BaseException:
@@ -295,18 +290,3 @@ def record_metrics(trainer: Trainer, split: str, metrics: dict[str, float]):
     trainer.log_metrics(split, metrics)
     with reading(Path(str(trainer.args.output_dir)) / "all_results.json", "remove it and run the same command again"):
         trainer.save_metrics(split, finite(metrics))
-
-
-def publish(args: CommonArguments):
-    """Uploads the complete output directory to the Hub if `push_to_hub` is set."""
-    if not (args.push_to_hub and PartialState().is_main_process):
-        return
-    api = HfApi(token=args.hub_token)
-    try:
-        name = args.hub_model_id or args.directory.name
-        repo_id = api.create_repo(name, private=args.hub_private_repo, exist_ok=True).repo_id
-        options: dict[str, Any] = {"revision": args.hub_revision, "ignore_patterns": ["_*", "checkpoint-*"]}
-        api.upload_folder(repo_id=repo_id, folder_path=args.directory, commit_message="End of training", **options)
-    except (HTTPError, HFValidationError, OSError, RuntimeError) as error:
-        reason = f"the upload failed ({error_reason(error)})"
-        raise InputError(f"{args.output_dir} is complete, but {reason}; run the same command to upload it.") from error

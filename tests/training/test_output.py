@@ -224,7 +224,7 @@ def test_runs_and_sweeps_do_not_remove_each_other(tmp_path, saved):
 
 def test_arguments_of_a_resumed_run(tmp_path):
     """Arguments that do not affect the training steps may change when a run resumes. Others cause an error."""
-    earlier = {"output_dir": Path("x"), "seed": 1, "config_overrides": {"a": None}, "hub_token": "hf_write"}
+    earlier = {"output_dir": Path("x"), "seed": 1, "config_overrides": {"a": None}, "token": "hf_write"}
     (tmp_path / "command.json").write_text(json.dumps(command_of(earlier)))
     assert "hf_write" not in (tmp_path / "command.json").read_text()
     same = {"config_overrides": {"a": None}, "seed": 1, "take_over_output_dir": True, "bf16": None, "token": "hf"}
