@@ -49,8 +49,7 @@ def already_complete(output_dir: str | Path | None, given: dict[str, Any]) -> bo
     """
     Returns True and prints a message if the output directory contains a complete run or sweep with the same arguments.
 
-    Returns False if the directory is empty or does not exist, or if `given` adds seeds to a sweep. Does not check
-    whether the data changed.
+    Returns False if the directory is empty or does not exist. Does not check whether the data changed.
 
     Raises:
         InputError: If the output directory contains anything else.
@@ -61,8 +60,6 @@ def already_complete(output_dir: str | Path | None, given: dict[str, Any]) -> bo
         if changed := [name for name in changed_arguments(file, given) if name != "output_dir"]:
             problem = f"contains a complete run with different arguments ({', '.join(changed)}; see {COMMAND_FILE})"
             raise InputError(f"{final}: {problem}; choose a different `output_dir`.")
-        if adds_seeds(read_own(file), command_of(given)):
-            return False
         PartialState().print(
             f"{final}: already complete; to run the command again, for example after the data changed, remove {final}"
         )
@@ -74,14 +71,7 @@ def already_complete(output_dir: str | Path | None, given: dict[str, Any]) -> bo
 def changed_arguments(file: Path, given: dict[str, Any]) -> list[str]:
     """Returns the names of the arguments that differ between command.json and `given`."""
     earlier, now = read_own(file), command_of(given)
-    changed = [name for name in earlier | now if earlier.get(name) != now.get(name)]
-    return [name for name in changed if not (name == "seeds" and adds_seeds(earlier, now))]
-
-
-def adds_seeds(earlier: dict[str, Any], now: dict[str, Any]) -> bool:
-    """Returns True if the arguments of a sweep are repeated with additional seeds."""
-    before, after = (set(arguments.get("seeds") or ()) for arguments in (earlier, now))
-    return bool(before) and before < after
+    return [name for name in earlier | now if earlier.get(name) != now.get(name)]
 
 
 def read_own(file: Path) -> dict[str, Any]:
@@ -127,7 +117,7 @@ def output_directory(training_args: CommonArguments, given: dict[str, Any]) -> I
     lock = directory_lock(final, training_args.take_over_output_dir)
     partial, state = final.with_name(final.name + ".partial"), PartialState()
     write_errors = writing(final, "and run the same command to resume")
-    with on_main_process(lock), write_errors, reopened_sweep(final, partial, given):
+    with on_main_process(lock), write_errors:
         check_output_free(final)
         check_own(partial)
         (checkpoint,) = broadcast_object_list([find_progress(partial)])
@@ -157,27 +147,6 @@ def output_directory(training_args: CommonArguments, given: dict[str, Any]) -> I
             move_into_place(final, partial)
         state.wait_for_everyone()
         training_args.output_dir = str(final)
-
-
-@contextmanager
-def reopened_sweep(final: Path, partial: Path, given: dict[str, Any]) -> Iterator[None]:
-    """
-    Context manager that moves the complete sweep in `final` back to `partial` if `given` adds seeds to it. After an
-    error, the sweep returns unless an additional run has made progress.
-    """
-    file, earlier = final / COMMAND_FILE, b""
-    if PartialState().is_main_process and file.is_file() and not partial.exists():
-        if adds_seeds(read_own(file), command_of(given)):
-            earlier = file.read_bytes()
-            final.rename(partial)
-    PartialState().wait_for_everyone()
-    try:
-        yield
-    except BaseException:
-        if earlier and not any(partial.rglob("seed-*.partial")):
-            write_atomically(partial / COMMAND_FILE, earlier)
-            partial.rename(final)
-        raise
 
 
 def check_own(partial: Path):
