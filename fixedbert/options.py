@@ -256,7 +256,6 @@ BOUNDARIES = {
     "line": "the end of a line in a text file",
     "blank_line": "a blank line or an empty row",
     "sentence_lines": "a blank line (each line is a sentence, as in BERT's own files)",
-    "column": "a new value in the document column",
 }
 
 
@@ -270,11 +269,8 @@ class CorpusOptions:
         None, "Files (.txt, .jsonl, .csv, .tsv, .parquet, optionally compressed), directories or glob patterns."
     )
     text_column_name: list[str] = option(["text"], "Name of the text column.")
-    document_boundary: list[Literal["row", "line", "blank_line", "sentence_lines", "column"]] = option(
+    document_boundary: list[Literal["row", "line", "blank_line", "sentence_lines"]] = option(
         ["row"], f"Where a document ends. {'; '.join(f'{name}: {text}' for name, text in BOUNDARIES.items())}."
-    )
-    document_column_name: list[str] = option(
-        ["none"], "Column that determines the documents, or none.", needs="document_boundary=column"
     )
     validation_file: list[str] | None = option(None, "Held-out files, read with the settings of the first corpus.")
     validation_split_percentage: float = option(5.0, "Without a file: percent of documents to hold out.", "(0, 100)")

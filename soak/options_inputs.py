@@ -51,7 +51,6 @@ TEXT_VALUES = {
     "task_name": ("rte", "stsb", "mnli", "ax", "all"),
     "data_dir": ("@glue", "@missing", "@rows.csv"),
     **dict.fromkeys(("text_column_names", "label_column_name", "text_column_name"), COLUMNS),
-    "document_column_name": COLUMNS,
     "class_weights": ("balanced", "1,5", "1,-1", "0,0", "1", "nan,1"),
     "null_score_diff_threshold": ("best", "-3"),
     "language": ("en", "de", "ja", "xx"),

@@ -15,14 +15,12 @@ def corpora_of(data_args: PretrainingDataOptions, model_args: NewModelOptions) -
     sources += [(file, False) for file in data_args.train_file or []]
     if not sources:
         raise InputError("no corpus: set `train_file` or `dataset_name`.")
-    names = ("dataset_config_name", "text_column_name", "document_boundary", "document_column_name")
+    names = ("dataset_config_name", "text_column_name", "document_boundary")
     columns = [per_corpus(data_args, name, len(sources)) for name in names]
     hub_options = model_args.download_options()
     return [
-        Corpus(source, on_hub, config_name, text_column, boundary, boundary_column, hub_options)
-        for (source, on_hub), config_name, text_column, boundary, boundary_column in zip(
-            sources, *columns, strict=True
-        )
+        Corpus(source, on_hub, config_name, text_column, boundary, hub_options)
+        for (source, on_hub), config_name, text_column, boundary in zip(sources, *columns, strict=True)
     ]
 
 

@@ -36,7 +36,7 @@ REPLACES: dict[str, tuple[str, ...]] = {
     "total_train_batch_size": ("gradient_accumulation_steps",),
 }
 # These entries describe the corpora in a recipe. A flag that replaces the corpora also replaces the descriptions.
-CORPUS_OPTIONS = ("dataset_config_name", "text_column_name", "document_boundary", "document_column_name")
+CORPUS_OPTIONS = ("dataset_config_name", "text_column_name", "document_boundary")
 
 
 @dataclass
