@@ -11,8 +11,8 @@ def configure_progress_bars():
     """Hides transformers' bars for loading weights. If stderr is no terminal, all others print a line per 10%."""
     logging.set_tqdm_hook(lambda factory, args, options: factory(*args, **options | {"disable": True}))
     if not sys.stderr.isatty():
-        tqdm.display = print_tenth  # type: ignore[method-assign]
-        tqdm.clear = lambda bar, nolock=False: None  # type: ignore[method-assign]
+        tqdm.display = print_tenth  # type: ignore[assignment, method-assign]
+        tqdm.clear = lambda bar, nolock=False: None  # type: ignore[assignment, method-assign]
 
 
 def print_tenth(bar: Any, msg: str | None = None, pos: int | None = None):
