@@ -4,18 +4,23 @@ PYTHON ?= python3
 OLDEST_PYTHON ?= python3.10
 BIN := .venv/bin
 PYTEST := -m pytest -n 2 --dist worksteal
+# A first answer within 30 seconds.
+QUICK := tests/test_structure.py tests/test_style.py tests/test_cli.py tests/support tests/data tests/tasks
 INSTALL := pip install --quiet --disable-pip-version-check --no-compile # Python compiles what it imports
 
 # Container images set this. Without compiled files, each of the many processes compiles its imports again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-slow test-tools test-all test-oldest test-newest coverage browser dist docs benchmark soak lint clean
+.PHONY: demo test test-quick test-slow test-tools test-all test-oldest test-newest coverage browser dist docs benchmark soak lint clean
 
 demo: .venv/installed
 	$(BIN)/python run_demo.py
 
 test: .venv/installed
 	$(BIN)/python $(PYTEST) -m "not slow" --ignore=tests/tools
+
+test-quick: .venv/installed
+	$(BIN)/python $(PYTEST) -m "not slow" $(QUICK)
 
 test-slow: .venv/installed
 	$(BIN)/python $(PYTEST) -m slow --ignore=tests/tools

@@ -10,7 +10,6 @@ import re
 import signal
 import sys
 from argparse import SUPPRESS, ArgumentParser, RawDescriptionHelpFormatter
-from collections.abc import Callable
 from functools import partial
 from importlib.metadata import version
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
@@ -34,7 +33,8 @@ def load(name: str) -> Any:
 _, values, commands = map(load, ("options", "option_values", "commands"))  # each imports those before it
 
 TRAINER = (
-    "Also accepted: transformers.TrainingArguments (https://huggingface.co/docs/transformers/main_classes/trainer)"
+    "Also accepted: transformers.TrainingArguments (https://huggingface.co/docs/transformers/main_classes/trainer);\n"
+    "numbers of steps below 1, such as --warmup_steps 0.1, are fractions of all steps"
 )
 RUN = ["--output_dir VALUE", "--do_train|--do_eval|--do_predict"]  # which a training command needs
 RECIPE = "YAML or JSON file with options, such as the packaged recipes/mini.yaml; flags take precedence"
@@ -58,6 +58,10 @@ class Parser(ArgumentParser):
 
     def error(self, message: str):
         self.exit(2, f"error: {message}; see {self.prog} --help.\n")
+
+    def fail(self, problems: list[str]):
+        """Exits with problems in which options are written as `name`."""
+        self.error(re.sub(r"`(\w+)`", r"--\1", "; ".join(problems)))
 
 
 def command_parser(name: str) -> Parser:
@@ -96,14 +100,15 @@ def add_option(group: Any, described: Any, is_switch: bool):
     items = [item for kind in kinds for item in get_args(kind) or [kind]]  # choices, and the types of list items
     names = [item if isinstance(item, str) else PLACEHOLDERS.get(item, "") for item in items]
     value = described.name if described.positional else "|".join(filter(None, names)) or "VALUE"
-    text = described.help + (f" Default: {described.default}." if described.default else "")
-    arguments: dict[str, Any] = {"help": text.replace("%", "%%").replace("`", ""), "metavar": value}
+    arguments: dict[str, Any] = {"help": described.text.replace("%", "%%").replace("`", ""), "metavar": value}
     if is_switch:
         arguments = {"help": arguments["help"], "action": "store_true"}
     elif any(get_origin(kind) is list for kind in kinds):
         arguments["nargs"] = "+"
     elif bool in kinds:
         arguments |= {"nargs": "?", "const": True}
+    if described.required and not described.positional:
+        arguments["required"] = True
     group.add_argument(described.name if described.positional else f"--{described.name}", **arguments)
 
 
@@ -118,7 +123,7 @@ def read(name: str, argv: list[str]) -> dict[str, Any]:
         own = {each.name for _, members in commands.groups(command) for each in members}
         converted = values.convert_all({key: value for key, value in given.items() if key in own}, command.options)
     except ValueError as error:
-        parser.error(re.sub(r"`(\w+)`", r"--\1", str(error)).rstrip("."))
+        parser.fail([str(error).rstrip("."), *commands.problems(given)])
     return {key: converted.get(key, value) if key in own else switch_or_value(value) for key, value in given.items()}
 
 
@@ -146,7 +151,7 @@ def run(name: str, given: dict[str, Any]):
         PartialState().print(result)
 
 
-def parse(argv: list[str]) -> Callable[[], None]:
+def parse(argv: list[str]) -> partial[None]:
     """Parses the command line and returns a function that runs the command."""
     if argv and argv[0] in commands.COMMANDS:
         return partial(run, argv[0], read(argv[0], argv[1:]))
@@ -178,6 +183,9 @@ def entry_point(*command: str):
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends the imports without a traceback
     limit_openmp_spinning()
     run_command = parse([*command, *sys.argv[1:]])
+    name, given = run_command.args
+    if found := commands.problems(given):
+        Parser(prog=f"fixedbert {name}").fail(found)
     from fixedbert.support.errors import exit_on_input_error
 
     exit_on_input_error(run_command)

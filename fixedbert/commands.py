@@ -5,16 +5,17 @@ Like options.py, this module needs neither torch nor transformers, so that the c
 """
 
 import ast
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import Field, fields
 from functools import wraps
+from glob import glob, iglob
 from importlib.util import find_spec
-from inspect import Parameter, Signature, get_annotations
+from inspect import Parameter, Signature, formatannotation, get_annotations, signature
 from pathlib import Path
 from textwrap import dedent
 from typing import Any, NamedTuple, TypeVar
 
-from .option_values import default_of, describe_range, make
+from .option_values import as_list, default_of, describe_range, make
 from .options import (
     CompareOptions,
     ConvertOptions,
@@ -36,6 +37,9 @@ Result = TypeVar("Result")
 PRETRAINING = (PretrainingDataOptions, NewModelOptions, PretrainingTrainerOptions)
 GLUE = (GlueDataOptions, ModelOptions, FineTuningTrainerOptions)
 SQUAD = (SquadDataOptions, ModelOptions, FineTuningTrainerOptions)
+PATHS = ("recipe", "data_dir", "train_file", "validation_file", "test_file", "folder")
+MODELS = ("model", "models", "model_name_or_path")
+PACKAGE = Path(__file__).parent  # contains recipes
 
 
 class Command(NamedTuple):
@@ -74,6 +78,11 @@ class Described(NamedTuple):
     positional: bool
     required: bool
 
+    @property
+    def text(self) -> str:
+        """The help, with the default."""
+        return self.help + (f" Default: {self.default}." if self.default else "")
+
 
 def groups(command: Command) -> Iterator[tuple[str, list[Described]]]:
     """Yields the heading and the options of each group of a command."""
@@ -107,37 +116,55 @@ def trainer_names() -> list[str]:
     return [x.target.id for x in body if isinstance(x, ast.AnnAssign) and isinstance(x.target, ast.Name)]
 
 
-def signature(command: Command) -> Signature:
-    """Returns the signature of a command's function: its leading arguments by position, all others by name."""
+def problems(given: Mapping[str, Any]) -> list[str]:
+    """
+    Returns what is wrong with the values of options, as far as it can be found before the imports, which take seconds:
+    paths that do not exist, and an output directory that is not empty.
+    """
+    paths = [path for name in PATHS for path in as_list(given.get(name))]
+    paths += [path for name in MODELS for path in as_list(given.get(name)) if path.startswith((".", "/"))]  # no Hub id
+    absent = [path for path in paths if not (Path(path).exists() or any(iglob(path, recursive=True)))]
+    full = [path for path in as_list(given.get("output_dir")) if glob("*", root_dir=path)]
+    return [
+        *(f"{path} does not exist" for path in absent if not (PACKAGE / path).exists()),
+        *(f"{path} is not empty" for path in full if not Path(path, "command.json").exists()),  # of no repeated run
+    ]
+
+
+def parameters_of(command: Command) -> list[Parameter]:
+    """Returns the options of a command as parameters: the leading ones by position, all others by name."""
     members = {member.name: member for cls in command.options for member in fields(cls)}
     leading = getattr(command.options[0], "leading", ())
     parameters = []
     for name in dict.fromkeys((*leading, *members)):
         kind = Parameter.POSITIONAL_OR_KEYWORD if name in leading else Parameter.KEYWORD_ONLY
-        default = Parameter.empty if members[name].metadata["required"] else members[name].default
+        default = Parameter.empty if members[name].metadata["required"] else default_of(members[name])
         parameters.append(Parameter(name, kind, default=default, annotation=members[name].type))
-    return Signature(parameters)
+    return parameters
 
 
-def takes_options(name: str) -> Callable[[Callable[[Any], Result]], Callable[..., Result]]:
+def takes_options(name: str) -> Callable[[Callable[..., Result]], Callable[..., Result]]:
     """
-    Decorator for the function of the command `name`, which takes one dataclass of options.
+    Decorator for the function of the command `name`, which takes one dataclass of options, or a recipe and options.
 
-    The decorated function takes the options as arguments, in the order of `leading`, or by name.
+    The decorated function takes the options as arguments, in the order of `leading`, or by name. help() shows them.
     """
     command = COMMANDS[name]
-    (options,) = command.options
 
-    def decorate(function: Callable[[Any], Result]) -> Callable[..., Result]:
-        own = signature(command)
+    def decorate(function: Callable[..., Result]) -> Callable[..., Result]:
+        *first, last = signature(function).parameters.values()
+        own = Signature([*first, *parameters_of(command), *([last] if command.trains else [])])
 
         @wraps(function)
         def call(*values: Any, **given: Any) -> Result:
-            return function(*make(own.bind(*values, **given).arguments, options))
+            if command.trains:
+                return function(*values, **given)
+            return function(*make(own.bind(*values, **given).arguments, *command.options))
 
-        call.__signature__ = own  # type: ignore[attr-defined]  # for help() and inspect.signature
-        lines = [f"    {each.name}: {each.help}" for _, members in groups(command) for each in members]
-        call.__doc__ = "\n".join([dedent(function.__doc__ or "").strip(), "", "Args:", *lines])
+        lines = [f"    {x.name} ({formatannotation(x.hint)}): {x.text}" for _, group in groups(command) for x in group]
+        text = dedent(function.__doc__ or "").strip()
+        call.__doc__ = "\n".join([text, *([] if "Args:" in text else ["", "Args:"]), *lines])
+        call.__signature__ = own  # type: ignore[attr-defined]
         return call
 
     return decorate

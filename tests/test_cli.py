@@ -1,5 +1,6 @@
 """Tests of the `fixedbert` command and its options."""
 
+import os
 import subprocess
 import sys
 from dataclasses import fields
@@ -35,6 +36,31 @@ def test_help_needs_no_imports(argv, code):
     """Help, version and errors about options appear without importing torch, transformers or fixedbert."""
     done = subprocess.run([sys.executable, "-c", IMPORTED, *argv], cwd=ROOT, capture_output=True, text=True)
     assert done.stdout.endswith(f"{code} set()\n"), done.stderr
+
+
+@pytest.mark.parametrize(
+    "argv, message",
+    [
+        ("shrink ./bert --train_file a.csv new.csv b.csv --speedup 2 --output_dir full",
+         "a.csv does not exist; b.csv does not exist; ./bert does not exist; full is not empty"),
+        ("shrink bert --train_file a.csv --params x --output_dir full",
+         "--params is 'x', but must be a number; a.csv does not exist; full is not empty"),
+        ("glue --train_file a.csv --do_train", "a.csv does not exist"),
+        ("glue r.yaml --validation_file new.c*v --data_dir full --output_dir complete", "r.yaml does not exist"),
+        ("push bert me/bert", "bert does not exist"),
+        ("convert bert", "the following arguments are required: --output_dir"),
+    ],
+)  # fmt: skip
+def test_paths_are_checked_before_imports(argv, message, tmp_path):
+    """All files that do not exist, and a full output directory, are named in one line before torch is imported."""
+    for name in ("full/file", "complete/command.json", "new.csv"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", IMPORTED, *argv.split()]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=environment)
+    assert done.stderr == f"error: {message}; see fixedbert {argv.split()[0]} --help.\n"
+    assert done.stdout.endswith("2 set()\n")
 
 
 @pytest.mark.parametrize(
@@ -85,7 +111,7 @@ def test_one_description_of_each_option(name):
     names = [each.name for _, members in groups(command) for each in members]
     assert len(names) == len({*names})
     parameters = signature(getattr(fixedbert, command.function)).parameters
-    assert {*names} <= parameters.keys() or command.trains
+    assert {*names} <= parameters.keys()
 
 
 def test_training_commands_are_scripts(tmp_path, tmp_path_factory):

@@ -18,7 +18,8 @@ from ..loading.loaded_model import LoadedModel
 from ..options import CompareOptions
 from ..support.errors import InputError
 from ..support.files import check_output_free, new_directory, short_name, to_csv, to_json
-from ..support.machine import machine_name, warn_if_busy
+from ..support.machine import machine_name
+from ..support.tables import write_table
 from ..tasks.fidelity import Keys
 from ..tasks.rows import RowPredictions, Rows
 from ..tasks.task_heads import compared_rows, row_length
@@ -52,7 +53,6 @@ def compare(options: CompareOptions) -> Comparison:
         InputError: If the models have different tasks, the rows are unsuitable, or a runtime is not installed.
     """
     check_options(options)
-    warn_if_busy()
     by_model = [load_candidates(*pair, **options.hub_options()) for pair in names_of(options.models)]
     candidates = [candidate for own in by_model for candidate in own]
     align_classes(candidates)
@@ -94,6 +94,7 @@ def compare(options: CompareOptions) -> Comparison:
         if options.tolerance is not None:
             result = replace(result, advice=write_fastest(directory, candidates, rows, half, options))
         (directory / RESULTS).write_text(to_json(asdict(result), indent=1) + "\n")
+        write_table(result.table, directory / Path(RESULTS).stem)
         if any(each.fidelity and each.fidelity.unit != "score" for each in result.models):
             units = sorted({unit for units in changed for unit in units})
             columns = changed_units(rows, units, candidates, answers)

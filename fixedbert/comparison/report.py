@@ -1,8 +1,10 @@
 """The result of a comparison, and its report for the terminal."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from scipy.stats import binomtest
+
+from ..support.tables import aligned, markdown_report
 from ..tasks.fidelity import UNITS, Fidelity
 from .runtimes import REFERENCE
 
@@ -48,9 +50,12 @@ class Comparison:
     advice: str  # the fastest ways to run a single model, or how to get this advice for one of several models
     folder: str  # output directory, or ""
 
-    def __str__(self) -> str:
-        first, *others = self.models
-        items, _ = UNITS[self.item]
+    _repr_markdown_ = markdown_report
+
+    @property
+    def table(self) -> list[list[str]]:
+        """A table with a row for each model, below a header."""
+        first = self.models[0]
         metrics, flips = list(first.scores), ["lost", "gained"] if first.lost is not None else []
         flips += ["truncated"] if any(model.truncated for model in self.models) else []
         lines = [["", "rows/s", "speedup", "single", "MB", *metrics, *flips, "predictions"]]
@@ -62,31 +67,35 @@ class Comparison:
             cells += [f"{model.megabytes:,.0f}", *(f"{model.scores[name]:.4f}" for name in metrics)]
             predictions = model.fidelity.summary if model.fidelity else ""
             lines.append([*cells, *(str(getattr(model, name)) for name in flips), predictions])
+        return lines
+
+    def __str__(self) -> str:
+        items, _ = UNITS[self.item]
+        columns = self.table[0]
         rows = f"{self.rows:,} of {self.available:,}" if self.rows < self.available else f"{self.rows:,}"
         notes = [
             f"rows/s, speedup: batches of {self.batch_size} rows in random order, without tokenization",
             f"single: speedup for {min(self.rows, SINGLE_ROWS)} single rows",
             f"of {ROUNDS} or more runs of each batch, the fastest counts",
         ]
-        if "lost" in flips:
+        if "lost" in columns:
             notes.append(f"lost: {items} correct in the first line, but not in this one; gained: the opposite")
-        fidelities = [model.fidelity for model in others if model.fidelity]
+            names = [line[0] for line in self.table[1:]]
+            unclear = [name for name, x in zip(names, self.models, strict=True) if may_be_chance(x.lost, x.gained)]
+            if unclear:
+                notes.append(f"lost and gained may differ by chance (sign test, p > 0.05): {', '.join(unclear)}")
+        fidelities = [model.fidelity for model in self.models if model.fidelity]
         if any(each.agreement is not None for each in fidelities):
             notes.append(f"predictions: {' that '.join(UNITS[fidelities[0].unit])} as in the first line")
-        if "truncated" in flips:
+        if "truncated" in columns:
             notes.append(f"truncated: rows with more than {self.max_seq_length} tokens; the rest is ignored")
         if self.folder and any(each.unit != "score" for each in fidelities):
             notes.append(f"{items} that changed: {self.folder}/{CHANGED}")
         header = f"{rows} rows from {self.file} with at most {self.max_seq_length} tokens, on {self.machine}"
-        text = [header, "", *aligned(lines), "", *notes, *self.notes]
+        text = [header, "", aligned(self.table), "", *notes, *self.notes]
         return "\n".join([*text, "", self.advice] if self.advice else text)
 
 
-def aligned(lines: list[list[str]]) -> list[str]:
-    """Formats table rows as lines of text. The first and last columns are left-aligned, the others right-aligned."""
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    sides: list[Callable[..., str]] = [str.ljust, *[str.rjust] * (len(widths) - 2), str.ljust]
-    return [
-        "  ".join(side(cell, width) for side, cell, width in zip(sides, line, widths, strict=True)).rstrip()
-        for line in lines
-    ]
+def may_be_chance(lost: int | None, gained: int | None) -> bool:
+    """Whether two numbers of items differ by no more than chance explains, if each item has the same chance."""
+    return lost != gained and binomtest(lost or 0, (lost or 0) + (gained or 0)).pvalue > 0.05

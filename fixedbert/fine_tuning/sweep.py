@@ -4,18 +4,20 @@ import gc
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import mean, median, stdev
+from statistics import mean
 from typing import Any
 
 from accelerate import PartialState
 
 from ..option_values import make
 from ..options import FineTuningDataOptions, GlueDataOptions
-from ..support.errors import InputError
+from ..support.errors import InputError, shorten
 from ..support.files import read_json_object, to_json, write_atomically
+from ..support.tables import write_table
 from ..tasks.glue import TASKS
 from ..tasks.glue_metrics import METRICS
-from ..training.output import Trained, already_complete, output_directory, publish, read_result
+from ..tasks.texts import task_files
+from ..training.output import Trained, already_complete, output_directory, read_result
 from ..training.plots import is_metric
 from .fine_tune import FineTuningTask, check_metric, fine_tune
 from .trainer import FineTuningArguments
@@ -69,32 +71,33 @@ def sweep(task_class: type[FineTuningTask], **given: Any) -> Trained:
     if not training_args.kinds:
         raise InputError("nothing to do; set `do_train`, `do_eval` or `do_predict`.")
     runs = plan_runs(tasks_of(data_args, training_args.do_predict), training_args)
-    is_single = len(runs) == 1 and training_args.seeds is None
     if already_complete(training_args.output_dir, given):
-        training_args.hub_model_id = training_args.hub_model_id or training_args.directory.name
-        for each in [given] if is_single else [run_fields(run, given, training_args) for run in runs]:
-            publish(make(each, *task_class.arguments)[-1])  # in case the upload failed
         return read_result(training_args.directory)
-    if is_single:
+    if len(runs) == 1 and training_args.seeds is None:
         fine_tune(task_class, runs[0].task, arguments, given)
         return read_result(training_args.directory)
-    if training_args.resume_from_checkpoint is not None:
-        raise InputError("can only be used with a single run; sweeps resume automatically.", "resume_from_checkpoint")
+    if data_dir := getattr(data_args, "data_dir", None):
+        check_files({run.task for run in runs if run.task}, data_dir, training_args.kinds)
     with output_directory(training_args, given):
         directory = training_args.directory
         for number, run in enumerate(runs, start=1):
-            fields = run_fields(run, given, training_args)
-            own = make(fields, *task_class.arguments)
             if (directory / run.directory).exists():
                 PartialState().print(f"{run.directory}: already complete")
-                publish(own[-1])  # in case the upload failed
                 continue
             PartialState().print(f"\n=== run {number} of {len(runs)}: {run.directory}", flush=True)
-            fine_tune(task_class, run.task, own, fields)
+            fields = run_fields(run, given, training_args)
+            fine_tune(task_class, run.task, make(fields, *task_class.arguments), fields)
             gc.collect()
         if PartialState().is_main_process:
             summarize(directory, runs)
     return read_result(training_args.directory)
+
+
+def check_files(tasks: set[str], data_dir: str, kinds: tuple[str, ...]):
+    """Raises InputError, before the first run, if files of any task do not exist."""
+    by_task = [task_files(task, data_dir, ("test",) if task == "ax" else kinds) for task in sorted(tasks)]
+    if absent := [str(file) for files in by_task for file in files.values() if not file.exists()]:
+        raise InputError(f"no such file: {shorten(absent)}; correct `data_dir`, or name other tasks.")
 
 
 def run_fields(run: PlannedRun, given: dict[str, Any], training_args: FineTuningArguments) -> dict[str, Any]:
@@ -102,12 +105,10 @@ def run_fields(run: PlannedRun, given: dict[str, Any], training_args: FineTuning
     directory = training_args.directory
     fields: dict[str, Any] = given | {"seeds": None, "seed": run.seed}
     fields["output_dir"] = str(directory / run.directory)
-    if training_args.push_to_hub:
-        fields["hub_model_id"] = "-".join([str(training_args.hub_model_id), *run.directory.split("/")])
     if run.task:
         fields["task_name"] = [run.task]
     if run.task == "ax":  # ax has no training data, and is predicted with the MNLI model
-        unused = ["do_", "hub_", "push_", "eval_strategy", "eval_steps", "eval_delay", "eval_on_start"]
+        unused = ["do_", "eval_strategy", "eval_steps", "eval_delay", "eval_on_start"]
         unused += ["load_best_", "metric_for_", "greater_", "early_stopping_"]
         fields = {name: value for name, value in fields.items() if not name.startswith((*unused,))}
         fields["do_predict"] = True
@@ -132,7 +133,7 @@ def task_metrics(results: list[dict]) -> TaskMetrics:
 
 
 def summarize(directory: Path, runs: list[PlannedRun]):
-    """Prints a table with the results of all runs and writes results.json to `directory`."""
+    """Writes the results of all runs to results.json, and a table of statistics to results.csv and results.md."""
     files = {run: directory / run.directory / "all_results.json" for run in runs}
     remedy = "remove the run's directory and run the same command again"
     results = {run: read_json_object(file, remedy) for run, file in files.items() if file.exists()}
@@ -146,24 +147,13 @@ def summarize(directory: Path, runs: list[PlannedRun]):
     averages = {"average": average(tasks.values())} if len(tasks) > 1 else {}
     if "wnli" in tasks and averages:  # as in the BERT paper
         averages["average without wnli"] = average(tasks[task] for task in tasks if task != "wnli")
-    print(f"\n{'task':<19} {'metric':<22} {'median':>9} {'mean':>9} {'std':>9} {'min':>9} {'max':>9} {'seeds':>6}")
-    for task, metrics in tasks.items():
-        for metric, values in metrics.items():
-            print_row(task, metric, values)
-    for name, values in averages.items():
-        print_row(name, "", values)
     content = {
         "runs": [{"task": run.task, "seed": run.seed, **result} for run, result in results.items()],
         "tasks": tasks,
         **averages,
     }
     write_atomically(directory / "results.json", to_json(content, indent=1) + "\n")
-
-
-def print_row(task: str, metric: str, values: list[float]):
-    deviation = f"{stdev(values):.4f}" if len(values) > 1 else "-"
-    statistics = f"{median(values):>9.4f} {mean(values):>9.4f} {deviation:>9} {min(values):>9.4f} {max(values):>9.4f}"
-    print(f"{task:<19} {metric:<22} {statistics} {len(values):>6}")
+    write_table(Trained(directory, content).table, directory / "results")
 
 
 def average(tasks: Iterable[TaskMetrics]) -> list[float]:

@@ -8,8 +8,8 @@ from typing import Any
 
 from accelerate import PartialState
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForPreTraining, TrainerCallback, set_seed
-from transformers.trainer_pt_utils import AcceleratorConfig
 
+from ..commands import takes_options
 from ..conversion.growing import to_fixed_head_bert
 from ..data.collator import PretrainingCollator
 from ..option_values import make
@@ -27,7 +27,6 @@ from ..training.output import (
     check_same_data,
     is_complete_checkpoint,
     output_directory,
-    publish,
     read_result,
     record_metrics,
 )
@@ -41,19 +40,12 @@ from .trainer import PretrainingTrainer
 MODELS = {"mlm+nsp": AutoModelForPreTraining, "mlm": AutoModelForMaskedLM, "clm": AutoModelForCausalLM}
 
 
+@takes_options("pretrain")
 def pretrain(
     recipe: str | Path | None = None, *, callbacks: Sequence[TrainerCallback] = (), **arguments: Any
 ) -> Trained:
     """
     Pretrains a model on a corpus and saves weights, metrics and a plot to the output directory.
-
-    Args:
-        recipe: YAML file with arguments, such as recipes/mini.yaml. Keyword arguments take precedence.
-        callbacks: Additional callbacks for Trainer, used in every stage.
-        arguments: The flags of run_pretraining.py, listed by `fixedbert pretrain --help`. The most common ones are
-            `train_file`, `do_train=True`, `do_eval=True`, `output_dir`, `max_steps` or `num_train_epochs`,
-            `learning_rate`, `per_device_train_batch_size` and `logging_steps`. The sizes of a new model are
-            `hidden_size`, `num_hidden_layers`, `num_attention_heads`, `attention_head_size` and `intermediate_size`.
 
     Returns:
         The output directory and the metrics.
@@ -61,13 +53,17 @@ def pretrain(
     Raises:
         InputError: If an argument or file is invalid.
         KeyboardInterrupt: After Ctrl-C. The run first saves a checkpoint, from which the same call resumes.
+
+    Args:
+        recipe: YAML file with arguments, such as recipes/mini.yaml. Keyword arguments take precedence.
+        callbacks: Additional callbacks for Trainer, used in every stage.
+        arguments: Fields of transformers' TrainingArguments, such as `do_train=True`, `do_eval=True`, `output_dir`,
+            `max_steps`, `num_train_epochs` and `per_device_train_batch_size`.
     """
     arguments = with_recipe(recipe, arguments, *ARGUMENTS)
     *earlier, last = plan_stages(arguments)
     if already_complete(last.arguments.get("output_dir"), arguments):
-        *_, training_args = make(last.arguments, *ARGUMENTS)
-        publish(training_args)  # in case the upload failed
-        return read_result(training_args.directory)
+        return read_result(Path(last.arguments["output_dir"]))
     for stage in earlier:
         directory = Path(stage.arguments["output_dir"])
         if is_complete_checkpoint(directory):
@@ -91,9 +87,6 @@ def run_stage(stage: Stage, arguments: dict[str, Any], callbacks: Sequence[Train
     corpora_of(data_args, model_args)  # raises InputError before the model is loaded
     set_seed(training_args.seed)
     keep_freed_memory(training_args.device)
-    training_args.dataloader_pin_memory &= training_args.device.type != "cpu"
-    assert isinstance(training_args.accelerator_config, AcceleratorConfig)  # TrainingArguments creates it
-    training_args.accelerator_config.non_blocking |= training_args.dataloader_pin_memory
 
     with output_directory(training_args, arguments) as checkpoint:
         config = load_config(model_args, is_decoder=data_args.objective == "clm")
@@ -131,7 +124,6 @@ def run_stage(stage: Stage, arguments: dict[str, Any], callbacks: Sequence[Train
             write_summary(trainer, corpus)
         if training_args.do_train:
             trainer.create_model_card()
-    publish(training_args)
     return read_result(training_args.directory)
 
 

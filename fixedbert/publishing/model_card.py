@@ -17,6 +17,7 @@ from ..counts import forward_flops, parameters, size_text
 from ..loading.families import fixed_head_config, task_head
 from ..model.configuration_fixed_head_bert import VERSION, FixedHeadBertConfig
 from ..support.machine import hardware_name
+from ..support.tables import markdown_table
 from ..tasks.glue import TASKS
 from .snippets import torch_code
 
@@ -39,7 +40,7 @@ TEMPLATE = """---
 
 `{{ architecture }}`{% if fixed %}: BERT with a configurable attention head size, as in [Low-Rank Bottleneck in
 Multi-head Attention Models](https://arxiv.org/abs/2002.07028) (Bhojanapalli et al., 2020){% endif %}. Made with
-fixedbert.
+fixedbert {{ version }}.
 
 ## Shape
 
@@ -63,11 +64,6 @@ files next to the weights, so also pass the `revision` of the files that you hav
 """
 
 
-def markdown_table(rows: list[tuple], header: tuple[str, ...]) -> str:
-    lines = [header, ("---",) * len(header), *rows]
-    return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
-
-
 def shape_table(model: PreTrainedModel) -> str:
     """Returns a Markdown table of sizes, parameters and FLOPs."""
     config = fixed_head_config(model.config)
@@ -83,7 +79,7 @@ def shape_table(model: PreTrainedModel) -> str:
         ("parameters in the layers", f"{in_layers:,}"),
         ("forward pass of the layers", f"{forward_flops(config, 128) / 1e6:,.1f} MFLOPs per token, at 128 tokens"),
     ]
-    return markdown_table(rows, ("", ""))
+    return markdown_table([("", ""), *rows])
 
 
 def checkpoint_card(
@@ -135,9 +131,10 @@ def checkpoint_card(
         name=name,
         architecture=architecture,
         fixed=fixed,
+        version=VERSION,
         shape=shape_table(model),
         provenance=provenance,
-        results=markdown_table(rows, ("metric", "value")) if rows else "",
+        results=markdown_table([("metric", "value"), *rows]) if rows else "",
         evaluated_on=evaluated_on,
         code=code,
         remote_code=remote_code,
@@ -157,12 +154,11 @@ def create_model_card(trainer: Trainer):
     )
     shown = yaml.safe_dump({name: public(value) for name, value in arguments.items() if name != "output_dir"})
     tokens = f", {summary['real tokens seen']:,} non-padding tokens" if "real tokens seen" in summary else ""
-    notes = "".join(f"- {note}\n" for note in getattr(trainer, "notes", []))
     provenance = f"""
 - Training: {trainer.state.global_step:,} steps{tokens}, seed {args.seed}
 - Hardware: {hardware_name()}, {args.world_size} process(es), mixed precision: {args.mixed_precision}
 - Versions: {", ".join(f"{library} {version}" for library, version in versions().items())}
-{notes}- Arguments:
+- Arguments:
 
 ```yaml
 {shown}```
@@ -171,7 +167,7 @@ def create_model_card(trainer: Trainer):
     base = arguments.get("model_name_or_path")
     checkpoint_card(
         model,
-        getattr(trainer, "hub_model_id", None) or args.hub_model_id or directory.name,
+        directory.name.removesuffix(".partial"),
         provenance,
         results,
         evaluated_on,
@@ -199,8 +195,8 @@ def datasets_of(arguments: dict[str, Any]) -> tuple[list[str], dict[str, str]]:
     if task in TASKS and arguments.get("data_dir"):
         return [], {"type": "files", "name": f"GLUE {task}, from files"}
     if task in TASKS:
-        source, config = TASKS[task].dataset_name, TASKS[task].dataset_config_name or task
-        return [source], {"type": source, "name": f"GLUE {task}", "config": config}
+        source = TASKS[task].dataset_name
+        return [source], {"type": source, "name": f"GLUE {task}", "config": task}
     names, files = (arguments.get(name) or [] for name in ("dataset_name", "validation_file"))
     names, files = ([value] if isinstance(value, str) else value for value in (names, files))
     datasets = [name for name in names if "/" in name and not Path(name).exists()]

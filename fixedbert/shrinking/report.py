@@ -3,9 +3,9 @@
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from ..publishing.model_card import markdown_table
 from ..support.figures import new_figure, skip_without_matplotlib
 from ..support.files import short_name, to_json
+from ..support.tables import markdown_table
 from ..tasks.fidelity import Fidelity
 from .budget import LayerSize
 
@@ -125,10 +125,12 @@ class ShrinkResult:
 
     def provenance(self) -> str:
         """Returns a description of how the model was made, as a Markdown section for the model card."""
-        rows = [
-            (index, old.heads, new.heads, f"{old.neurons:,}", f"{new.neurons:,}")
-            for index, (old, new) in enumerate(self.layers)
-        ]
+        return f"{self._repr_markdown_()}\n![Remaining heads and neurons per layer](shrinking.png)\n"
+
+    def _repr_markdown_(self) -> str:
+        rows = [("layer", "heads before", "after", "neurons before", "after")]
+        for index, (old, new) in enumerate(self.layers):
+            rows.append((str(index), str(old.heads), str(new.heads), f"{old.neurons:,}", f"{new.neurons:,}"))
         distilled = ""
         if self.distilled is not None:
             distilled = f" After {self.distil_steps:,} distillation steps: {self.distilled}."
@@ -136,9 +138,7 @@ class ShrinkResult:
 Pruned from `{short_name(self.model)}` on {self.rows:,} unlabeled rows with {self.tokens:.0f} tokens on average: \
 {self.summary}{distilled}{self.warning} Times were measured on {self.machine}, {self.serving}.
 
-{markdown_table(rows, ("layer", "heads before", "after", "neurons before", "after"))}
-
-![Remaining heads and neurons per layer](shrinking.png)
+{markdown_table(rows)}
 """
 
 

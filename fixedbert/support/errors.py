@@ -14,6 +14,8 @@ from importlib.util import find_spec
 from huggingface_hub.errors import HTTPError
 from tqdm import tqdm
 
+from .progress import configure_progress_bars
+
 
 class InputError(ValueError):
     """
@@ -73,6 +75,7 @@ def exit_on_input_error(main: Callable[[], object]):
     def stop(number: int, _frame: object):
         raise Stopped(number)
 
+    configure_progress_bars()
     signal.signal(signal.SIGTERM, stop)
     if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:  # nohup and shell jobs in the background ignore Ctrl-C
         signal.signal(signal.SIGINT, signal.default_int_handler)

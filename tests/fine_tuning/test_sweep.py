@@ -3,17 +3,19 @@
 import json
 import re
 import shutil
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 from helpers.tiny_tasks import glue, squad
 from transformers import AutoModelForSequenceClassification
 
-from fixedbert.fine_tuning.sweep import PlannedRun, plan_runs, print_row, run_fields, summarize, tasks_of
+from fixedbert.fine_tuning.sweep import PlannedRun, plan_runs, run_fields, summarize, tasks_of
 from fixedbert.fine_tuning.trainer import FineTuningArguments
 from fixedbert.options import GlueDataOptions
 from fixedbert.support.errors import InputError
 from fixedbert.tasks.glue import TASKS
+from fixedbert.training.output import Trained, read_result
 
 
 def test_all_tasks_in_one_command(model, download, tmp_path, capsys):
@@ -54,19 +56,17 @@ def test_all_tasks_in_one_command(model, download, tmp_path, capsys):
 
 
 def test_runs_of_a_sweep(tmp_path):
-    """Each seed is trained once, in a directory and repository of its own."""
+    """Each seed is trained once, in a directory of its own."""
     training_args = FineTuningArguments(output_dir=str(tmp_path), seeds=[1, 2, 1], use_cpu=True)
     runs = plan_runs(["rte"], training_args)
     assert [run.directory for run in runs] == ["rte/seed-1", "rte/seed-2"]
     assert PlannedRun(None, 7).directory == "seed-7"
-    training_args.push_to_hub, training_args.hub_model_id = True, "bert"
     assert run_fields(runs[1], {"seeds": [1, 2, 1], "learning_rate": 0.5, "bf16": False}, training_args) == {
         "bf16": False,
         "task_name": ["rte"],
         "seed": 2,
         "learning_rate": 0.5,
         "output_dir": str(tmp_path / "rte/seed-2"),
-        "hub_model_id": "bert-rte-seed-2",
     }
 
 
@@ -75,37 +75,51 @@ def test_seeds_of_squad(model, questions, tmp_path, capsys):
     squad(model, questions, tmp_path / "out", "--do_train", "--do_eval", "--max_steps", "1", "--seeds", "3", "4")
     results = json.loads((tmp_path / "out/results.json").read_text())
     assert results["tasks"]["data"]["f1"] == [run["eval_f1"] for run in results["runs"]]
-    capsys.readouterr()
-    print_row("rte", "accuracy", [0.5, 0.6, 1.0])
-    assert capsys.readouterr().out.split()[-6:] == ["0.6000", "0.7000", "0.2646", "0.5000", "1.0000", "3"]
+    line = Trained(tmp_path, {"tasks": {"rte": {"accuracy": [0.5, 0.6, 1.0]}}, "average": [0.5]}).table[1]
+    assert line == ["rte", "accuracy", "0.6000", "0.7000", "0.2646", "0.5000", "1.0000", "3"]
+    printed = capsys.readouterr().out.splitlines()
+    table = read_result(tmp_path / "out").table
+    assert printed[-len(table)].split() == table[0] and printed[-1].split() == table[-1]  # the table comes last
+    rows = [line.split(",") for line in (tmp_path / "out/results.csv").read_text().splitlines()]
+    assert rows == table and rows[1][:2] == ["data", "f1"]
+    assert (tmp_path / "out/results.md").read_text().startswith("| task | metric | median |")
 
 
-def test_more_seeds(model, download, tmp_path, capsys):
-    """
-    A complete sweep repeated with another seed trains only that seed. Without one of its seeds, or with other data, it
-    is refused and stays complete.
-    """
+def test_repeated_sweeps(model, download, tmp_path, monkeypatch, capsys):
+    """A sweep continues only with the same seeds and data, and stays complete if it is refused."""
     download = str(shutil.copytree(download, tmp_path / "download"))
-    steps = ("--do_train", "--do_eval", "--max_steps", "1", "--seeds")
-    glue(model, download, tmp_path / "out", *steps, "1", "2")
-    kept = (tmp_path / "out/rte/seed-1/command.json").stat().st_mtime_ns
-    with pytest.raises(InputError, match="different arguments \\(seeds"):
-        glue(model, download, tmp_path / "out", *steps, "1", "3")
-    capsys.readouterr()
-    glue(model, download, tmp_path / "out", *steps, "1", "2", "3")
-    assert capsys.readouterr().out.count("=== run") == 1
-    assert (tmp_path / "out/rte/seed-1/command.json").stat().st_mtime_ns == kept
-    assert [run["seed"] for run in json.loads((tmp_path / "out/results.json").read_text())["runs"]] == [1, 2, 3]
+    sweep = ("--do_train", "--do_eval", "--max_steps", "1", "--seeds", "1", "2")
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr("fixedbert.fine_tuning.sweep.gc", Mock(collect=Mock(side_effect=KeyboardInterrupt)))
+        glue(model, download, tmp_path / "out", *sweep)  # only the first run
     file = tmp_path / "download/RTE/train.tsv"
-    file.write_text("".join(file.read_text().splitlines(keepends=True)[:-1]))
-    with pytest.raises(InputError, match="seed-[123]: the data has changed"):
-        glue(model, download, tmp_path / "out", *steps, "1", "2", "3", "4")
+    rows = file.read_text()
+    file.write_text("".join(rows.splitlines(keepends=True)[:-1]))
+    with pytest.raises(InputError, match="seed-1: the data has changed"):
+        glue(model, download, tmp_path / "out", *sweep)
+    file.write_text(rows)
+    glue(model, download, tmp_path / "out", *sweep)
+    with pytest.raises(InputError, match="different arguments \\(seeds"):
+        glue(model, download, tmp_path / "out", *sweep, "3")
     assert [path.name for path in tmp_path.glob("out*")] == ["out"]
-    glue(model, download, tmp_path / "out", *steps, "1", "2", "3")
+    glue(model, download, tmp_path / "out", *sweep)
     assert "already complete" in capsys.readouterr().out
     (tmp_path / "out/rte/seed-1/all_results.json").write_text("{")
     with pytest.raises(InputError, match="seed-1/all_results.json: cannot be read"):
         summarize(tmp_path / "out", [PlannedRun("rte", 1)])
+
+
+def test_files_of_all_tasks_are_checked_first(model, download, tmp_path, capsys):
+    """Before the first run, a sweep names the paths of all files that are missing."""
+    download = shutil.copytree(download, tmp_path / "download")
+    (download / "WNLI/dev.tsv").unlink()
+    shutil.rmtree(download / "RTE")
+    (download / "AX").rename(download / "diagnostic")
+    names = ("RTE/train.tsv", "RTE/dev.tsv", "WNLI/dev.tsv")
+    message = f"no such file: {', '.join(repr(str(download / name)) for name in names)}; correct `data_dir`"
+    with pytest.raises(InputError, match=re.escape(message)):
+        glue(model, str(download), tmp_path / "out", "--do_train", "--do_eval", "--seeds", "1", task="all")
+    assert "=== run" not in capsys.readouterr().out and not list(tmp_path.glob("out*"))
 
 
 def test_metric_of_one_task(model, download, tmp_path):

@@ -16,7 +16,8 @@ from transformers import AutoModelForSequenceClassification, DistilBertConfig, R
 
 from fixedbert import PRESETS, convert, preset_config
 from fixedbert.counts import forward_flops, parameters
-from fixedbert.publishing.model_card import checkpoint_card, datasets_of, markdown_table
+from fixedbert.publishing.model_card import checkpoint_card, datasets_of
+from fixedbert.support.tables import markdown_table
 from run_pretraining import main as run_pretraining
 
 
@@ -39,7 +40,7 @@ def preset_row(name: str) -> tuple:
 def test_table_of_presets():
     """model_cards/presets.md lists all presets in order and with exact parameter counts."""
     rows = re.findall(r"^\| `.*$", (ROOT / "model_cards" / "presets.md").read_text(encoding="utf-8"), re.MULTILINE)
-    assert rows == markdown_table([preset_row(name) for name in PRESETS], ()).splitlines()[2:]
+    assert rows == markdown_table([(), *(preset_row(name) for name in PRESETS)]).splitlines()[2:]
 
 
 def test_fine_tuned_model(model, download, tmp_path):
