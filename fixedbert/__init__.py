@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from .publishing.push import push as push
     from .shrinking.report import ShrinkResult as ShrinkResult
     from .shrinking.shrink import shrink as shrink
+    from .tasks.glue_metrics import GlueMetric as GlueMetric
+    from .tasks.squad_metrics import SquadMetric as SquadMetric
     from .training.output import Trained as Trained
 
 __version__ = VERSION
@@ -46,6 +48,8 @@ LAZY = {
     "export": "exporting.export",
     "push": "publishing.push",
     "inspect": "inspection.inspect",
+    "GlueMetric": "tasks.glue_metrics",
+    "SquadMetric": "tasks.squad_metrics",
     "Trained": "training.output",
     "ShrinkResult": "shrinking.report",
     "Comparison": "comparison.report",

@@ -7,7 +7,7 @@ import numpy as np
 from transformers import EvalPrediction
 
 from ..options import AnswerOptions
-from .squad_metrics import squad_scores, squad_v2_scores
+from .squad_metrics import SquadMetric
 
 
 class Candidate(NamedTuple):
@@ -35,8 +35,8 @@ class SquadEvaluation:
 
     def __init__(self, rows: datasets.Dataset, windows: datasets.Dataset, arguments: AnswerOptions):
         self.contexts = dict(zip(rows["id"], rows["context"], strict=True))
-        references = rows.select_columns(["id", "answers"]).to_list()
-        self.answers = {row["id"]: row["answers"]["text"] for row in references}
+        self.references = rows.select_columns(["id", "answers"]).to_list()
+        self.answers = {row["id"]: row["answers"]["text"] for row in self.references}
         table = windows.with_format("arrow")[:]
         self.questions = table["question"].to_numpy()
         offsets = table["offsets"].combine_chunks()
@@ -56,9 +56,14 @@ class SquadEvaluation:
 
     def scores(self, texts: dict[str, str], null_odds: dict[str, float] | None = None) -> dict[str, float]:
         """Returns the metrics for a text for each question. `null_odds` above the threshold mean "no answer"."""
+        predictions: list[dict] = [{"id": name, "prediction_text": text} for name, text in texts.items()]
         if not self.version_2_with_negative:
-            return squad_scores(texts, self.answers)
-        return squad_v2_scores(texts, self.answers, null_odds or dict.fromkeys(texts, self.threshold), self.threshold)
+            return SquadMetric("squad").compute(predictions=predictions, references=self.references)
+        odds = null_odds or dict.fromkeys(texts, self.threshold)
+        predictions = [row | {"no_answer_probability": odds[row["id"]]} for row in predictions]
+        return SquadMetric("squad_v2").compute(
+            predictions=predictions, references=self.references, no_answer_threshold=self.threshold
+        )
 
     def predict(self, start_logits: np.ndarray, end_logits: np.ndarray) -> dict[str, str]:
         """Updates the attributes from logits (windows, tokens). Returns the best nonempty text for each question."""

@@ -2,13 +2,15 @@
 
 from functools import partial
 
+import evaluate
 import numpy as np
-from numpy.typing import ArrayLike
+from datasets import Features, List, Value
 from scipy.special import expit, softmax
 from scipy.stats import pearsonr, spearmanr
 from sklearn.metrics import accuracy_score, average_precision_score, f1_score, matthews_corrcoef, recall_score
 from transformers import EvalPrediction
 
+from ..support.errors import InputError
 from .glue import TASKS
 from .labels import MULTI, REGRESSION, SINGLE, Labels, match_names
 
@@ -60,33 +62,61 @@ METRICS = {
     MULTI: ("micro_f1", "macro_f1", "exact_match", "average_precision"),
     REGRESSION: ("pearson", "spearmanr", "mse", "mae"),
 }
+CITATION = "Wang et al., 2018: GLUE: A Multi-Task Benchmark and Analysis Platform. BlackboxNLP."
 
 
-def glue_scores(
-    name: str, predictions: ArrayLike, labels: ArrayLike, positive: int = 1, probabilities: np.ndarray | None = None
-) -> dict[str, float]:
+class GlueMetric(evaluate.Metric):
     """
-    Returns the metrics for a GLUE task, or for a problem type of transformers.
+    The metrics for a task.
 
     Args:
-        predictions, labels: Label ids (rows,), 0 or 1 for each label (rows, labels), or scores (rows,).
-        positive: Label id of the positive class for F1.
-        probabilities: For several labels per text, the probabilities (rows, labels) for the average precision, which
-            excludes labels that do not occur.
+        name: A GLUE task, or a problem type of transformers for other data.
     """
-    predictions, labels = np.asarray(predictions, np.float64), np.asarray(labels, np.float64)
-    scores: dict[str, float] = {}
-    for metric in METRICS[name]:
-        if metric in MEASURES:
-            pair = (labels == positive, predictions == positive) if metric == "f1" else (labels, predictions)
-            scores[metric] = float(MEASURES[metric](*pair))
-    if "combined_score" in METRICS[name]:
-        scores["combined_score"] = float(np.mean([*scores.values()]))
-    if "average_precision" in METRICS[name] and probabilities is not None:
-        occurs = labels.any(axis=0)
-        precision = average_precision_score(labels[:, occurs], probabilities[:, occurs]) if occurs.any() else 0.0
-        scores["average_precision"] = float(precision)
-    return scores
+
+    def __init__(self, name: str):
+        if name not in METRICS:
+            raise InputError(f"unknown metric {name!r}; available metrics: {', '.join(METRICS)}.")
+        super().__init__(name, keep_in_memory=True)
+
+    def _build_data_dir(self):
+        return ""  # not used in memory; the default creates a directory
+
+    def _info(self):
+        feature = List(Value("float64")) if self.config_name == MULTI else Value("float64")  # checked by `_compute`
+        return evaluate.MetricInfo(
+            description=f"The metrics for {self.config_name}: {', '.join(METRICS[self.config_name])}.",
+            citation=CITATION if self.config_name in TASKS else "",
+            inputs_description=str(self._compute.__doc__),
+            features=Features(predictions=feature, references=feature),
+            homepage="https://gluebenchmark.com/" if self.config_name in TASKS else "",
+        )
+
+    def _compute(self, predictions, references, positive: int = 1, probabilities: np.ndarray | None = None):
+        """
+        Computes the metrics.
+
+        Args:
+            predictions, references: Label ids, lists with 0 or 1 for each label, or scores.
+            positive: Label id of the positive class for F1.
+            probabilities: For several labels per text, the probabilities (texts, labels) for the average precision,
+                which excludes labels that do not occur.
+
+        Returns:
+            A dictionary with the metrics of the task.
+        """
+        predictions, labels = np.array(predictions), np.array(references)
+        scores: dict[str, float] = {}
+        for name in METRICS[self.config_name]:
+            if name in MEASURES:
+                pair = (labels == positive, predictions == positive) if name == "f1" else (labels, predictions)
+                scores[name] = float(MEASURES[name](*pair))
+        if "combined_score" in METRICS[self.config_name]:
+            scores["combined_score"] = float(np.mean([*scores.values()]))
+        if "average_precision" in METRICS[self.config_name] and probabilities is not None:
+            occurs = labels.any(axis=0)
+            precision = average_precision_score(labels[:, occurs], probabilities[:, occurs]) if occurs.any() else 0.0
+            scores["average_precision"] = float(precision)
+        return scores
 
 
 class GlueEvaluation:
@@ -146,4 +176,6 @@ class GlueEvaluation:
             predictions, labels: Label ids, multi-hot labels or scores, in the format of `Labels.encode`.
             probabilities: Probabilities (examples, labels). Only used for several labels per text.
         """
-        return glue_scores(self.task, predictions, labels, self.positive, probabilities)
+        return GlueMetric(self.task).compute(
+            predictions=predictions, references=labels, positive=self.positive, probabilities=probabilities
+        )

@@ -5,11 +5,70 @@ import string
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 
+import evaluate
 import numpy as np
 from accelerate import PartialState
+from datasets import Features, List, Value
+
+from ..support.errors import InputError
 
 PUNCTUATION = str.maketrans("", "", string.punctuation)
 WITHOUT_SPACES = re.compile("[\u0e00-\u0e7f\u3040-\u30ff\u3400-\u9fff]")  # Thai, Japanese and Chinese
+CITATION = (
+    "Rajpurkar et al., 2016: SQuAD: 100,000+ Questions for Machine Comprehension of Text. EMNLP. "
+    "Rajpurkar et al., 2018: Know What You Don't Know: Unanswerable Questions for SQuAD. ACL."
+)
+
+
+class SquadMetric(evaluate.Metric):
+    """
+    Exact match and F1 of answers to questions.
+
+    Args:
+        name: "squad" for SQuAD 1.1, or "squad_v2" for SQuAD 2.0, in which questions can have no answer.
+    """
+
+    def __init__(self, name: str = "squad"):
+        if name not in ("squad", "squad_v2"):
+            raise InputError(f"unknown metric {name!r}; available metrics: squad, squad_v2.")
+        super().__init__(name, keep_in_memory=True)
+
+    def _build_data_dir(self):
+        return ""  # not used in memory; the default creates a directory
+
+    def _info(self):
+        prediction = {"id": Value("string"), "prediction_text": Value("string")}
+        if self.config_name == "squad_v2":
+            prediction["no_answer_probability"] = Value("float64")
+        answers = {"text": List(Value("string")), "answer_start": List(Value("int32"))}
+        return evaluate.MetricInfo(
+            description="Exact match and F1 for the words of an answer, as in SQuAD's official scripts.",
+            citation=CITATION,
+            inputs_description=str(self._compute.__doc__),
+            features=Features(predictions=prediction, references={"id": Value("string"), "answers": answers}),
+            homepage="https://rajpurkar.github.io/SQuAD-explorer/",
+        )
+
+    def _compute(self, predictions, references, no_answer_threshold: float = 1.0) -> dict[str, float]:
+        """
+        Computes the metrics.
+
+        Args:
+            predictions: A dictionary for each question with its `id` and `prediction_text`, and for "squad_v2" also
+                `no_answer_probability`, which can be any score. An empty text means "no answer".
+            references: A dictionary for each question with its `id` and `answers`, as in the datasets of these names.
+            no_answer_threshold: For "squad_v2": predict "no answer" if its score exceeds this value.
+
+        Returns:
+            "squad": `exact_match` and `f1` as percentages. "squad_v2": `exact` and `f1`, also for questions with an
+            answer (HasAns) and without (NoAns), and the highest scores over all thresholds (`best_exact`, `best_f1`).
+        """
+        texts = {prediction["id"]: prediction["prediction_text"] for prediction in predictions}
+        answers = {reference["id"]: reference["answers"]["text"] for reference in references}
+        if self.config_name == "squad":
+            return squad_scores(texts, answers)
+        nulls = {prediction["id"]: prediction["no_answer_probability"] for prediction in predictions}
+        return squad_v2_scores(texts, answers, nulls, no_answer_threshold)
 
 
 def normalize_answer(text: str) -> str:

@@ -9,10 +9,13 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from fixedbert.tasks.glue_metrics import METRICS, GlueEvaluation, glue_scores
+import fixedbert
+from fixedbert.support.errors import InputError
+from fixedbert.tasks.glue_metrics import METRICS, GlueEvaluation, GlueMetric
 from fixedbert.tasks.labels import MULTI, REGRESSION, SINGLE, Labels
 from fixedbert.tasks.questions import load_squad
 from fixedbert.tasks.squad_metrics import (
+    SquadMetric,
     best_threshold,
     exact_match,
     f1,
@@ -49,6 +52,10 @@ def test_random_texts_as_in_the_official_script():
         exact += max(one == other for one, other in pairs)
         total += max(official_f1(one, other) for one, other in pairs)
     assert squad_scores(predictions, references) == {"exact_match": 100.0 * exact / 3000, "f1": 100.0 * total / 3000}
+    questions = [{"id": name, "prediction_text": text} for name, text in predictions.items()]
+    answers = [{"id": name, "answers": {"text": texts, "answer_start": [0, 0]}} for name, texts in references.items()]
+    scores = SquadMetric("squad").compute(predictions=questions, references=answers[::-1])
+    assert scores["f1"] == pytest.approx(100.0 * total / 3000, rel=1e-12) and total > 100  # another order of the sum
 
 
 @pytest.mark.parametrize(
@@ -94,6 +101,26 @@ def test_hand_computed_scores():
     nulls = {"1": 0.1, "2": 0.2, "3": 0.3, "4": 0.9, "5": 0.0}
     assert squad_v2_scores(predictions, answers, nulls, threshold=0.5)["NoAns_exact"] == 100.0
     assert squad_v2_scores(predictions, answers, nulls, threshold=0.05)["HasAns_f1"] == 0.0
+    predictions["5"] = "cat"
+    questions = [
+        {"id": name, "prediction_text": text, "no_answer_probability": nulls[name]}
+        for name, text in predictions.items()
+    ]
+    references = [{"id": name, "answers": {"text": texts, "answer_start": []}} for name, texts in answers.items()]
+    found = SquadMetric("squad_v2").compute(predictions=questions, references=references, no_answer_threshold=0.5)
+    assert found == squad_v2_scores(predictions, answers, nulls, 0.5)
+
+
+def test_metrics_work_without_a_cache(monkeypatch, tmp_path):
+    """The metrics describe themselves, write nothing to disk, and refuse unknown tasks."""
+    monkeypatch.setattr("evaluate.config.HF_METRICS_CACHE", tmp_path / "cache")
+    metric = fixedbert.GlueMetric("mrpc")
+    found = metric.compute(predictions=[0, 1, 1, 1, 0], references=[0, 1, 1, 0, 1])
+    assert found == {"accuracy": 0.6, "f1": 2 / 3, "combined_score": pytest.approx((0.6 + 2 / 3) / 2)}
+    assert "f1" in metric.description and "2018" in metric.citation and not [*tmp_path.iterdir()]
+    assert fixedbert.GlueMetric("stsb").compute(predictions=[0.1, 0.2, 0.3], references=[1, 3, 2])["spearmanr"] == 0.5
+    with pytest.raises(InputError, match="'boolq'; available metrics: cola"):
+        fixedbert.GlueMetric("boolq")
 
 
 def test_best_threshold_by_brute_force():
@@ -157,7 +184,9 @@ def test_glue_metrics_against_their_formulas(task):
         expected |= {"balanced_accuracy": (3 / 4 + 1 / 3) / 2, "macro_f1": (6 / 9 + 2 / 5) / 2}
     expected["combined_score"] = np.mean([expected[name] for name in METRICS[task] if name in expected])
     names = [name for name in METRICS[task] if name != "average_precision"]  # which needs probabilities
-    assert glue_scores(task, predictions, labels) == {name: pytest.approx(expected[name], rel=1e-12) for name in names}
+    assert GlueMetric(task).compute(predictions=predictions, references=labels) == {
+        name: pytest.approx(expected[name], rel=1e-12) for name in names
+    }
 
 
 @pytest.mark.parametrize(
@@ -168,13 +197,16 @@ def test_glue_metrics_against_their_formulas(task):
     ],
 )
 def test_probabilities_are_no_label_ids(task, predictions, sentence):
-    """Numbers that are not whole are refused instead of truncated. Whole floats are label ids."""
+    """Numbers that are not whole are refused instead of truncated, also one by one. Whole floats are label ids."""
     references = np.round(np.nan_to_num(predictions)).astype(int)
     with pytest.raises(ValueError, match=sentence):
-        glue_scores(task, predictions, references)
+        GlueMetric(task).compute(predictions=predictions, references=references)
     with pytest.raises(ValueError, match=sentence.split()[-1]):
-        glue_scores(task, references, predictions)
-    assert 1.0 in glue_scores(task, references.astype(float), references).values()
+        GlueMetric(task).compute(predictions=references, references=predictions)
+    metric = GlueMetric(task)
+    for one, other in zip(references.astype(float), references, strict=True):
+        metric.add(prediction=one, reference=other)
+    assert 1.0 in metric.compute().values()
 
 
 def test_average_precision():
