@@ -40,8 +40,8 @@ LAYERS = (
     "model",
     "support",
 )
-MAXIMUM_LINES = 11_150  # lines of code in the wheel, without blank lines, comments and docstrings
-FROM_SIBLINGS = 30  # maximum number of names that comparison imports from other folders
+MAXIMUM_LINES = 11_200  # lines of code in the wheel, without blank lines, comments and docstrings
+FROM_SIBLINGS = 36  # maximum number of names that comparison imports from other folders
 
 
 def module_of(file: Path) -> str:

@@ -3,6 +3,7 @@ Compares the speed, scores and predictions of models, or of different ways to ru
 on the CPU with the same number of threads, in random order for each batch.
 """
 
+import shutil
 from collections import Counter
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -28,7 +29,7 @@ from .candidates import MAX_SPREAD, Candidate, build_candidates, load_candidates
 from .choice import halve, write_fastest
 from .report import CHANGED, RANDOM, ROUNDS, SINGLE, SINGLE_ROWS, Comparison
 from .runtimes import RUNTIMES, stored_runtime
-from .search import remove_search, shrunk_versions
+from .shrunk_versions import search_directory, shrunk_versions
 
 RUNS = 64  # minimum number of runs of all batches together
 MIN_COSINE = 0.999  # of the embeddings of a text, alone and in a batch; a note reports lower values
@@ -99,7 +100,7 @@ def compare(options: CompareOptions) -> Comparison:
             units = sorted({unit for units in changed for unit in units})
             columns = changed_units(rows, units, candidates, answers)
             (directory / CHANGED).write_bytes(to_csv(columns).encode())
-    remove_search(options)
+    shutil.rmtree(search_directory(options), ignore_errors=True)
     return result
 
 

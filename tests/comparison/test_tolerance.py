@@ -16,12 +16,13 @@ from helpers.tiny_models import model_of
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 import fixedbert
-from fixedbert.comparison import runtimes, search
+from fixedbert.comparison import runtimes
 from fixedbert.comparison.candidates import Candidate, load_candidates
 from fixedbert.comparison.choice import halve, points_lost, standard_error, write_version
 from fixedbert.comparison.report import RANDOM
 from fixedbert.exporting.graphs import GRAPHS
 from fixedbert.options import CompareOptions
+from fixedbert.shrinking import search
 from fixedbert.shrinking.target import OutOfReach
 from fixedbert.support.errors import InputError
 from fixedbert.tasks.task_heads import compared_rows
@@ -224,7 +225,7 @@ def test_search_resumes(model, tmp_path, monkeypatch):
     assert not (tmp_path / "fast.search").exists() and not (tmp_path / "fast.search.lock").exists()
 
 
-def test_search_narrows_the_speedup(monkeypatch):
+def test_search_narrows_the_speedup():
     """The next version is slower if one loses too much or is out of reach, and faster otherwise."""
     tried = []
 
@@ -234,8 +235,6 @@ def test_search_narrows_the_speedup(monkeypatch):
             raise OutOfReach("too fast")
         return Path(f"{speedup:g}x")
 
-    monkeypatch.setattr(search, "shrunk_candidate", lambda original, directory: Mock(source=directory))
-    monkeypatch.setattr(search, "points_lost", lambda original, version, *rows: 1.0 if tried[-1] > 5 else 0.5)
-    one = search.Search(Mock(tolerance=0.5), Path("work"), Mock(), Mock(), 13)
-    found = one.bisect(make, 1.0, 256.0, 4)
-    assert tried == [16, 4, 8, pytest.approx(2**2.5)] and [*found] == [4]
+    one = search.Search(Mock(), 0.5, lambda directory: 1.0 if float(directory.name[:-1]) > 5 else 0.5)
+    assert one.bisect(make, 1.0, 256.0, 4) == {4: Path("4x")}
+    assert tried == [16, 4, 8, pytest.approx(2**2.5)]
