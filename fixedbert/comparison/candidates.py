@@ -85,7 +85,7 @@ class Candidate:
             joined.append(replace(parts[0], values=torch.cat(padded)))
         return joined
 
-    def outputs_for(self, rows: Sequence[int]) -> list[Predictions]:
+    def outputs_for(self, rows: Iterable[int]) -> list[Predictions]:
         """Returns the predictions for the rows with these indices, in random batches."""
         per_token = self.model.head == WORDS
         sizes = [sum(len(x["input_ids"]) if per_token else 1 for x in windows) for windows in self.features]
@@ -182,8 +182,8 @@ def shrunk_candidate(first: Candidate, directory: Path) -> Candidate:
     runtime = stored_runtime(loaded)
     predict, megabytes = torch_runtime(loaded, TORCH[runtime])
     result = ComparedModel(directory.name, runtime, megabytes, truncated=first.result.truncated)
-    shrunk = {"source": str(directory), "model": loaded, "predict": predict, "is_shrunk": True}
-    return replace(first, result=result, predictions={}, **shrunk)
+    shrunk = replace(first, source=str(directory), model=loaded, is_shrunk=True)
+    return replace(shrunk, predict=predict, result=result, predictions={})
 
 
 def build_candidates(

@@ -2,7 +2,7 @@
 
 import copy
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -54,7 +54,7 @@ def main_metric(scores: dict[str, float]) -> str:
     return next((name for name in POINTS if name in scores), "")
 
 
-def points_lost(first: Candidate, model: Candidate, rows: Rows, indices: Sequence[int]) -> float:
+def points_lost(first: Candidate, model: Candidate, rows: Rows, indices: Iterable[int]) -> float:
     """
     Returns how many points of the main metric a model loses on the rows with these indices, compared with the first.
 

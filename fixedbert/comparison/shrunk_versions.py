@@ -37,7 +37,7 @@ def shrunk_versions(options: CompareOptions, first: Candidate, rows: Rows, half:
 
 
 def shrink_options(options: CompareOptions) -> ShrinkOptions:
-    names = ("text_column_names", "query_column_name", "max_seq_length", "skip_bad_rows", "batch_size")
-    names += ("train_file", "model_revision", "cache_dir", "token")
+    names = ["text_column_names", "query_column_name", "max_seq_length", "skip_bad_rows", "batch_size"]
+    names += ["train_file", "model_revision", "cache_dir", "token"]
     given = {name: getattr(options, name) for name in names}
     return ShrinkOptions(model=options.models[0], output_dir=str(search_directory(options)), speedup=[2.0], **given)

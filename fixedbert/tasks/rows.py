@@ -3,7 +3,7 @@
 import copy
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import datasets
@@ -91,7 +91,7 @@ class Rows(ABC):
         """The number of each row's query, or for rows without queries, of the row."""
         return np.arange(len(self.data))
 
-    def select(self, indices: Sequence[int]) -> "Rows":
+    def select(self, indices: Iterable[int]) -> "Rows":
         """Returns the rows with these indices, with the same labels and tags."""
         selected = copy.copy(self)
         selected.data = self.data.select(indices)
