@@ -21,12 +21,7 @@ WORDS: dict[type, dict[str, bool | None]] = {
     bool: {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False},
     NoneType: {"none": None, "null": None},
 }
-# Choices and ranges of Trainer's own arguments, which TrainingArguments does not check.
-TRAINER_CHOICES = {
-    "torch_compile_mode": ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"),
-    "debug": ("underflow_overflow",),  # the other choice needs a TPU
-    "include_num_input_tokens_seen": ("all", "non_padding", "no", True, False),
-}
+# Ranges of Trainer's own arguments, which TrainingArguments does not check.
 TRAINER_RANGES = {
     **dict.fromkeys(("adam_beta1", "adam_beta2", "label_smoothing_factor"), "[0, 1)"),
     **dict.fromkeys(("adam_epsilon", "num_train_epochs", "save_steps", "eval_steps"), POSITIVE),
@@ -50,7 +45,8 @@ TRAINER_NEEDS = {
         "activation_checkpointing|gradient_checkpointing",
     ),
     **dict.fromkeys(
-        ("hub_model_id", "hub_strategy", "hub_private_repo", "hub_always_push", "hub_revision"), "push_to_hub"
+        ("hub_model_id", "hub_strategy", "hub_token", "hub_private_repo", "hub_always_push", "hub_revision"),
+        "push_to_hub",
     ),
 }
 LARGEST = 2**32 - 1  # the largest seed of numpy
@@ -141,12 +137,8 @@ def convert_all(given: Mapping[str, Any], types: tuple[type, ...]) -> dict[str, 
             raise ValueError(f"`{name}`: no such option; similar names: {similar}.")
         converted = None if value is None else convert(name, value, hints[name])
         if converted is not None:
-            metadata = members[name].metadata
-            check_range(name, converted, metadata.get("interval") or TRAINER_RANGES.get(name, ""))
-            choices = metadata.get("choices") or TRAINER_CHOICES.get(name)
-            if choices and not {*(converted if isinstance(converted, list) else [converted])} <= {*choices}:
-                names = [choice for choice in choices if isinstance(choice, str)]
-                raise ValueError(f"`{name}` is {converted!r}, but must be {or_list(names)}.")
+            interval = members[name].metadata.get("interval") or TRAINER_RANGES.get(name, "")
+            check_range(name, converted, interval)
             values[name] = converted
     return values
 

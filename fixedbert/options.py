@@ -12,6 +12,12 @@ COUNT, NOT_NEGATIVE, POSITIVE = "[1, inf)", "[0, inf)", "(0, inf)"
 FRACTION, PROBABILITY = "(0, 1]", "[0, 1]"
 Dtype = Literal["float32", "bfloat16", "float16"]
 Objective = Literal["mlm+nsp", "mlm", "clm"]
+# Languages with rules in sentencex, and Chinese, Korean and Thai, for which its default rules work. It treats other
+# codes as English.
+Language = (
+    Literal["am", "ar", "bg", "bn", "ca", "da", "de", "el", "en", "es", "fi", "fr", "gu", "hi", "hy", "it", "ja"]
+    | Literal["kk", "kn", "ko", "ml", "mr", "my", "nl", "pa", "pl", "pt", "ru", "sk", "ta", "te", "th", "uk", "zh"]
+)
 DATA = "train_file|task_name|validation_file|test_file|dataset_name"
 
 
@@ -153,12 +159,9 @@ class FineTuningDataOptions(RowOptions):
     validation_file: str | None = option(None, "Validation data in the same format.")
     test_file: str | None = option(None, "Test data, with or without labels.")
     max_seq_length: int = option(128, "Truncate examples to this many tokens.", "[8, inf)")
-    pad_to_max_length: bool = option(False, "Pad to `max_seq_length` instead of the longest example in a batch.")
     max_train_samples: int | None = option(None, "Train on a random subset of this many examples.", COUNT)
     max_eval_samples: int | None = option(None, "Evaluate on a random subset of this many examples.", COUNT)
     max_predict_samples: int | None = option(None, "Predict a random subset of this many test examples.", COUNT)
-    preprocessing_num_workers: int | None = option(None, "Processes for tokenization. Default: one.", COUNT)
-    overwrite_cache: bool = option(False, "Tokenize again instead of loading from the cache of datasets.")
 
     def __post_init__(self):
         files = ("train_file", "validation_file", "test_file")
@@ -176,7 +179,6 @@ class GlueDataOptions(TextOptions, FineTuningDataOptions):
     task_name: list[str] | None = option(None, "GLUE: cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte, wnli, ax, or all.")
     data_dir: str | None = option(None, "Original GLUE download. Default: GLUE from the Hub.", needs="task_name")
     label_column_name: str = option("label", "Column with labels, lists or scores, or several with 0 or 1: a,b.")
-    id_column_name: str | None = option(None, "Test data columns to copy to predictions.csv, separated by commas.")
     do_regression: bool | None = option(None, "Whether the labels are scores. Default: floats are scores.")
     validation_split_percentage: int | None = option(None, "Percentage of the training data to hold out.", "(0, 100)")
     group_column_name: str | None = option(
@@ -192,9 +194,6 @@ class GlueDataOptions(TextOptions, FineTuningDataOptions):
     def __post_init__(self):
         super().__post_init__()
         self.check_columns()
-        for name in (self.id_column_name or "").split(","):
-            if name in ("row", "prediction", "probability") or name.startswith(("prediction_", "probability_")):
-                raise ValueError(f"`id_column_name` {name!r}: reserved for predictions.csv; rename the column.")
         for name in ("validation_file", "task_name"):
             if self.validation_split_percentage is not None and getattr(self, name):
                 raise ValueError(f"`validation_split_percentage` cannot be combined with `{name}`.")
@@ -257,7 +256,6 @@ BOUNDARIES = {
     "line": "the end of a line in a text file",
     "blank_line": "a blank line or an empty row",
     "sentence_lines": "a blank line (each line is a sentence, as in BERT's own files)",
-    "column": "a new value in the document column",
 }
 
 
@@ -271,15 +269,12 @@ class CorpusOptions:
         None, "Files (.txt, .jsonl, .csv, .tsv, .parquet, optionally compressed), directories or glob patterns."
     )
     text_column_name: list[str] = option(["text"], "Name of the text column.")
-    document_boundary: list[Literal["row", "line", "blank_line", "sentence_lines", "column"]] = option(
+    document_boundary: list[Literal["row", "line", "blank_line", "sentence_lines"]] = option(
         ["row"], f"Where a document ends. {'; '.join(f'{name}: {text}' for name, text in BOUNDARIES.items())}."
-    )
-    document_column_name: list[str] = option(
-        ["none"], "Column that determines the documents, or none.", needs="document_boundary=column"
     )
     validation_file: list[str] | None = option(None, "Held-out files, read with the settings of the first corpus.")
     validation_split_percentage: float = option(5.0, "Without a file: percent of documents to hold out.", "(0, 100)")
-    language: str = option("en", "Language code for splitting text into sentences.")
+    language: Language = option("en", "Language code for splitting text into sentences; en for other languages.")
     vocab_size: int | None = option(None, "Size of a new vocabulary. Default: the configuration's.", "[7, inf)")
     store_dir: str | None = option(None, "Directory for prepared corpora. Default: fixedbert/ in HF_HOME.")
     preprocessing_num_workers: int | None = option(None, "Number of processes. Default: the number of cores.", COUNT)
@@ -330,7 +325,6 @@ class PretrainingTrainerOptions(TrainerOptions):
 
     learning_rate: float = option(1e-4, "Highest learning rate.", NOT_NEGATIVE)
     weight_decay: float = option(0.01, "Weight decay of AdamW.", NOT_NEGATIVE)
-    report_to: str | list[str] | None = option(None, "Logging integrations. Default: tensorboard, if it is installed.")
     total_train_batch_size: int | None = option(None, "Examples per step in all; may accumulate gradients.", COUNT)
     stages: list[dict] | None = option(None, "Only in recipes: `steps` and changed options of each stage.")
 
@@ -364,7 +358,6 @@ class ShrinkOptions(SizeOptions, CalibrationOptions):
     output_dir: str = required("New directory for the result.")
     speedup: list[float] | None = option(None, "Speedup on this machine. Several: a directory for each.", POSITIVE)
     params: float | None = option(None, "Number of parameters, such as 15e6.", POSITIVE)
-    flops: float | None = option(None, "FLOPs of a forward pass for a row of average length.", POSITIVE)
     max_train_samples: int | None = option(
         None,
         "Maximum number of rows, drawn at random. Default: 1,500, or more if these have few tokens.",
@@ -381,10 +374,10 @@ class ShrinkOptions(SizeOptions, CalibrationOptions):
 
     def __post_init__(self):
         self.check_columns()
-        targets = [name for name in ("speedup", "params", "flops") if getattr(self, name) is not None]
+        targets = [name for name in ("speedup", "params") if getattr(self, name) is not None]
         targets += ["layer sizes"] if self.sizes() else []
         if len(targets) != 1:
-            raise ValueError("specify one target: `speedup`, `params`, `flops`, or layer sizes.")
+            raise ValueError("specify one target: `speedup`, `params`, or layer sizes.")
         if (self.task_name is None) == (self.train_file is None):
             raise ValueError("specify either `task_name` or `train_file` for the calibration rows.")
         if self.distil_steps is not None and len(self.speedup or [1]) > 1:
@@ -466,5 +459,3 @@ class InspectOptions(HubOptions):
     validation_file: str = required("Text file (.txt, .jsonl, .csv, .parquet), directory or glob pattern.")
     max_seq_length: int = option(128, "Tokens per sequence.", "[3, inf)")
     max_eval_samples: int = option(1000, "Maximum number of sequences.", COUNT)
-    importance_samples: int = option(8, "Number of sequences for measuring importance.", COUNT)
-    batch_size: int = option(16, "Sequences per batch.", COUNT)

@@ -213,7 +213,7 @@ def expected(checkpoint: Checkpoint, name: str) -> str:
         "shrink": can and has_shape and checkpoint.head != "ForMultipleChoice" and not is_unpooled,
         "compare": can and (is_pooled(checkpoint) or checkpoint.kind not in ("embeddings", "encoder"))
         and checkpoint.head in COMPARED,
-        "export": can and not is_unpooled,
+        "export": can and checkpoint.head != "ForMultipleChoice" and not is_unpooled,
         "glue": checkpoint.head == "ForSequenceClassification",
         "squad": checkpoint.head == "ForQuestionAnswering",
     }[name]  # fmt: skip

@@ -5,12 +5,10 @@ The truth is the list of documents that were written: the store must contain the
 files, with the tokens of each sentence, and count the others. A damaged file must be refused by name.
 """
 
-import bz2
 import csv
 import gzip
 import io
 import json
-import lzma
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -29,8 +27,6 @@ WORDS = "the cat dog house park mat bird song old loud runs sits sings near in o
 COMPRESS: dict[str, Callable[[bytes], bytes]] = {
     "": bytes,
     ".gz": gzip.compress,
-    ".bz2": bz2.compress,
-    ".xz": lzma.compress,
     ".zst": lambda content: pyarrow.compress(content, "zstd", asbytes=True),
 }
 TEXT_FORMATS, ROW_FORMATS = (".txt", ".TXT"), (".jsonl", ".json", ".csv", ".tsv", ".parquet")
@@ -39,7 +35,6 @@ FORMATS = {
     "line": TEXT_FORMATS,
     "blank_line": TEXT_FORMATS,
     "sentence_lines": TEXT_FORMATS,
-    "column": ROW_FORMATS,
 }
 DAMAGES = ("not UTF-8", "UTF-16", "truncated", "no text column", "a broken link")
 TOKENIZER = BertTokenizer(
@@ -82,9 +77,7 @@ def text_of(documents: list[Sentences], boundary: str, rng: random.Random) -> st
     return bom + (text.replace("\n", "\r\n") if rng.random() < 0.2 else text)
 
 
-def rows_of(documents: list[Sentences], boundary: str, rng: random.Random) -> list[dict]:
-    if boundary == "column":  # files can end and begin with the same book
-        return [{"text": text, "book": f"{n}"} for n, document in enumerate(documents) for text in document]
+def rows_of(documents: list[Sentences], rng: random.Random) -> list[dict]:
     empty = ["", "  ", None]
     return [{"id": n, "text": " ".join(d) or rng.choice(empty)} for n, d in enumerate(documents)]
 
@@ -115,7 +108,7 @@ def write_file(directory: Path, number: int, boundary: str, earlier: list[Senten
     if suffix in TEXT_FORMATS:
         content = text_of(documents, boundary, rng).encode()
     else:
-        content = table_of(rows_of(documents, boundary, rng), suffix)
+        content = table_of(rows_of(documents, rng), suffix)
     compression = "" if suffix == ".parquet" else rng.choice([*COMPRESS])
     name = rng.choice(["", "deep/", "a/b/", "linked/"]) + f"{rng.randrange(1000)}-{number}{suffix}{compression}"
     path = directory / name
@@ -168,8 +161,7 @@ def trial(number: int, rng: random.Random, directory: Path) -> Trial:
         written[path] = documents
     ignored = add_ignored(corpus_directory, rng)
     damaged = damage(rng.choice([*written]), rng.choice(DAMAGES)) if rng.random() < 0.2 else None
-    column = {"document_column": "book"} if boundary == "column" else {}
-    corpus = Corpus(str(corpus_directory), document_boundary=boundary, **column)
+    corpus = Corpus(str(corpus_directory), document_boundary=boundary)
     reproduction = f"python -m soak corpora --case {number}  # {boundary}: {', '.join(map(str, sorted(written)))}"
     try:
         reader = CorpusReader(corpus)

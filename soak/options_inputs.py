@@ -50,8 +50,7 @@ TEXT_VALUES = {
     "architecture": ("BertForMaskedLM", "FixedHeadBertForMaskedLM", "BertModel", "BertForNothing", "GPT2Model"),
     "task_name": ("rte", "stsb", "mnli", "ax", "all"),
     "data_dir": ("@glue", "@missing", "@rows.csv"),
-    **dict.fromkeys(("text_column_names", "label_column_name", "id_column_name", "text_column_name"), COLUMNS),
-    "document_column_name": COLUMNS,
+    **dict.fromkeys(("text_column_names", "label_column_name", "text_column_name"), COLUMNS),
     "class_weights": ("balanced", "1,5", "1,-1", "0,0", "1", "nan,1"),
     "null_score_diff_threshold": ("best", "-3"),
     "language": ("en", "de", "ja", "xx"),
@@ -61,13 +60,12 @@ TEXT_VALUES = {
     **dict.fromkeys(("store_dir", "cache_dir"), ("cache", "@rows.csv", "@rows.csv/x")),
     "repo_id": ("user/name", "name", "a/b/c", "user name"),
     "license": ("apache-2.0", "nonsense"),
-    **dict.fromkeys(("params", "flops"), ("110M", "1e6", "20k", "1", "1e30", "-5")),
+    "params": ("110M", "1e6", "20k", "1", "1e30", "-5"),
     "report_to": ("none", "all", "tensorboard", "wandb"),
     "metric_for_best_model": ("accuracy", "loss", "eval_loss", "f1"),
     "optim_args": ("a=1", "betas=1"),
     "optim_target_modules": ("all-linear", "attention"),
     "lr_scheduler_kwargs": ('{"num_cycles": 2}', '{"a": 1}', "a=1"),
-    "resume_from_checkpoint": ("true", "false", "@model", "@missing"),
     "torch_compile_backend": ("eager",),
     "gradient_checkpointing_kwargs": ("use_reentrant=true", "a=1"),
     "include_num_input_tokens_seen": ("yes", "no", "all", "non_padding"),
@@ -127,7 +125,7 @@ def base(name: str, rng: random.Random) -> dict[str, str]:
         "export": {"model": INPUTS["classifier"], "output_dir": "out"},
         "push": {"folder": INPUTS["classifier"], "repo_id": "user/name", "dry_run": "true"},
         "inspect": {"model": INPUTS["model"], "output_dir": "out", "validation_file": INPUTS["corpus"]}
-        | {"max_seq_length": "16", "max_eval_samples": "6", "importance_samples": "2"},
+        | {"max_seq_length": "16", "max_eval_samples": "6"},
     }
     return lines[name]
 

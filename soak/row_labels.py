@@ -78,15 +78,15 @@ KINDS = {
     "many codes": LabelKind(codes, None),
     "commas": LabelKind(of(("1,5", "2,0", "3,25"), ("0,5", "1"), ("1.000,5", "2,5"), ("1,234.5", "0.5")), None),
     "lists of scores": LabelKind(lambda rng, count: ([[0.5, 1.5], [2.0]] * count)[:count], None, True, True),
-    "different": LabelKind(lambda rng, count: [f"a{number}" for number in range(count)], None, fixed=True),
+    "different": LabelKind(lambda rng, count: [f"a{number}" for number in range(count)], SINGLE),
     "gaps": LabelKind(
         of(("0.5", "nan", "1.25"), ("1", "inf", "2"), ("1.5", "-Infinity"), ("1", "N/A", "2"), ("0.5", "?")),
         None,
         fixed=True,
     ),
     "texts and numbers": LabelKind(of(("0.5", "good"), ("1.5", "\u22121.5", "2"), ("1.0", "beta")), None),
-    "spellings": LabelKind(of(("true", "True", "False"), ("TRUE", "true", "false")), None, fixed=True),
-    "types": LabelKind(of((True, 1, 0)), None, True, True),
+    "spellings": LabelKind(of(("true", "True", "False"), ("TRUE", "true", "false")), SINGLE),
+    "types": LabelKind(of((True, 1, 0)), SINGLE, typed=True),
 }  # fmt: skip
 
 
@@ -106,7 +106,7 @@ class DrawnLabels:
     @property
     def problem_type(self) -> str | None:
         """What the labels mean, or None if they must be refused."""
-        if self.kind is None or self.typed:
+        if self.kind is None or (self.typed and self.kind.problem_type != SINGLE):
             kept = MULTI if self.kind is None else self.kind.problem_type
             return None if self.do_regression else kept
         if self.do_regression is None:
@@ -141,15 +141,14 @@ class DrawnLabels:
         same = (first for first in names if " ".join(first.lower().split()) == plain)
         return name if name in names else next(same, name)
 
-    def may_be_refused(self, truth: list[dict]) -> bool:
+    def may_be_refused(self) -> bool:
         """Returns True if the rows of the first file are unusual, so that a refusal is right, too."""
         if self.kind is None or self.typed:
             return self.name == "lists of numbers" or (self.typed and self.do_regression is not None)
-        if self.do_regression and self.name in ("names", "padded", "booleans", "texts and numbers"):
+        no_numbers = ("names", "padded", "booleans", "texts and numbers", "different", "spellings")
+        if self.do_regression and self.name in no_numbers:
             return True
-        classes = {str(row.get("label")) for row in truth}
-        is_single = self.problem_type == SINGLE
-        return is_single and (len(classes) >= min(len(truth) - 1, max(20, 0.9 * len(truth))) or self.name == "scores")
+        return self.problem_type == SINGLE and self.name in ("scores", "different")
 
 
 def spelled(value: object) -> str:

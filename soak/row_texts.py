@@ -1,4 +1,4 @@
-"""Files with texts or text pairs, their labels and ids, and the predictions for them."""
+"""Files with texts or text pairs, their labels, and the predictions for them."""
 
 import csv
 import math
@@ -32,7 +32,6 @@ class TextFiles:
         self.names_texts = self.texts != known or rng.random() < 0.3
         self.splits = ("test",) if plain else rng.choice(SPLITS)
         self.labels = DrawnLabels(rng)
-        self.ids = tuple(rng.sample(("id", "key", "nr."), rng.randint(0, 2))) if "test" in self.splits else ()
         self.count = rng.choice((7, 12, 25)) if rng.random() < 0.99 else 600
         self.bad_split = rng.choice(self.splits) if rng.random() < 0.35 else ""
         self.skip = bool(self.bad_split) and rng.random() < 0.3
@@ -51,13 +50,11 @@ class TextFiles:
         """Draws and writes the file of a split."""
         rng, labelled = self.rng, split != "test"
         suffix = self.format_of(labelled)
-        columns = [*self.texts, *(self.labels.columns if labelled else self.ids)]
+        columns = [*self.texts, *(self.labels.columns if labelled else ())]
         if suffix != ".txt":
             columns += rng.sample(("other", "", "note", "Unnamed: 0"), rng.randint(0, 2))
             rng.shuffle(columns)
         records = [{name: self.draw_cell(suffix) for name in columns} for _ in range(self.count)]
-        for record in records if not labelled else ():
-            record |= {name: self.draw_id(suffix) for name in self.ids}
         if labelled:
             for record, values in zip(records, self.labels.draw(rng, self.count), strict=True):
                 written = [as_written(value, suffix) for value in values]
@@ -79,7 +76,7 @@ class TextFiles:
             formats.remove(".parquet")
         if labelled and self.labels.typed:
             formats = [".jsonl", ".json"] + ([".parquet"] if self.labels.name != "types" else [])
-        if not labelled and not self.ids and self.texts == ("text",):
+        if not labelled and self.texts == ("text",):
             formats.append(".txt")
         return self.rng.choice(formats)
 
@@ -87,13 +84,6 @@ class TextFiles:
         """Returns a text that a format can contain. In tsv, a quotation mark at the beginning can be ambiguous."""
         text = str(as_written(draw_text(self.rng, self.plain), suffix))
         return text.replace('"', "") or "one" if suffix == ".tsv" and text.startswith('"') else text
-
-    def draw_id(self, suffix: str) -> object:
-        values: list = ["007", "a,b", "x y", None, 'q"', "é"]
-        values += ["r\rs", "r\ns"] if suffix != ".tsv" else []
-        values += [True, 0.5, SURROGATE] if suffix in (".jsonl", ".json") else []
-        values += [self.rng.randint(0, 10**12)] if suffix != ".parquet" else []
-        return self.rng.choice(values)
 
     def row(self, number: int, record: dict, suffix: str, labelled: bool) -> dict:
         """Returns the row that reading must give for a record."""
@@ -104,9 +94,6 @@ class TextFiles:
                 row["label"] = self.labels.label(tuple(as_read(record[name], suffix) for name in self.labels.columns))
             except ValueError:
                 self.is_refused = True
-        if not labelled and self.ids:
-            values = [as_read(record[name], suffix) for name in self.ids]
-            row["ids"] = ["" if value is None else str(value).replace("\ud83d", "\\ud83d") for value in values]
         return row
 
     def spoil(self, split: str, records: list[dict], columns: list[str], suffix: str, rows: list[dict]) -> Draft:
@@ -151,7 +138,7 @@ class TextFiles:
     def options(self) -> dict:
         options: dict = {f"{split}_file": str(file) for split, file in self.files.items()}
         options |= {"text_column_names": ",".join(self.texts) if self.names_texts else None}
-        options |= {"id_column_name": ",".join(self.ids) or None, "max_predict_samples": self.limit}
+        options |= {"max_predict_samples": self.limit}
         if self.splits != ("test",):
             options |= {"label_column_name": ",".join(self.labels.columns), "do_regression": self.labels.do_regression}
         return options | {"skip_bad_rows": self.skip or None}
@@ -163,7 +150,7 @@ class TextFiles:
             raise AssertionError(f"the problem type is {data.labels.problem_type}")
         for split, lost in self.skipped.items():
             found = data.skipped[split]
-            if not self.is_refused and found != [{name: lost[name] for name in ("row", "ids") if name in lost}]:
+            if not self.is_refused and found != [lost["row"]]:
                 raise AssertionError(f"{found} were skipped instead of {lost}")
         found = {split: rows.to_list() for split, rows in data.splits.items()}
         if self.limit is not None and "test" in found:
@@ -184,9 +171,8 @@ class TextFiles:
         if self.is_refused and self.skip:
             for split in self.splits[: -1 if "test" in self.splits else None]:
                 self.truth[split][:] = [row for row in self.truth[split] if "label" in row]
-        first = self.truth[self.splits[0]]
         has_bad_labels = self.labels.problem_type is None or (self.is_refused and not self.skip)
-        case.may_refuse = self.labels.may_be_refused(first) or self.is_refused
+        case.may_refuse = self.labels.may_be_refused() or self.is_refused
         if has_bad_labels and not self.refusals:
             case.refusals = ["/" if self.is_refused else str(self.files[self.splits[0]])]
         elif self.refusals and (has_bad_labels or case.may_refuse):
@@ -219,8 +205,6 @@ def wrong_predictions(file: Path, directory: Path, drawn: TextFiles) -> str:
     rows = {str(row["row"]): row for row in truth}
     for line in lines:
         row = rows.get(line["row"], {})
-        if [line[name] for name in drawn.ids] != row.get("ids", []):
-            return f"predictions.csv has the line {line} for the row {row}"
         empty = {name: "" for name in line if name.startswith("p")}
         for name, value in (empty if row is skipped else outputs(model, tokenizer, row)).items():
             if line[name] != value and abs(float(line[name]) - float(value)) > 1e-5 * max(1, abs(float(value))):

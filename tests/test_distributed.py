@@ -222,13 +222,30 @@ def test_nonfinite_step_stops_all_processes(vocabulary, tmp_path):
     assert not (tmp_path / "nonfinite").exists()
 
 
+# accelerate ignores FSDP on CPUs, although torch supports it.
+SHARD_ON_CPUS = f"""
+import runpy, sys
+from accelerate import DistributedType
+from transformers import TrainingArguments
+set_up = TrainingArguments.__post_init__
+def use_fsdp(arguments):
+    set_up(arguments)
+    arguments.distributed_state.distributed_type = DistributedType.MULTI_GPU
+TrainingArguments.__post_init__ = use_fsdp
+sys.argv, sys.path[0] = sys.argv[1:], {str(ROOT)!r}
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
 def sharded(script: str, arguments: list[str], printed: Path) -> str:
     """Runs a script in two CPU processes with fsdp.yaml and float32, and returns its output."""
     config = str(ROOT / "fixedbert/recipes/accelerate/fsdp.yaml")
     launched = launch_command_parser().parse_args(["--config_file", config, "--mixed_precision", "no", script])
     environment = prepare_multi_gpu_env(_validate_launch_command(launched)[0])
     settings = {name: value for name, value in environment.items() if name.startswith(("FSDP_", "ACCELERATE_"))}
-    return fork_server.Pair(ROOT / script, arguments, printed, **settings).finished()
+    printed.mkdir()
+    (printed / "shard.py").write_text(SHARD_ON_CPUS)
+    return fork_server.Pair(printed / "shard.py", [str(ROOT / script), *arguments], printed, **settings).finished()
 
 
 def assert_same_training(one: Path, two: Path, exact: bool = False):

@@ -19,7 +19,7 @@ from ..loading.loaded_model import LoadedModel
 from ..options import CompareOptions
 from ..support.errors import InputError
 from ..support.files import check_output_free, new_directory, short_name, to_csv, to_json
-from ..support.machine import machine_name, warn_if_busy
+from ..support.machine import machine_name
 from ..tasks.fidelity import NEARLY_SAME, Keys, criterion
 from ..tasks.rows import RowPredictions, Rows
 from ..tasks.task_heads import compared_rows, row_length
@@ -49,7 +49,6 @@ def compare(options: CompareOptions) -> Comparison:
         InputError: If the models have different tasks, the rows are unsuitable, or a runtime is not installed.
     """
     check_options(options)
-    warn_if_busy()
     by_model = [load_candidates(*pair, **options.hub_options()) for pair in names_of(options.models)]
     candidates = [candidate for own in by_model for candidate in own]
     align_classes(candidates)

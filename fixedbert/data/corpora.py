@@ -16,7 +16,6 @@ from .file_formats import READERS, REDOWNLOAD, DataFile, check_columns, file_for
 
 MAX_DOCUMENT_SIZE = 2**28  # characters; a larger document indicates that the wrong boundary was chosen
 
-Row = tuple[str, object]  # the text and the value in the document column
 Document = str | list[str]  # a text to split into sentences, or a list of sentences
 
 
@@ -25,8 +24,8 @@ class Corpus:
     """
     A text source and the rule for dividing it into documents. The end of a file always ends a document.
 
-    With the document boundary "column" or "sentence_lines", each row or line must contain one sentence. With the other
-    boundaries, `prepare_store` splits the text into sentences.
+    With the document boundary "sentence_lines", each line must contain one sentence. With the other boundaries,
+    `prepare_store` splits the text into sentences.
     """
 
     source: str  # a path or glob pattern; with `on_hub`, a dataset id
@@ -34,25 +33,12 @@ class Corpus:
     config_name: str | None = None  # configuration of the Hub dataset
     text_column: str = "text"  # ignored for .txt files
     document_boundary: str = "row"  # a key of BOUNDARIES
-    document_column: str | None = None  # required for the boundary "column"
     hub_options: dict[str, Any] = field(default_factory=dict, hash=False)  # `cache_dir` and `token` for load_dataset
-
-    def __post_init__(self):
-        if (self.document_boundary == "column") != (self.document_column is not None):
-            problem = f"column requires `document_column_name`, and vice versa ({self.source})."
-            raise InputError(problem, "document_boundary")
-
-    @property
-    def columns(self) -> list[str]:
-        """Returns the names of the columns to read."""
-        return [self.text_column, *([self.document_column] if self.document_column else [])]
 
     def description(self) -> str:
         """Returns a one-line description of the source and its document boundary."""
-        boundary = BOUNDARIES[self.document_boundary]
-        column = f" {self.document_column!r}" if self.document_column else ""
         config = f" ({self.config_name})" if self.config_name else ""
-        return f"{self.source}{config}: a document ends at {boundary}{column}"
+        return f"{self.source}{config}: a document ends at {BOUNDARIES[self.document_boundary]}"
 
 
 class CorpusReader:
@@ -72,21 +58,21 @@ class CorpusReader:
         self.ignored: list[Path] = []
         if corpus.on_hub:
             self.dataset = load_from_hub(corpus.source, corpus.config_name, split="train", **corpus.hub_options)
-            check_columns(column_options(corpus.columns), self.dataset.column_names, corpus.source)
+            check_columns({corpus.text_column: "text_column_name"}, self.dataset.column_names, corpus.source)
             self.size = len(self.dataset)
         else:
             with reading(corpus.source, REDOWNLOAD):
                 files, self.ignored = find_files(corpus.source)
                 for path in files:
                     text_column = "text" if file_format(path) == ".txt" else corpus.text_column
-                    self.files.append(DataFile(path, [text_column, *corpus.columns[1:]]))
+                    self.files.append(DataFile(path, [text_column]))
                 self.size = sum(file.path.stat().st_size for file in self.files)
 
     def fingerprint(self, hash_file: Callable[[Path], str]) -> list[object]:
-        """Returns values that identify the content: column names, document boundary and hashes, but no file paths."""
+        """Returns values that identify the content: text column, document boundary and hashes, but no file paths."""
         files = [(file_format(file.path), hash_file(file.path)) for file in self.files]
         content = self.dataset._fingerprint if self.corpus.on_hub else files
-        return [*self.corpus.columns, self.corpus.document_boundary, content]
+        return [self.corpus.text_column, self.corpus.document_boundary, content]
 
     def __iter__(self) -> Iterator[Document]:
         corpus = self.corpus
@@ -102,25 +88,20 @@ class CorpusReader:
             finished += file.path.stat().st_size
             self.position = finished
 
-    def rows(self) -> Iterator[Row]:
-        """Yields the rows of a dataset."""
-        columns = self.corpus.columns
-        for batch in self.dataset.select_columns(columns).with_format("arrow").iter(1000):
+    def rows(self) -> Iterator[str]:
+        """Yields the texts of a dataset."""
+        column = self.corpus.text_column
+        for batch in self.dataset.select_columns(column).with_format("arrow").iter(1000):
             for row in batch.to_pylist():
-                yield parse_row(row, columns, f"{self.corpus.source}, row {self.position}")
+                yield parse_row(row, column, f"{self.corpus.source}, row {self.position}")
                 self.position += 1
 
-    def file_rows(self, file: DataFile) -> Iterator[Row]:
+    def file_rows(self, file: DataFile) -> Iterator[str]:
         assert file.columns is not None
-        for number, values, problem in file.rows():
-            if problem:
-                raise InputError(f"{file.location(number)}: {problem}; {REDOWNLOAD}.")
-            yield parse_row(values, file.columns, file.location(number))
-
-
-def corpus_files(source: str) -> list[Path]:
-    """Returns the sorted paths of the files to read in `source`. Raises InputError if there are none."""
-    return find_files(source)[0]
+        for row in file.rows():
+            if row.problem:
+                raise InputError(f"{file.location(row.number)}: {row.problem}; {REDOWNLOAD}.")
+            yield parse_row(row.values, file.columns[0], file.location(row.number))
 
 
 def find_files(source: str) -> tuple[list[Path], list[Path]]:
@@ -178,26 +159,19 @@ def refuse_directory(error: OSError):
     raise InputError(f"{error.filename}: cannot be read ({error.strerror}).") from error
 
 
-def column_options(columns: list[str]) -> dict[str, str]:
-    """Maps `columns`, the text column and optionally the document column, to the options that select them."""
-    return dict(zip(columns, ("text_column_name", "document_column_name"), strict=False))
-
-
-def parse_row(values: dict[str, Any], columns: list[str], location: str) -> Row:
+def parse_row(values: dict[str, Any], column: str, location: str) -> str:
     """
-    Returns the text in a row ("" if it is missing) and the value in the document column.
+    Returns the text in a row, or "" if it is missing.
 
-    Raises InputError if a column does not exist, or if the value in the text column is not text.
+    Raises InputError if the column does not exist, or if the value is not text.
     """
-    if not values.keys() >= {*columns}:
-        check_columns(column_options(columns), values, location)
-    text, value = values[columns[0]], values[columns[1]] if len(columns) > 1 else None
-    if problem := text_problem(text, repr(columns[0])):
+    check_columns({column: "text_column_name"}, values, location)
+    if problem := text_problem(values[column], repr(column)):
         raise InputError(f"{location}: {problem}; correct it or set `text_column_name`.")
-    return text or "", value
+    return values[column] or ""
 
 
-def split_into_documents(rows: Iterable[Row], boundary: str, source: str) -> Iterator[Document]:
+def split_into_documents(rows: Iterable[str], boundary: str, source: str) -> Iterator[Document]:
     """
     Joins the rows of a file or dataset into documents and yields them.
 
@@ -205,17 +179,15 @@ def split_into_documents(rows: Iterable[Row], boundary: str, source: str) -> Ite
     `source`, if a document exceeds MAX_DOCUMENT_SIZE.
     """
     texts: list[str] = []
-    size, previous = 0, None
-    is_split = boundary in ("column", "sentence_lines")
-    for text, value in rows:
+    size, is_split = 0, boundary == "sentence_lines"
+    for text in rows:
         if boundary in ("row", "line"):
             yield text
             continue
         is_blank = not text.strip()
-        if texts and (is_blank if boundary in ("blank_line", "sentence_lines") else value != previous):
+        if texts and is_blank and boundary != "file":
             yield texts if is_split else join_lines(texts)
             texts, size = [], 0
-        previous = value
         if not is_blank or boundary == "file":
             texts.append(text.removesuffix("\n") if is_split else text)
             size += len(text)

@@ -5,12 +5,10 @@ To add a format, write a reader, register it in READERS and add an example to te
 takes a DataFile, updates its `position` and yields its rows. It raises InputError for malformed rows.
 """
 
-import bz2
 import csv
 import gzip
 import io
 import json
-import lzma
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -28,8 +26,6 @@ from ..support.files import error_reason, reading
 
 DECOMPRESSORS: dict[str, Callable[[BinaryIO], Any]] = {
     ".gz": gzip.open,
-    ".bz2": bz2.open,
-    ".xz": lzma.open,
     ".zst": partial(pyarrow.CompressedInputStream, compression="zstd"),
 }
 QUOTED = re.compile(r'"((?:[^"]|"")*)"')
@@ -45,6 +41,7 @@ class FileRow(NamedTuple):
     number: int  # line or row number
     values: dict[str, Any]  # by column name
     problem: str | None = None  # such as TOO_FEW or TOO_MANY
+    position: int = 0  # 0-based index among all rows
 
 
 @dataclass
@@ -130,7 +127,7 @@ def read_separated(file: DataFile) -> Iterator[FileRow]:
                 fields = [m[1].replace('""', '"') if (m := QUOTED.fullmatch(field)) else field for field in fields]
             if fields and header is None:
                 header = tuple(name.strip() for name in fields)
-                check_header(header, file.location(line))
+                check_unique(header, file.location(line))
             elif fields:
                 columns = header or ()
                 problem = TOO_FEW if len(fields) < len(columns) else TOO_MANY if len(fields) > len(columns) else None
@@ -142,14 +139,6 @@ def read_separated(file: DataFile) -> Iterator[FileRow]:
             line = reader.line_num + 1
     except csv.Error as error:
         raise InputError(f"{file.location(line)}: not valid csv ({error}).") from error
-
-
-def check_header(names: tuple[str, ...], location: str):
-    """Raises InputError if a column name occurs more than once, or if the file probably has a different separator."""
-    check_unique(names, location)
-    if len(names) == 1 and {*",;|\t"} & {*names[0]}:
-        remedy = "use commas as separators in .csv files and tabs in .tsv files"
-        raise InputError(f"{location}: {names[0]!r} is read as a single column; {remedy}.")
 
 
 def check_unique(names: Iterable[str], location: str):

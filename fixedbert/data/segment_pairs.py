@@ -31,8 +31,8 @@ def check_documents(documents: Documents, document_ids: np.ndarray):
     if 2 * single > len(document_ids):
         raise InputError(
             f"{single} of {len(document_ids)} documents contain only one sentence, but next-sentence prediction needs "
-            "two or more; train with `objective` mlm, or put the sentences of a document together: in lines between "
-            "blank lines, with `document_boundary` sentence_lines, or in rows with the same value, with column."
+            "two or more; train with `objective` mlm, or put the sentences of a document on lines between blank lines "
+            "and set `document_boundary` to sentence_lines."
         )
 
 

@@ -5,24 +5,11 @@ from collections.abc import Iterator
 
 import sentencex
 
-from ..support.errors import InputError
-
-# Languages with rules in sentencex, and Chinese, Korean and Thai, for which its default rules work. It treats other
-# codes as English.
-LANGUAGES = tuple(
-    "am ar bg bn ca da de el en es fi fr gu hi hy it ja kk kn ko ml mr my nl pa pl pt ru sk ta te th uk zh".split()
-)
 MAX_WRAPPED_LINE = 100  # characters
 TERMINATORS = (*".!?…", *"。！？．｡", *"।॥۔؟։።።")  # European scripts, Chinese and Japanese, other scripts
 QUOTES = "\"'”’»」』"
 MAX_PART = 50_000  # characters; the run time of sentencex is quadratic if a quotation is never closed
 SENTENCE_END = re.compile(rf"[{re.escape(''.join(TERMINATORS))}]\W*\s|[。！？｡]\W*")
-
-
-def check_language(code: str):
-    """Raises InputError if the language is not supported."""
-    if code not in LANGUAGES:
-        raise InputError(f"must be one of {', '.join(LANGUAGES)} (en for other languages), not {code!r}.", "language")
 
 
 def split_document(text: str, language: str = "en") -> list[str]:
@@ -33,7 +20,7 @@ def split_document(text: str, language: str = "en") -> list[str]:
     hard-wrapped text, a paragraph ends at a blank line or after a short line such as a heading.
 
     Args:
-        language: One of LANGUAGES.
+        language: A code of the option `language`.
     """
     lines = text.split("\n")
     # For sentencex, only a blank line ends a paragraph.

@@ -22,7 +22,7 @@ def read_sequences(
     size = length - 2  # without [CLS] and [SEP]
     corpora = [Corpus(source, text_column=text_column, document_boundary="line") for source in sources]
     for line in (line for corpus in corpora for line in CorpusReader(corpus)):
-        assert isinstance(line, str)  # only "column" and "sentence_lines" yield lists of sentences
+        assert isinstance(line, str)  # only "sentence_lines" yields lists of sentences
         tokens += tokenizer(line, add_special_tokens=False, verbose=False)["input_ids"]
         if len(tokens) >= maximum * size:
             break

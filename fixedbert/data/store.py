@@ -16,7 +16,6 @@ Each store file and each plan has a checksum file next to it (.sha256).
 
 import hashlib
 import json
-import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -50,7 +49,6 @@ DEFAULT_DIRECTORY = Path(constants.HF_HOME) / "fixedbert"
 TOKENIZER_FORMAT = 3  # increment it when the same corpora would result in a different tokenizer
 SHARD_CHARACTERS = 4_000_000  # per shard; an interrupted process loses at most one shard
 SHARD_DOCUMENTS = 50_000
-MIN_FILE_AGE = 2  # seconds; a newer file can be modified again without a change in its timestamps
 PIECE_CHARACTERS = 500_000  # per call of the tokenizer, which needs over 100 bytes of memory per character
 DOCUMENT = np.dtype([("row", "i8"), ("tokens", "i4"), ("sentences", "i4")])
 Item = TypeVar("Item")
@@ -166,7 +164,7 @@ def prepare_store(
     A document with the same words as an earlier document is dropped. One process per machine verifies the checksums.
 
     Args:
-        language: Language for sentence splitting, one of LANGUAGES.
+        language: Language for sentence splitting, a code of the option `language`.
         num_proc: Number of worker processes.
         store_dir: Store directory, by default `DEFAULT_DIRECTORY`.
     """
@@ -270,9 +268,8 @@ def content_hash(file: Path, cache: Path) -> str:
         if entry.exists():
             return entry.read_text()
         content = file_sha256(file)
-    if time.time() - stat.st_ctime > MIN_FILE_AGE:
-        cache.mkdir(exist_ok=True)
-        write_atomically(entry, content)
+    cache.mkdir(exist_ok=True)
+    write_atomically(entry, content)
     return content
 
 

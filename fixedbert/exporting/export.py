@@ -88,7 +88,6 @@ def graph_code(name: str, runtime: GraphRuntime, graph: Graph, loaded: LoadedMod
     `metadata` is that of the model card.
     """
     config, names = graph.model.config, json.dumps(graph.results)
-    index = "[None]" if graph.head == "ForMultipleChoice" else ""
     variables = "embeddings" if graph.pooling else ", ".join(graph.results)
     variables = f"({variables},)" if len(graph.results) == 1 else variables
     if runtime.format == "onnx":
@@ -96,13 +95,13 @@ def graph_code(name: str, runtime: GraphRuntime, graph: Graph, loaded: LoadedMod
 options.intra_op_num_threads = {torch.get_num_threads()}
 session = onnxruntime.InferenceSession("{name}/{runtime.file}", options)
 """
-        inputs = f"{{node.name: batch[node.name]{index} for node in session.get_inputs()}}"
+        inputs = "{node.name: batch[node.name] for node in session.get_inputs()}"
         run = f"{variables} = session.run({names}, {inputs})\n"
     else:
         load = f"""options = {json.dumps(openvino_options(runtime.precision))}
 model = openvino.compile_model("{name}/{runtime.file}", "CPU", options)
 """
-        inputs = f"{{node.any_name: batch[node.any_name]{index} for node in model.inputs}}"
+        inputs = "{node.any_name: batch[node.any_name] for node in model.inputs}"
         run = f"outputs = model({inputs})\n{variables} = (outputs[name] for name in {names})\n"
     longest = min(max_tokens(config), loaded.tokenizer.model_max_length)
     activation = read_activation(loaded.directory, config) or SIGMOID
@@ -118,7 +117,7 @@ tokenizer = AutoTokenizer.from_pretrained("{name}")
 
 
 def example_batches(graph: Graph, tokenizer: PreTrainedTokenizerBase) -> list[Batch]:
-    """Returns a padded batch of all TEXTS, and a batch per text. Shapes: (B, L), or (B, 2, L) for multiple choice."""
+    """Returns a padded batch (B, L) of all TEXTS, and a batch per text."""
     config, accepted = graph.model.config, signature(graph.model.forward).parameters
     names = ["input_ids", "attention_mask"]
     has_types = all("token_type_ids" in inputs for inputs in (tokenizer.model_input_names, accepted))
@@ -130,10 +129,7 @@ def example_batches(graph: Graph, tokenizer: PreTrainedTokenizerBase) -> list[Ba
     batches = []
     for texts in (TEXTS, *([text] for text in TEXTS)):
         encoded = tokenizer(texts, **options)
-        batch = {name: encoded[name] for name in names}
-        if graph.head == "ForMultipleChoice":
-            batch = {name: torch.stack([x, x.flip(0)], dim=1) for name, x in batch.items()}
-        batches.append(batch)
+        batches.append({name: encoded[name] for name in names})
     return batches
 
 

@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 
 from ..loading.families import max_tokens, task_head
 from ..loading.sentence_models import SentencePooling
-from ..support.errors import require_package
+from ..support.errors import InputError, require_package
 from ..tasks.predictions import Batch
 
 GRAPH, QUANTIZED = "onnx/model.onnx", "onnx/model_quantized.onnx"  # file names that optimum uses
@@ -39,6 +39,8 @@ class Graph(nn.Module):
         self.model = model.float().eval()
         self.model.config.use_cache = False  # otherwise, the graph would return the cache
         self.head = task_head(type(self.model).__name__, self.model.config.model_type)
+        if self.head == "ForMultipleChoice":
+            raise InputError("multiple-choice models cannot be exported.")
         self.pooling = pooling if self.head == "Model" else None
         self.model_outputs = [*OUTPUTS.get(self.head, ("logits",))]
         self.results = [EMBEDDING] if self.pooling else self.model_outputs
@@ -55,8 +57,6 @@ def trace(graph: Graph, batch: Batch, file: Path):
     """Exports an ONNX graph that accepts any batch size and any length up to the model's maximum."""
     lengths = torch.export.Dim("sequence_length", max=max_tokens(graph.model.config))
     axes = [torch.export.Dim("batch_size"), lengths]
-    if batch["input_ids"].ndim == 3:
-        axes.insert(1, torch.export.Dim("num_choices"))
     graph.model.set_attn_implementation("eager")  # sdpa needs more operations, and equal sizes for keys and values
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # hides a message that torchvision is not installed
     with warnings.catch_warnings():

@@ -17,7 +17,7 @@ from ..support.errors import InputError
 from ..tasks.labels import SINGLE
 from ..training.interruption import train
 from ..training.models import load_config, load_model, reinitialize_head, tokenizer_source
-from ..training.output import check_same_data, output_directory, publish
+from ..training.output import check_same_data, output_directory
 from ..training.speed import enable_unpadding, keep_freed_memory
 from .trainer import FineTuningArguments, FineTuningTrainer
 
@@ -86,7 +86,6 @@ def fine_tune(
             eval_dataset=next(iter(task.evaluated.values()), None),
             processing_class=tokenizer,
             compute_metrics=task.compute_metrics,
-            pad_to=data_args.max_seq_length if data_args.pad_to_max_length else None,
             class_weights=task.class_weights,
         )
         if training_args.do_train:
@@ -97,7 +96,6 @@ def fine_tune(
             task.predict(trainer)
         if training_args.do_train:
             trainer.create_model_card()
-    publish(training_args)
 
 
 def check_metric(training_args: FineTuningArguments, available: list[str]):

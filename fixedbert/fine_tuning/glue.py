@@ -13,11 +13,10 @@ from ..data.tokenizers import check_features
 from ..options import GlueDataOptions, ModelOptions
 from ..support.errors import InputError
 from ..support.files import write_atomically
-from ..tasks.examples import longest_first, map_options, warn_of_overlap
+from ..tasks.examples import longest_first, warn_of_overlap
 from ..tasks.glue_metrics import GlueEvaluation
 from ..tasks.labels import MULTI, REGRESSION, Labels, known_names, problem_type_of
 from ..tasks.predictions import DEFAULT_THRESHOLD, threshold_of
-from ..tasks.rows import split_names
 from ..tasks.texts import check_text_columns, load_texts, text_features, text_names
 from ..training.arguments import with_recipe
 from ..training.output import Trained, record_metrics
@@ -103,7 +102,7 @@ class TextClassification(FineTuningTask):
         result = {}
         for split, rows in self.data.splits.items():
             labels = self.labels.encode(rows["label"]) if "label" in rows.column_names else None
-            features = text_features(rows, tokenizer, length, labels, stride=stride, **map_options(self.data_args))
+            features = text_features(rows, tokenizer, length, labels, stride=stride)
             check_features(split, features, tokenizer)
             if truncated := sum(features["truncated"][:]):
                 PartialState().print(f"{split}: {truncated:,} of {len(rows):,} rows are truncated to {length} tokens")
@@ -120,7 +119,7 @@ class TextClassification(FineTuningTask):
             results = trainer.evaluate(rows, metric_key_prefix=prefix)
             results[f"{prefix}_samples"] = len(self.data.splits[split])
             metrics |= {f"{name.replace('eval_mm_', 'eval_')}{suffix}": value for name, value in results.items()}
-        record_metrics(trainer, "eval", metrics | {"eval_dtype": trainer.dtype_name})
+        record_metrics(trainer, "eval", metrics)
         if not trainer.is_world_process_zero():
             return
         names, directory = self.labels.outputs, trainer.args.directory
@@ -143,5 +142,4 @@ class TextClassification(FineTuningTask):
                 write_submission(directory, self.name, split, rows, self.labels, predictions)
                 continue
             columns = prediction_columns(self.labels, predictions, probabilities)
-            skipped = self.data.skipped.get(split, [])
-            write_predictions(directory, rows, skipped, split_names(self.data_args.id_column_name), columns)
+            write_predictions(directory, rows, self.data.skipped.get(split, []), columns)

@@ -63,20 +63,14 @@ def prediction_columns(
     return result | columns("probability", probabilities, ".6f")
 
 
-def write_predictions(
-    directory: Path,
-    rows: datasets.Dataset,
-    skipped: list[dict],
-    id_columns: tuple[str, ...],
-    columns: dict[str, list[str]],
-):
+def write_predictions(directory: Path, rows: datasets.Dataset, skipped: list[int], columns: dict[str, list[str]]):
     """
     Writes predictions.csv, with a line for each row that was read from the test file.
 
-    The columns are `row` (the 0-based index in the file), the id columns, and `columns`, which contain the
-    predictions for `rows`. The predictions for the invalid rows in `skipped` are empty.
+    The columns are `row` (the 0-based index in the file), and `columns`, which contain the predictions for `rows`. The
+    predictions for the invalid rows, whose positions are in `skipped`, are empty.
     """
-    lines = [[row["row"], *row.get("ids", []), *[""] * len(columns)] for row in skipped]
+    lines = [[position, *[""] * len(columns)] for position in skipped]
     for row, values in zip(rows, zip(*columns.values(), strict=True), strict=True):
-        lines.append([row["row"], *row.get("ids", []), *values])
-    write_atomically(directory / PREDICTIONS, to_csv([["row", *id_columns, *columns], *sorted(lines)]))
+        lines.append([row["row"], *values])
+    write_atomically(directory / PREDICTIONS, to_csv([["row", *columns], *sorted(lines)]))

@@ -10,7 +10,7 @@ from ..data.tokenizers import check_features
 from ..options import ModelOptions, SquadDataOptions
 from ..support.files import to_json, write_atomically
 from ..tasks.answers import SquadEvaluation
-from ..tasks.examples import longest_first, map_options, max_samples, sample_rows, warn_of_overlap
+from ..tasks.examples import longest_first, max_samples, sample_rows, warn_of_overlap
 from ..tasks.questions import question_rows, questions_that_fit, warn_of_long_answers
 from ..tasks.reading import data_sources
 from ..tasks.squad_metrics import note_on_spaces, squad_scores, squad_v2_scores
@@ -60,7 +60,7 @@ class QuestionAnswering(FineTuningTask):
             limit, seed = max_samples(data_args, kind), training_args.sample_seed
             examples[kind] = sample_rows(fitting, limit, seed)
             is_train = kind == "train"
-            windows = squad_windows(examples[kind], tokenizer, *size, is_train, **map_options(data_args))
+            windows = squad_windows(examples[kind], tokenizer, *size, is_train)
             check_features(source, windows, tokenizer)
             warn_of_long_answers(source, examples[kind], tokenizer, data_args.max_answer_length)
             self.features[kind] = sample_rows(windows, limit, seed) if is_train else longest_first(windows)
@@ -76,8 +76,7 @@ class QuestionAnswering(FineTuningTask):
 
     def evaluate(self, trainer: FineTuningTrainer):
         evaluation, windows = self.evaluations["validation"], self.features["validation"]
-        counts: dict[str, Any] = {"eval_samples": len(windows), "eval_dtype": trainer.dtype_name}
-        record_metrics(trainer, "eval", trainer.evaluate() | counts)
+        record_metrics(trainer, "eval", trainer.evaluate() | {"eval_samples": len(windows)})
         if trainer.is_world_process_zero():
             write_answers(trainer.args.directory, "eval", evaluation)
             note_on_spaces(evaluation.answers.values())
@@ -85,14 +84,9 @@ class QuestionAnswering(FineTuningTask):
 
     def predict(self, trainer: FineTuningTrainer):
         evaluation, windows = self.evaluations["test"], self.features["test"]
-        answers = evaluation.answers.values()
-        answered = any(answers) if evaluation.version_2_with_negative else all(answers)
-        trainer.compute_metrics = evaluation if answered else None
+        trainer.compute_metrics = None
         output = trainer.predict(windows, metric_key_prefix="predict")
-        if answered:
-            record_metrics(trainer, "predict", {**(output.metrics or {}), "predict_samples": len(windows)})
-        else:
-            evaluation.predict(*output.predictions[:2])
+        evaluation.predict(*output.predictions[:2])
         if trainer.is_world_process_zero():
             write_answers(trainer.args.directory, "predict", evaluation)
 

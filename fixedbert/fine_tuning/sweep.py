@@ -15,7 +15,7 @@ from ..support.errors import InputError
 from ..support.files import read_json_object, to_json, write_atomically
 from ..tasks.glue import TASKS
 from ..tasks.glue_metrics import METRICS
-from ..training.output import Trained, already_complete, output_directory, publish, read_result
+from ..training.output import Trained, already_complete, output_directory, read_result
 from ..training.plots import is_metric
 from .fine_tune import FineTuningTask, check_metric, fine_tune
 from .trainer import FineTuningArguments
@@ -69,28 +69,20 @@ def sweep(task_class: type[FineTuningTask], **given: Any) -> Trained:
     if not training_args.kinds:
         raise InputError("nothing to do; set `do_train`, `do_eval` or `do_predict`.")
     runs = plan_runs(tasks_of(data_args, training_args.do_predict), training_args)
-    is_single = len(runs) == 1 and training_args.seeds is None
     if already_complete(training_args.output_dir, given):
-        training_args.hub_model_id = training_args.hub_model_id or training_args.directory.name
-        for each in [given] if is_single else [run_fields(run, given, training_args) for run in runs]:
-            publish(make(each, *task_class.arguments)[-1])  # in case the upload failed
         return read_result(training_args.directory)
-    if is_single:
+    if len(runs) == 1 and training_args.seeds is None:
         fine_tune(task_class, runs[0].task, arguments, given)
         return read_result(training_args.directory)
-    if training_args.resume_from_checkpoint is not None:
-        raise InputError("can only be used with a single run; sweeps resume automatically.", "resume_from_checkpoint")
     with output_directory(training_args, given):
         directory = training_args.directory
         for number, run in enumerate(runs, start=1):
-            fields = run_fields(run, given, training_args)
-            own = make(fields, *task_class.arguments)
             if (directory / run.directory).exists():
                 PartialState().print(f"{run.directory}: already complete")
-                publish(own[-1])  # in case the upload failed
                 continue
             PartialState().print(f"\n=== run {number} of {len(runs)}: {run.directory}", flush=True)
-            fine_tune(task_class, run.task, own, fields)
+            fields = run_fields(run, given, training_args)
+            fine_tune(task_class, run.task, make(fields, *task_class.arguments), fields)
             gc.collect()
         if PartialState().is_main_process:
             summarize(directory, runs)
@@ -102,12 +94,10 @@ def run_fields(run: PlannedRun, given: dict[str, Any], training_args: FineTuning
     directory = training_args.directory
     fields: dict[str, Any] = given | {"seeds": None, "seed": run.seed}
     fields["output_dir"] = str(directory / run.directory)
-    if training_args.push_to_hub:
-        fields["hub_model_id"] = "-".join([str(training_args.hub_model_id), *run.directory.split("/")])
     if run.task:
         fields["task_name"] = [run.task]
     if run.task == "ax":  # ax has no training data, and is predicted with the MNLI model
-        unused = ["do_", "hub_", "push_", "eval_strategy", "eval_steps", "eval_delay", "eval_on_start"]
+        unused = ["do_", "eval_strategy", "eval_steps", "eval_delay", "eval_on_start"]
         unused += ["load_best_", "metric_for_", "greater_", "early_stopping_"]
         fields = {name: value for name, value in fields.items() if not name.startswith((*unused,))}
         fields["do_predict"] = True

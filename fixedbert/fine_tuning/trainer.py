@@ -34,7 +34,6 @@ class FineTuningArguments(FineTuningTrainerOptions, CommonArguments):  # type: i
                 raise InputError(f"cannot be {str(self.greater_is_better).lower()} for {metric}.", "greater_is_better")
             self.greater_is_better = not lower_is_better(metric)
         super().__post_init__()
-        self.dataloader_pin_memory &= self.device.type != "cpu"
         if self.early_stopping_patience is not None:
             self.restore_callback_states_from_checkpoint = True
             if self.eval_strategy == "no" or self.metric_for_best_model is None:
@@ -98,36 +97,21 @@ class FineTuningTrainer(CommonTrainer):
     `example` contains the index of the example that a window belongs to.
 
     Args:
-        pad_to: Number of tokens to which examples are padded. Default: length of the longest example in the batch.
         class_weights: Maps each class to its weight in the training loss. Not used in evaluation.
     """
 
     args: FineTuningArguments
 
-    def __init__(self, *args, pad_to: int | None = None, class_weights: dict[str, float] | None = None, **kwargs):
+    def __init__(self, *args, class_weights: dict[str, float] | None = None, **kwargs):
         tokenizer, training_args = kwargs["processing_class"], kwargs["args"]
-        padding, multiple = "max_length" if pad_to else True, 8 if training_args.fp16 else None
-        collator = DataCollatorWithPadding(tokenizer, padding, pad_to, multiple)
+        collator = DataCollatorWithPadding(tokenizer, pad_to_multiple_of=8 if training_args.fp16 else None)
         super().__init__(*args, data_collator=collator, **kwargs)
         # compute_loss scales the averages over batches itself, so the model must not use the number of rows in a step.
         self.model_accepts_loss_kwargs = False
         self.class_weights = class_weights
-        self.notes = [f"Evaluated in {self.dtype_name}"] if self.args.do_eval else []
-        if class_weights is not None:
-            weights = ", ".join(f"{name} {weight:.4g}" for name, weight in class_weights.items())
-            self.notes.append(f"Class weights in the training loss: {weights}")
         self.columns = {*signature(self.model.forward).parameters, "label"}  # used in batches
         if training_args.early_stopping_patience is not None:
             self.add_callback(EarlyStoppingCallback(training_args.early_stopping_patience))
-
-    @property
-    def dtype_name(self) -> str:
-        """Returns the precision in which the model is evaluated, such as "float32" or "bfloat16 mixed precision"."""
-        if self.args.bf16_full_eval or self.args.fp16_full_eval:
-            return "bfloat16" if self.args.bf16_full_eval else "float16"
-        mixed = {"bf16": "bfloat16 mixed precision", "fp16": "float16 mixed precision"}
-        own = str(self.model.dtype).removeprefix("torch.")
-        return mixed.get(self.accelerator.mixed_precision, own)  # `accelerate launch` can also set it
 
     def get_train_dataloader(self):
         args, rows = self.args, self.train_dataset

@@ -3,8 +3,6 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from transformers.integrations import is_tensorboard_available
-
 from ..data.corpora import Corpus
 from ..options import NewModelOptions, PretrainingDataOptions, PretrainingTrainerOptions
 from ..support.errors import InputError
@@ -17,14 +15,12 @@ def corpora_of(data_args: PretrainingDataOptions, model_args: NewModelOptions) -
     sources += [(file, False) for file in data_args.train_file or []]
     if not sources:
         raise InputError("no corpus: set `train_file` or `dataset_name`.")
-    names = ("dataset_config_name", "text_column_name", "document_boundary", "document_column_name")
+    names = ("dataset_config_name", "text_column_name", "document_boundary")
     columns = [per_corpus(data_args, name, len(sources)) for name in names]
     hub_options = model_args.download_options()
     return [
-        Corpus(source, on_hub, config_name, text_column, boundary, boundary_column, hub_options)
-        for (source, on_hub), config_name, text_column, boundary, boundary_column in zip(
-            sources, *columns, strict=True
-        )
+        Corpus(source, on_hub, config_name, text_column, boundary, hub_options)
+        for (source, on_hub), config_name, text_column, boundary in zip(sources, *columns, strict=True)
     ]
 
 
@@ -50,8 +46,6 @@ class PretrainingArguments(PretrainingTrainerOptions, CommonArguments):
     }
 
     def __post_init__(self):
-        if self.report_to is None:
-            self.report_to = ["tensorboard"] if is_tensorboard_available() else ["none"]
         super().__post_init__()
         if self.total_train_batch_size is not None:
             self.set_batch_size(self.total_train_batch_size)

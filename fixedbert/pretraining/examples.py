@@ -11,7 +11,7 @@ from accelerate.utils import gather_object
 from torch.utils.data import Dataset
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
-from ..data.corpora import Corpus, corpus_files
+from ..data.corpora import Corpus
 from ..data.examples import Examples, PackedExamples, split_documents
 from ..data.segment_pairs import PairExamples
 from ..data.store import Documents, prepare_store, prepare_tokenizer
@@ -69,15 +69,19 @@ def make_examples(
         The training examples, the held-out examples, and a description of the corpora for summary.json.
 
     Raises:
-        InputError: If a corpus cannot be read or is unsuitable for the objective, if a file is both a training file
-            and a held-out file, or if the machines in a run have different corpora or tokenizers.
+        InputError: If a corpus cannot be read or is unsuitable for the objective, or if the machines in a run have
+            different corpora or tokenizers.
     """
     corpora = corpora_of(data_args, model_args)
     documents = held_out_documents = prepare(corpora, tokenizer, data_args)
     is_default = tokenizer_source(model_args) is None and model_args.strip_accents is None
     report_losses(documents.description["counts"], tokenizer, is_default and data_args.language == "en")
     if data_args.validation_file:
-        held_out_documents = prepare(held_out_corpora(corpora[0], data_args), tokenizer, data_args)
+        # They have the settings of the first training corpus.
+        files = [
+            replace(corpora[0], source=file, on_hub=False, config_name=None) for file in data_args.validation_file
+        ]
+        held_out_documents = prepare(files, tokenizer, data_args)
         document_ids, held_out_ids = np.arange(len(documents)), np.arange(len(held_out_documents))
     else:
         document_ids, held_out_ids = split_documents(documents, data_args.validation_split_percentage / 100)
@@ -142,21 +146,6 @@ def print_counts(documents: Documents, examples: int):
         f"{counts['empty_documents']:,} empty ones are left out, tokens: {documents.metadata['tokens'].sum():,}, "
         f"examples: {examples:,}"
     )
-
-
-def held_out_corpora(first: Corpus, data_args: PretrainingDataOptions) -> list[Corpus]:
-    """
-    Returns the corpora for `validation_file`, with the settings of the first training corpus. Raises InputError if
-    they contain a training file.
-    """
-    sources = data_args.validation_file or []
-    training, held_out = (
-        {file.resolve() for source in files for file in corpus_files(source)}
-        for files in (data_args.train_file or [], sources)
-    )
-    if both := training & held_out:
-        raise InputError(f"{min(both)} is in both `train_file` and `validation_file`; remove it from one.")
-    return [replace(first, source=source, on_hub=False, config_name=None) for source in sources]
 
 
 def examples_for(data_args: PretrainingDataOptions) -> Callable[..., Examples]:

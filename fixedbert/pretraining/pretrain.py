@@ -8,7 +8,6 @@ from typing import Any
 
 from accelerate import PartialState
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForPreTraining, TrainerCallback, set_seed
-from transformers.trainer_pt_utils import AcceleratorConfig
 
 from ..conversion.growing import to_fixed_head_bert
 from ..data.collator import PretrainingCollator
@@ -27,7 +26,6 @@ from ..training.output import (
     check_same_data,
     is_complete_checkpoint,
     output_directory,
-    publish,
     read_result,
     record_metrics,
 )
@@ -65,9 +63,7 @@ def pretrain(
     arguments = with_recipe(recipe, arguments, *ARGUMENTS)
     *earlier, last = plan_stages(arguments)
     if already_complete(last.arguments.get("output_dir"), arguments):
-        *_, training_args = make(last.arguments, *ARGUMENTS)
-        publish(training_args)  # in case the upload failed
-        return read_result(training_args.directory)
+        return read_result(Path(last.arguments["output_dir"]))
     for stage in earlier:
         directory = Path(stage.arguments["output_dir"])
         if is_complete_checkpoint(directory):
@@ -91,9 +87,6 @@ def run_stage(stage: Stage, arguments: dict[str, Any], callbacks: Sequence[Train
     corpora_of(data_args, model_args)  # raises InputError before the model is loaded
     set_seed(training_args.seed)
     keep_freed_memory(training_args.device)
-    training_args.dataloader_pin_memory &= training_args.device.type != "cpu"
-    assert isinstance(training_args.accelerator_config, AcceleratorConfig)  # TrainingArguments creates it
-    training_args.accelerator_config.non_blocking |= training_args.dataloader_pin_memory
 
     with output_directory(training_args, arguments) as checkpoint:
         config = load_config(model_args, is_decoder=data_args.objective == "clm")
@@ -131,7 +124,6 @@ def run_stage(stage: Stage, arguments: dict[str, Any], callbacks: Sequence[Train
             write_summary(trainer, corpus)
         if training_args.do_train:
             trainer.create_model_card()
-    publish(training_args)
     return read_result(training_args.directory)
 
 

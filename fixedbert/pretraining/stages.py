@@ -11,7 +11,6 @@ from typing import Any
 from transformers import PreTrainedConfig
 
 from ..conversion.growing import larger_config
-from ..data.sentences import check_language
 from ..loading.families import check_length, fixed_head_config
 from ..option_values import make
 from ..options import ModelOptions, NewModelOptions
@@ -57,14 +56,13 @@ def plan_stages(arguments: dict[str, Any]) -> list[Stage]:
     run = {name: value for name, value in arguments.items() if name != "stages"}
     if not arguments.get("stages"):
         return [Stage(run, check_run(run), {})]
-    for name in ("max_steps", "num_train_epochs", "resume_from_checkpoint"):
+    for name in ("max_steps", "num_train_epochs"):
         if name in run:
             raise InputError("cannot be combined with `stages`.", name)
     changes = arguments["stages"]
     output_dir = output_path(run.get("output_dir"))
     stages: list[Stage] = []
     config, first_step = None, 0
-    hub = {name: run.pop(name) for name in [*run] if name.startswith("hub_")}  # only the last stage is uploaded
     schedule_steps = sum(check_changes(number, stage) for number, stage in enumerate(changes, 1))
     for number, stage in enumerate(changes, 1):
         growth = {name: stage[name] for name in SIZES if name in stage}
@@ -74,11 +72,7 @@ def plan_stages(arguments: dict[str, Any]) -> list[Stage]:
             run |= {"model_name_or_path": run["output_dir"], "seed": arguments.get("seed", 42) + number - 1}
             if run.get("tokenizer_name") is None:  # the tokenizer of the first stage, which has its own settings
                 run = {name: value for name, value in run.items() if name not in ("do_lower_case", "strip_accents")}
-        is_last = number == len(changes)
-        run["output_dir"] = str(output_dir) if is_last else f"{output_dir}-stage{number}"
-        if is_last:
-            run |= hub
-        run["push_to_hub"] = is_last and arguments.get("push_to_hub", False)
+        run["output_dir"] = str(output_dir) if number == len(changes) else f"{output_dir}-stage{number}"
         with error_context(f"stage {number} of `stages`"):
             if config is not None and growth:
                 config = larger_config(fixed_head_config(config), **growth)
@@ -113,7 +107,6 @@ def check_run(arguments: dict[str, Any], config: PreTrainedConfig | None = None)
         InputError: If the arguments are invalid, or the model does not support them.
     """
     model_args, data_args, _ = make(arguments, *ARGUMENTS)
-    check_language(data_args.language)
     config = config or load_config(model_args, is_decoder=data_args.objective == "clm")
     check_length(data_args.max_seq_length, config)
     if data_args.separate_documents and config.model_type != "fixed_head_bert":

@@ -153,12 +153,11 @@ def create_model_card(trainer: Trainer):
     )
     shown = yaml.safe_dump({name: public(value) for name, value in arguments.items() if name != "output_dir"})
     tokens = f", {summary['real tokens seen']:,} non-padding tokens" if "real tokens seen" in summary else ""
-    notes = "".join(f"- {note}\n" for note in getattr(trainer, "notes", []))
     provenance = f"""
 - Training: {trainer.state.global_step:,} steps{tokens}, seed {args.seed}
 - Hardware: {hardware_name()}, {args.world_size} process(es), mixed precision: {args.mixed_precision}
 - Versions: {", ".join(f"{library} {version}" for library, version in versions().items())}
-{notes}- Arguments:
+- Arguments:
 
 ```yaml
 {shown}```
@@ -167,7 +166,7 @@ def create_model_card(trainer: Trainer):
     base = arguments.get("model_name_or_path")
     checkpoint_card(
         model,
-        getattr(trainer, "hub_model_id", None) or args.hub_model_id or directory.name,
+        directory.name.removesuffix(".partial"),
         provenance,
         results,
         evaluated_on,
@@ -195,8 +194,8 @@ def datasets_of(arguments: dict[str, Any]) -> tuple[list[str], dict[str, str]]:
     if task in TASKS and arguments.get("data_dir"):
         return [], {"type": "files", "name": f"GLUE {task}, from files"}
     if task in TASKS:
-        source, config = TASKS[task].dataset_name, TASKS[task].dataset_config_name or task
-        return [source], {"type": source, "name": f"GLUE {task}", "config": config}
+        source = TASKS[task].dataset_name
+        return [source], {"type": source, "name": f"GLUE {task}", "config": task}
     names, files = (arguments.get(name) or [] for name in ("dataset_name", "validation_file"))
     names, files = ([value] if isinstance(value, str) else value for value in (names, files))
     datasets = [name for name in names if "/" in name and not Path(name).exists()]

@@ -38,7 +38,7 @@ def neuron_choices(neurons: int) -> list[int]:
 @dataclass(frozen=True)
 class Prices:
     """
-    How much of the budget each part of a model uses, in seconds, parameters or FLOPs.
+    How much of the budget each part of a model uses, in seconds or parameters.
 
     Args:
         layers: For each layer, a function that returns the price of heads, or of a number of neurons.

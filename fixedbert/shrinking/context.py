@@ -17,7 +17,6 @@ from ..loading.loaded_model import LoadedModel
 from ..model.modeling_fixed_head_bert import FixedHeadBertPreTrainedModel
 from ..options import ShrinkOptions
 from ..support.errors import InputError
-from ..support.machine import warn_if_busy
 from ..support.timing import interleaved
 from ..tasks.calibration import load_batches, mean_tokens
 from ..tasks.fidelity import Fidelity, measure_fidelity
@@ -85,7 +84,6 @@ class ShrinkContext:
         if options.speedup is None:
             serving = Serving(options.unpad_inputs is not False, dtype or stored_dtype)
         else:
-            warn_if_busy()
             serving = fastest_serving(original, batches[:1], options.unpad_inputs, dtype)
         PartialState().print(f"the new model runs {serving}")
         return cls(

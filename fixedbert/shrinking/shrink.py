@@ -46,7 +46,7 @@ def shrink(options: ShrinkOptions) -> ShrinkResult | ShrinkFamily:
     """
     Prunes the heads, head dimensions and neurons of a model to a target speed or size, and writes the new model.
 
-    Specify one target (speedup, params, flops, or layer sizes) and calibration rows from the model's task (task_name
+    Specify one target (speedup, params, or layer sizes) and calibration rows from the model's task (task_name
     or train_file). The original is timed with the inference settings of the new model.
 
     Returns:

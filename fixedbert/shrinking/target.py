@@ -8,7 +8,6 @@ from ..loading.heads import Heads
 from ..model.modeling_fixed_head_bert import FixedHeadBertPreTrainedModel
 from ..options import ShrinkOptions
 from ..support.errors import InputError
-from ..tasks.calibration import mean_tokens
 from .budget import LayerSize, Prices, SublayerSize, head_choices, neuron_choices, solve_knapsack
 from .context import ShrinkContext
 from .latency import measure_prices
@@ -19,27 +18,18 @@ NEAR, ENOUGH = 0.99, 1.04  # a ratio of measured to target speed in this range e
 
 
 def prices_for(context: ShrinkContext) -> Prices:
-    """Returns the prices of all sublayers in the unit of the target: seconds for all batches, parameters or FLOPs."""
+    """Returns the prices of all sublayers in the unit of the target: seconds for all batches, or parameters."""
     original, shapes = context.original, context.shapes
     if context.speedup is not None:
         return measure_prices(context.serving.model(original), shapes, context.batches)
-    width, length = original.config.hidden_size, round(mean_tokens(context.calibration))
+    width = original.config.hidden_size
 
     def parameters(part: Heads | int) -> float:
-        layer = layer_shape(width, part)
+        sizes = (*part, 0) if isinstance(part, Heads) else (0, 0, 0, part)
+        layer = LayerShape(width, *sizes)
         return layer.weights + layer.h * (2 * layer.p + layer.v) + layer.F  # with biases
 
-    def operations(part: Heads | int) -> float:
-        return 2 * length * layer_shape(width, part).macs_per_token(length)
-
-    if context.options.params is not None:
-        return Prices([parameters] * len(shapes), shapes, original.num_parameters())
-    return Prices([operations] * len(shapes), shapes, context.operations(original))
-
-
-def layer_shape(width: int, part: Heads | int) -> LayerShape:
-    """Returns the shape of a layer that has only these heads, or only this number of neurons."""
-    return LayerShape(width, *part, 0) if isinstance(part, Heads) else LayerShape(width, 0, 0, 0, part)
+    return Prices([parameters] * len(shapes), shapes, original.num_parameters())
 
 
 def prune_to_budget(
@@ -93,7 +83,7 @@ def budget_for(options: ShrinkOptions, prices: Prices, speedup: float | None) ->
         InputError: If the budget is not between the prices of the smallest possible model and the original.
     """
     needed, least = prices.of_layers(prices.original) + prices.rest, prices.least
-    wanted = needed / speedup if speedup else options.params or options.flops or 0
+    wanted = needed / speedup if speedup else options.params or 0
     if least <= wanted < needed:
         return wanted
     if speedup:
@@ -101,4 +91,4 @@ def budget_for(options: ShrinkOptions, prices: Prices, speedup: float | None) ->
         limits = f"above 1 and at most {highest:g}, the estimated speedup of the smallest possible model"
         raise InputError(f"{speedup:g}: must be {limits}.", "speedup")
     limits = f"at least {ceil(least)}, for the smallest possible model, and below {ceil(needed)}, for the original"
-    raise InputError(f"{wanted:g}: must be {limits}.", "params" if options.params else "flops")
+    raise InputError(f"{wanted:g}: must be {limits}.", "params")

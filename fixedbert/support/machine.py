@@ -1,16 +1,13 @@
-"""This machine: its hardware, its load and the versions of libraries."""
+"""This machine: its hardware and the versions of libraries."""
 
 import os
 import platform
 from pathlib import Path
 
 import torch
-from transformers.utils import logging
 
 CPUINFO = Path("/proc/cpuinfo")  # contains the name of the processor on Linux
 BF16_INSTRUCTIONS = ("avx512_bf16", "amx_bf16", "bf16")  # as torch names them; the last one is for Arm
-
-logger = logging.get_logger(__name__)
 
 
 def machine_name() -> str:
@@ -23,13 +20,6 @@ def machine_name() -> str:
 def cores() -> int:
     """Returns the number of cores that this process may use, such as those of a job on a shared machine."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def warn_if_busy():
-    """Logs a warning if other programs use more than half of the machine and can therefore distort measured speeds."""
-    load = os.getloadavg()[0]
-    if load > (os.cpu_count() or 1) / 2:
-        logger.warning(f"load average {load:.1f}: other programs can distort the measured speeds")
 
 
 def processor_name() -> str:

@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import datasets
 import numpy as np
@@ -16,13 +16,7 @@ SAMPLE_SEED = 42  # for `max_*_samples` and `validation_split_percentage`, unles
 REMOVE = "remove them from one of the two splits"
 
 
-def make_features(
-    rows: datasets.Dataset,
-    function: Callable[..., dict],
-    settings: dict,
-    num_proc: int | None = None,
-    overwrite_cache: bool = False,
-) -> datasets.Dataset:
+def make_features(rows: datasets.Dataset, function: Callable[..., dict], settings: dict) -> datasets.Dataset:
     """
     Tokenizes rows. The fingerprint of the features depends only on the rows, the function and its settings.
 
@@ -32,10 +26,8 @@ def make_features(
         function,
         with_indices=True,
         batched=True,
-        num_proc=num_proc,
         remove_columns=rows.column_names,
         fn_kwargs=settings,
-        load_from_cache_file=not overwrite_cache,
         desc="Tokenizing",
     )
 
@@ -87,11 +79,6 @@ def warn_of_overlap(
             f"{name}: {same:,} of {len(rows):,} rows also occur in the training data, which can make the metrics too "
             f"optimistic; {remedy}"
         )
-
-
-def map_options(data_args: FineTuningDataOptions) -> dict[str, Any]:
-    """Returns `num_proc` and `overwrite_cache` for `make_features`."""
-    return {"num_proc": data_args.preprocessing_num_workers, "overwrite_cache": data_args.overwrite_cache}
 
 
 def max_samples(data_args: FineTuningDataOptions, kind: str) -> int | None:

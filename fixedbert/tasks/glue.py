@@ -23,8 +23,7 @@ class GlueTask:
         default_factory=lambda: {"train": "train.tsv", "validation": "dev.tsv", "test": "test.tsv"}
     )
     submissions: dict[str, str] | None = None  # maps each test split to its submission file
-    dataset_name: str = "nyu-mll/glue"  # Hub id
-    dataset_config_name: str | None = None  # defaults to the task name
+    dataset_name: str = "nyu-mll/glue"  # Hub id; the configuration has the name of the task
 
     def __post_init__(self):
         object.__setattr__(self, "file_texts", self.file_texts or self.texts)  # the dataclass is frozen

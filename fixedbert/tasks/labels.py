@@ -84,8 +84,8 @@ class Labels:
             value for value in (items if lists else strings) if not (is_placeholder(value) or label_problem(value))
         ]
         names = sorted({*map(normalized, found)}, key=label_sort_key)
-        check_spelling(names, do_regression is False, source)
-        check_label_names(names, len(values), source)
+        if do_regression is None:
+            check_gaps(names, source)
         return cls(MULTI if lists else SINGLE, {name: name for name in names}, columns)
 
     @classmethod
@@ -246,34 +246,13 @@ class Labels:
 # Values in the data
 
 
-def check_spelling(names: list[str], are_classes: bool, source: str):
-    """
-    Raises InputError if two labels are spellings of one number or truth value, or if all labels are numbers except for
-    one that stands for a missing number. If the user says that they `are_classes`, 3.1 and 3.10 are different labels,
-    and so are 1 and 01, but not 1 and 1.0.
-    """
-    remedy = "set `do_regression` to false if they are different classes"
-    by_value: dict[object, str] = {}
-    numbers = [name for name in names if not math.isnan(flag_of(name))]
-    for name in numbers:
-        spelling = simplified(name)
-        value = {"true": "1", "false": "0"}.get(spelling, spelling) if are_classes else flag_of(name)
-        if (same := by_value.setdefault(value, name)) != name:
-            raise InputError(f"{source}: the labels {same!r} and {name!r} have the same value; use one, or {remedy}.")
+def check_gaps(names: list[str], source: str):
+    """Raises InputError if all labels are numbers except for texts that stand for a missing number."""
     others = [name for name in names if not math.isfinite(as_float(name))]
-    is_missing = all(name.lower().strip("+-") in NOT_NUMBERS for name in others)
-    if 0 < len(others) < len(names) and is_missing and not are_classes:
+    if 0 < len(others) < len(names) and all(name.lower().strip("+-") in NOT_NUMBERS for name in others):
         raise InputError(
-            f"{source}: the label {others[0]!r} is not a finite number; leave missing labels empty, or {remedy}."
-        )
-
-
-def check_label_names(names: list[str], rows: int, source: str):
-    """Raises InputError if the strings in a label column are unlikely to be class names."""
-    if (rows >= 5 and len(names) == rows) or (rows >= 20 and len(names) > 0.9 * rows):
-        raise InputError(
-            f"{source}: {rows:,} rows have {len(names):,} different labels, such as {shorten(names[:1])}; set "
-            "`label_column_name`, or `do_regression` if they are scores."
+            f"{source}: the label {others[0]!r} is not a finite number; leave missing labels empty, or set "
+            "`do_regression` to false if they are different classes."
         )
 
 

@@ -41,21 +41,14 @@ class RowSource:
         options = {name: option for option, names in columns.items() for name in names}
         check_columns(options, self.columns, self.name)
 
-    def numbered_rows(self) -> Iterator[tuple[int, FileRow]]:
-        """Yields each row with its 0-based index. In a .txt file, skips blank lines, and strips the others."""
+    def numbered_rows(self) -> Iterator[tuple[str, FileRow]]:
+        """Yields the place of each row, and the row. In a .txt file, skips blank lines, and strips the others."""
         is_text = file_format(Path(self.name)) == ".txt"
         for position, row in enumerate(self.rows):
             if is_text:
                 row = row._replace(values={"text": row.values["text"].strip()})
             if not is_text or row.values["text"]:
-                yield position, row
-
-
-def ids_of(row: FileRow, columns: Sequence[str]) -> list[str]:
-    """Returns the values in the columns that identify a row."""
-    values = [row.values.get(name) for name in columns]
-    written = ["" if value is None else str(value) for value in values]
-    return [value.encode(errors="backslashreplace").decode() for value in written]  # unpaired surrogates
+                yield f"{self.unit} {row.number}", row._replace(position=position)
 
 
 def dataset_rows(data: datasets.Dataset) -> Iterator[FileRow]:

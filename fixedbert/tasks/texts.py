@@ -1,6 +1,5 @@
 """Texts with labels or scores: loads them from GLUE, the Hub or files, tokenizes them, and scores predictions."""
 
-import random
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -10,7 +9,7 @@ from typing import Any
 import datasets
 import numpy as np
 from accelerate import PartialState
-from sklearn.model_selection import train_test_split
+from sklearn.model_selection import GroupShuffleSplit, train_test_split
 from transformers import PreTrainedTokenizerBase
 
 from ..data.file_formats import TOO_FEW, FileRow, load_from_hub, text_problem
@@ -19,7 +18,7 @@ from ..support.errors import InputError
 from .examples import SAMPLE_SEED, drawn, make_features, max_samples, sample_rows, warn_of_overlap
 from .glue import TASKS
 from .labels import REGRESSION, SINGLE, Labels, is_missing
-from .reading import RowSource, data_sources, dataset_rows, ids_of, valid_rows
+from .reading import RowSource, data_sources, dataset_rows, valid_rows
 from .rows import split_names
 
 # Text columns that are recognized without `text_column_names`.
@@ -33,13 +32,13 @@ class TextData:
 
     The splits, such as "train" or "validation_mismatched", have the columns `sentence1`, `sentence2` (only for text
     pairs), `label` (not in test splits; a name, a list of names, or a score), `row` (the 0-based index in the file),
-    and `ids` (in test splits) or, for GLUE, `index`.
+    and for GLUE, `index`.
     """
 
     labels: Labels | None  # None if no split has labels
     text_columns: tuple[str, ...]  # names in the file or dataset
     splits: dict[str, datasets.Dataset] = field(default_factory=dict)
-    skipped: dict[str, list[dict]] = field(default_factory=dict)  # `row` and `ids` of the invalid rows in each split
+    skipped: dict[str, list[int]] = field(default_factory=dict)  # positions of the invalid rows in each split
 
     def of_kind(self, kind: str) -> dict[str, datasets.Dataset]:
         """Returns the splits of one kind: "train", "validation" or "test". For MNLI, the matched split comes first."""
@@ -53,7 +52,6 @@ class ReadingOptions:
     text_columns: tuple[str, ...] = ()  # one or two; by default, names used by GLUE are recognized
     expected_columns: tuple[str, ...] = ()  # text columns that the model was trained on; used if they exist
     label_columns: tuple[str, ...] = ("label",)  # ignored in the test split
-    id_columns: tuple[str, ...] = ()  # identify the rows of the test split
     labels: Labels | None = None  # those of a GLUE task; by default, inferred from the first split, usually training
     do_regression: bool | None = None  # True if labels are scores; by default, floats are scores, as in run_glue.py
     skip_bad_rows: bool = False  # print and skip invalid rows instead of raising InputError
@@ -97,10 +95,9 @@ def load_task(
     texts, label_column, values = task.texts, "label", task.labels
     sources = {}
     if data_dir is None:
-        config = task.dataset_config_name or name
-        hub = load_from_hub(task.dataset_name, config, **(hub_options or {}))
+        hub = load_from_hub(task.dataset_name, name, **(hub_options or {}))
         for split in files:
-            sources[split] = RowSource(f"{task.dataset_name}, {config}, {split}", dataset_rows(hub[split]))
+            sources[split] = RowSource(f"{task.dataset_name}, {name}, {split}", dataset_rows(hub[split]))
     else:
         texts, label_column = task.file_texts, task.label
         values = tuple(map(str, range(len(task.labels)))) if task.numbered else task.labels
@@ -144,7 +141,6 @@ def load_texts(
             text_columns=split_names(arguments.text_column_names),
             expected_columns=expected_columns,
             label_columns=split_names(arguments.label_column_name),
-            id_columns=split_names(arguments.id_column_name),
             do_regression=arguments.do_regression,
             validation_percentage=arguments.validation_split_percentage,
             group_column=arguments.group_column_name,
@@ -186,9 +182,9 @@ def read_split(
     """
     is_test = kind_of(split) == "test"
     label_columns = () if is_test else options.labels.columns if options.labels else options.label_columns
-    ids, divided = options.id_columns if is_test else (), options.validation_percentage is not None
+    divided = options.validation_percentage is not None
     group = options.group_column if split == "train" or not divided else None
-    named: dict[str, Sequence[str]] = {"label_column_name": label_columns, "id_column_name": ids}
+    named: dict[str, Sequence[str]] = {"label_column_name": label_columns}
     named["group_column_name" if divided else "query_column_name"] = [group] if group else []
     source.check_columns(text_column_names=data.text_columns, **named)
     if both := {*data.text_columns} & {*label_columns}:
@@ -198,16 +194,12 @@ def read_split(
         values = [row.values for _, row in rows if not row.problem]
         data.labels = Labels.infer(values, label_columns, options.do_regression, source.name)
 
-    def keys(position: int, row: FileRow) -> dict:
-        return {"row": position} | ({"ids": ids_of(row, ids)} if ids else {})
-
-    def parse(numbered: tuple[int, FileRow]) -> dict:
-        position, row = numbered
+    def parse(row: FileRow) -> dict:
         if row.problem:
             raise ValueError(row.problem)
         check_texts(row.values, data.text_columns, options.official)
         parsed = {f"sentence{n}": row.values[column] for n, column in enumerate(data.text_columns, start=1)}
-        parsed |= keys(position, row)
+        parsed["row"] = row.position
         if group:
             if is_missing(value := row.values.get(group)):
                 raise ValueError(f"{group!r} is empty")
@@ -215,13 +207,12 @@ def read_split(
         if label_columns and data.labels:
             parsed["label"] = data.labels.parse(row.values)
         if options.official:
-            parsed["index"] = str(row.values.get("index", row.values.get("idx", position)))
+            parsed["index"] = str(row.values.get("index", row.values.get("idx", row.position)))
         return parsed
 
     chosen = drawn(rows, count, options.seed, (lambda row: str(row[1].values.get(group))) if group else None)
-    places = ((f"{source.unit} {row.number}", (position, row)) for position, row in chosen)
-    valid, skipped = valid_rows(source.name, places, parse, options.skip_bad_rows)
-    data.skipped[split] = [keys(*row) for row in skipped]
+    valid, skipped = valid_rows(source.name, chosen, parse, options.skip_bad_rows)
+    data.skipped[split] = [row.position for row in skipped]
     return datasets.Dataset.from_list(valid)
 
 
@@ -274,16 +265,13 @@ def split_rows(
     Splits rows at random into "train" and "validation", and draws rows from those that `max_samples` contains.
 
     If texts have one label, both parts have the same fraction of each label. Labels that occur once stay in training.
-    If the rows have groups, whole groups are held out, and no label leaves the training part.
+    If the rows have groups, whole groups are held out: this percentage of the groups.
     """
     percentage = options.validation_percentage or 0
     single = data.labels is not None and data.labels.problem_type == SINGLE
     names = rows["label"][:] if single else [""] * len(rows)
-    if options.group_column:
-        validation = held_out_groups(rows["group"][:], names, percentage / 100, options.seed)
-        rows = rows.remove_columns("group")
-    else:
-        validation = held_out_rows(names, percentage / 100, options.seed)
+    groups = rows["group"][:] if options.group_column else None
+    validation = held_out_rows(names, groups, percentage / 100, options.seed)
     if not validation:
         raise InputError(
             f"{percentage}: splitting {len(rows):,} rows leaves one split too small.", "validation_split_percentage"
@@ -301,29 +289,21 @@ def split_rows(
     return {part: parts[part] for part in parts if part in options.max_samples}
 
 
-def held_out_rows(names: list[str], fraction: float, seed: int) -> list[int]:
-    """Returns this fraction of the rows of each label, except labels that occur once. Returns [] if impossible."""
+def held_out_rows(names: list[str], groups: list[str] | None, fraction: float, seed: int) -> list[int]:
+    """
+    Returns the rows of this fraction of the groups. Without groups, returns this fraction of the rows of each label,
+    except labels that occur once. Returns [] if impossible.
+    """
     counts = Counter(names)
     common = [index for index, name in enumerate(names) if counts[name] > 1]
     stratify = [names[index] for index in common] if len(counts) > 1 else None
     try:
+        if groups is not None:
+            splitter = GroupShuffleSplit(1, test_size=fraction, random_state=seed)
+            return next(splitter.split(groups, groups=groups))[1].tolist()
         return train_test_split(common, test_size=fraction, random_state=seed, stratify=stratify)[1]
     except ValueError:
         return []
-
-
-def held_out_groups(groups: list[str], names: list[str], fraction: float, seed: int) -> list[int]:
-    """Returns the rows of groups drawn at random: at most this fraction, and for no label all of its rows."""
-    members: dict[str, list[int]] = {}
-    for index, group in enumerate(groups):
-        members.setdefault(group, []).append(index)
-    held_out, remaining, room = list[int](), Counter(names), round(fraction * len(groups))
-    for group in random.Random(seed).sample([*members], len(members)):
-        own = Counter(names[index] for index in members[group])
-        if len(held_out) + own.total() <= room and all(remaining[name] > count for name, count in own.items()):
-            held_out += members[group]
-            remaining -= own
-    return held_out
 
 
 def tokenize(
@@ -357,18 +337,16 @@ def text_features(
     labels: np.ndarray | None = None,
     stride: int | None = None,
     prompt: str = "",
-    **options,
 ) -> datasets.Dataset:
     """
     Tokenizes a split of TextData as [CLS] sentence1 [SEP] sentence2 [SEP], without padding.
 
     Sequences that exceed `max_seq_length` are truncated at the end of the longer sentence. With a `stride`, they are
     instead split into windows that overlap by this number of tokens. The column `example` contains the index of the
-    row. A `prompt` precedes each text, or the first of a pair. `labels` (rows, ...) come from `Labels.encode`, and
-    `options` are passed to `make_features`.
+    row. A `prompt` precedes each text, or the first of a pair. `labels` (rows, ...) come from `Labels.encode`.
     """
     settings = {"tokenizer": tokenizer, "max_seq_length": max_seq_length, "stride": stride, "prompt": prompt}
-    features = make_features(rows, tokenize, settings, **options)
+    features = make_features(rows, tokenize, settings)
     if labels is None:
         return features
     return features.add_column("label", labels[features["example"][:]].tolist())

@@ -15,7 +15,6 @@ def squad_windows(
     max_seq_length: int,
     doc_stride: int,
     for_training: bool = True,
-    **options,
 ) -> datasets.Dataset:
     """
     Splits each context into overlapping windows: [CLS] question [SEP] part of the context [SEP].
@@ -26,13 +25,13 @@ def squad_windows(
     Windows for evaluation have two more columns. `question` is the index of the row. `offsets` contains two numbers
     per token: its start and end characters in the context, or -1 and -1 if the token is not in the context.
 
-    `options` are passed to `make_features`. Raises InputError if the tokenizer pads on the left.
+    Raises InputError if the tokenizer pads on the left.
     """
     if tokenizer.padding_side != "right":
         raise InputError("the tokenizer pads on the left; set padding_side to right in its tokenizer_config.json.")
     settings = {"tokenizer": tokenizer, "for_training": for_training}
     settings |= {"max_seq_length": max_seq_length, "doc_stride": doc_stride}
-    windows = make_features(rows, make_windows, settings, **options)
+    windows = make_features(rows, make_windows, settings)
     if for_training:
         columns = windows.with_format("numpy")
         labeled = {*columns["question"][:][columns["start_positions"][:] > 0].tolist()}

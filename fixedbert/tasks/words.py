@@ -54,15 +54,13 @@ def load_words(
         raise InputError(f"must be set for {file}; available columns: {', '.join(known)}.", "label_column_name")
     label = label_column or (known[0] if known else None)
     source.check_columns(text_column_names=[column], label_column_name=[label] if label else [])
-    numbered = drawn(source.numbered_rows(), max_samples, seed)
-    places = ((f"{source.unit} {row.number}", (position, row)) for position, row in numbered)
-    rows, _ = valid_rows(file, places, partial(parse_words, column=column, label=label), skip_bad_rows)
+    chosen = drawn(source.numbered_rows(), max_samples, seed)
+    rows, _ = valid_rows(file, chosen, partial(parse_words, column=column, label=label), skip_bad_rows)
     return datasets.Dataset.from_list(rows)
 
 
-def parse_words(numbered: tuple[int, FileRow], column: str, label: str | None) -> dict:
+def parse_words(row: FileRow, column: str, label: str | None) -> dict:
     """Returns the words and labels of a row. Raises ValueError if it lacks words or a label for each word."""
-    position, row = numbered
     words = row.values.get(column)
     if not isinstance(words, list) or not words:
         raise ValueError(row.problem or f"{column!r} is not a list of words")
@@ -70,7 +68,7 @@ def parse_words(numbered: tuple[int, FileRow], column: str, label: str | None) -
         raise ValueError(problem)
     if None in words:
         raise ValueError(f"a word in {column!r} is missing")
-    parsed = {"words": words, "row": position}
+    parsed = {"words": words, "row": row.position}
     if label:
         labels = row.values.get(label)
         if not isinstance(labels, list) or len(labels) != len(words):

@@ -12,9 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
-from accelerate import DistributedType
 from transformers import TrainingArguments
-from transformers.utils import is_torch_xla_available
 
 from ..option_values import convert_all, input_errors, without_effect
 from ..options import TrainerOptions
@@ -38,7 +36,7 @@ REPLACES: dict[str, tuple[str, ...]] = {
     "total_train_batch_size": ("gradient_accumulation_steps",),
 }
 # These entries describe the corpora in a recipe. A flag that replaces the corpora also replaces the descriptions.
-CORPUS_OPTIONS = ("dataset_config_name", "text_column_name", "document_boundary", "document_column_name")
+CORPUS_OPTIONS = ("dataset_config_name", "text_column_name", "document_boundary")
 
 
 @dataclass
@@ -49,16 +47,15 @@ class CommonArguments(TrainerOptions, TrainingArguments):
     refused: ClassVar[dict[str, tuple[object, str]]] = {
         "auto_find_batch_size": (False, "a second attempt would start from partially trained weights"),
         "dataloader_drop_last": (False, "evaluation would omit the last examples"),
+        "resume_from_checkpoint": (None, "the same command resumes a run from its last checkpoint"),
+        "push_to_hub": (False, "use `fixedbert push` when the run is complete"),
         "save_only_model": (False, "resuming a run requires the optimizer state"),
         "accelerator_config.split_batches": (False, "`per_device_train_batch_size` is the batch size per device"),
         "prediction_loss_only": (False, "the metrics need the predictions"),
         "batch_eval_metrics": (False, "the metrics need the predictions for all examples"),
         "eval_do_concat_batches": (True, "the metrics need the predictions for all examples"),
         "label_names": (None, "the task determines the labels"),
-        "include_for_metrics": ([], "the metrics need only the predictions and the labels"),
         "length_column_name": ("length", "the lengths are always in this column"),
-        "use_liger_kernel": (False, "Liger has no kernels for BERT"),
-        "liger_kernel_config": (None, "Liger has no kernels for BERT"),
         "neftune_noise_alpha": (None, "the noise depends on the amount of padding, but padding is skipped"),
     }
 
@@ -69,14 +66,13 @@ class CommonArguments(TrainerOptions, TrainingArguments):
         return Path(self.output_dir)
 
     def __post_init__(self):
-        if not is_torch_xla_available():
-            self.use_cpu |= not torch.accelerator.is_available()  # so that several processes use gloo
+        self.use_cpu |= not torch.accelerator.is_available()  # so that several processes use gloo
         self.logging_nan_inf_filter = False  # training stops at a non-finite loss
         is_default = self.logging_steps == TrainerOptions.logging_steps
         if self.eval_strategy == "steps" and self.eval_steps is None and is_default:
             self.eval_steps = LONGEST_INTERVAL  # Trainer evaluates at each log entry by default
         super().__post_init__()
-        use_fsdp_on_cpu(self)
+        self.dataloader_pin_memory &= self.device.type != "cpu"
         check_launcher(self)
         disable_emulated_bf16(self)
         for name, (supported, reason) in self.refused.items():
@@ -88,17 +84,6 @@ class CommonArguments(TrainerOptions, TrainingArguments):
             raise InputError(
                 f"is {self.max_steps}, but must be at least 1, or -1 to train for `num_train_epochs`.", "max_steps"
             )
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Returns the state to pickle, without the access token, because Trainer uploads training_args.bin."""
-        return vars(self) | {"hub_token": None}
-
-
-def use_fsdp_on_cpu(arguments: TrainingArguments):
-    """Enables FSDP 2 on CPUs if it was requested, because torch supports it but accelerate ignores the request."""
-    state, launched = arguments.distributed_state, os.environ.get("ACCELERATE_USE_FSDP", "").lower() == "true"
-    if state is not None and state.distributed_type == DistributedType.MULTI_CPU and (arguments.fsdp or launched):
-        state.distributed_type = DistributedType.MULTI_GPU
 
 
 def check_launcher(arguments: TrainingArguments):

@@ -18,15 +18,12 @@ from typing import Any
 
 from accelerate import PartialState
 from accelerate.utils import broadcast_object_list
-from huggingface_hub import HfApi
-from huggingface_hub.errors import HFValidationError, HTTPError
 from transformers import Trainer
 
 from ..support.errors import InputError
 from ..support.files import (
     check_output_free,
     directory_lock,
-    error_reason,
     finite,
     move_into_place,
     output_path,
@@ -41,7 +38,7 @@ from .arguments import CommonArguments
 COMMAND_FILE, DATA_FILE = "command.json", "data.json"
 # Arguments with these prefixes may differ when a run resumes, because they do not affect the training steps.
 UNCHECKED_PREFIXES = (
-    *("output_dir", "store_dir", "cache_dir", "hub_", "push_", "logging_", "save_", "per_device_eval_"),
+    *("output_dir", "store_dir", "cache_dir", "logging_", "save_", "per_device_eval_"),
     *("dataloader_", "preprocessing_", "report_to", "run_name", "disable_tqdm"),
 )
 LENGTH = ("num_train_epochs", "max_steps")  # may differ as long as no training is complete
@@ -52,8 +49,7 @@ def already_complete(output_dir: str | Path | None, given: dict[str, Any]) -> bo
     """
     Returns True and prints a message if the output directory contains a complete run or sweep with the same arguments.
 
-    Returns False if the directory is empty or does not exist, or if `given` adds seeds to a sweep. Does not check
-    whether the data changed.
+    Returns False if the directory is empty or does not exist. Does not check whether the data changed.
 
     Raises:
         InputError: If the output directory contains anything else.
@@ -61,12 +57,9 @@ def already_complete(output_dir: str | Path | None, given: dict[str, Any]) -> bo
     final = output_path(output_dir)
     file = final / COMMAND_FILE
     if os.path.isfile(file):
-        changed = changed_arguments(file, given)
-        if changed := [name for name in changed if not name.startswith(("output_dir", "push_to_hub", "hub_"))]:
+        if changed := [name for name in changed_arguments(file, given) if name != "output_dir"]:
             problem = f"contains a complete run with different arguments ({', '.join(changed)}; see {COMMAND_FILE})"
             raise InputError(f"{final}: {problem}; choose a different `output_dir`.")
-        if adds_seeds(read_own(file), command_of(given)):
-            return False
         PartialState().print(
             f"{final}: already complete; to run the command again, for example after the data changed, remove {final}"
         )
@@ -78,14 +71,7 @@ def already_complete(output_dir: str | Path | None, given: dict[str, Any]) -> bo
 def changed_arguments(file: Path, given: dict[str, Any]) -> list[str]:
     """Returns the names of the arguments that differ between command.json and `given`."""
     earlier, now = read_own(file), command_of(given)
-    changed = [name for name in earlier | now if earlier.get(name) != now.get(name)]
-    return [name for name in changed if not (name == "seeds" and adds_seeds(earlier, now))]
-
-
-def adds_seeds(earlier: dict[str, Any], now: dict[str, Any]) -> bool:
-    """Returns True if the arguments of a sweep are repeated with additional seeds."""
-    before, after = (set(arguments.get("seeds") or ()) for arguments in (earlier, now))
-    return bool(before) and before < after
+    return [name for name in earlier | now if earlier.get(name) != now.get(name)]
 
 
 def read_own(file: Path) -> dict[str, Any]:
@@ -95,7 +81,7 @@ def read_own(file: Path) -> dict[str, Any]:
 
 def command_of(given: dict[str, Any]) -> dict[str, Any]:
     """Returns the arguments as saved in command.json, without access tokens or arguments that only affect resuming."""
-    left_out = ("token", "hub_token", "resume_from_checkpoint", "take_over_output_dir")
+    left_out = ("token", "take_over_output_dir")
     return {name: value for name, value in json.loads(to_json(given, default=str)).items() if name not in left_out}
 
 
@@ -131,14 +117,12 @@ def output_directory(training_args: CommonArguments, given: dict[str, Any]) -> I
     lock = directory_lock(final, training_args.take_over_output_dir)
     partial, state = final.with_name(final.name + ".partial"), PartialState()
     write_errors = writing(final, "and run the same command to resume")
-    with on_main_process(lock), write_errors, reopened_sweep(final, partial, given):
+    with on_main_process(lock), write_errors:
         check_output_free(final)
         check_own(partial)
         (checkpoint,) = broadcast_object_list([find_progress(partial)])
         if checkpoint:
             check_same_command(partial, given)
-        if str(training_args.resume_from_checkpoint).lower() not in ("none", "true", "false"):
-            checkpoint = str(training_args.resume_from_checkpoint)
         state.wait_for_everyone()  # all processes must have read the directory before it changes
         if state.is_main_process:
             if not find_progress(partial):
@@ -150,7 +134,6 @@ def output_directory(training_args: CommonArguments, given: dict[str, Any]) -> I
             write_atomically(partial / COMMAND_FILE, to_json(command_of(given), indent=1) + "\n")
         state.wait_for_everyone()
         training_args.output_dir = str(partial)
-        training_args.hub_model_id = training_args.hub_model_id or final.name
         try:
             yield checkpoint
         except BaseException:
@@ -164,27 +147,6 @@ def output_directory(training_args: CommonArguments, given: dict[str, Any]) -> I
             move_into_place(final, partial)
         state.wait_for_everyone()
         training_args.output_dir = str(final)
-
-
-@contextmanager
-def reopened_sweep(final: Path, partial: Path, given: dict[str, Any]) -> Iterator[None]:
-    """
-    Context manager that moves the complete sweep in `final` back to `partial` if `given` adds seeds to it. After an
-    error, the sweep returns unless an additional run has made progress.
-    """
-    file, earlier = final / COMMAND_FILE, b""
-    if PartialState().is_main_process and file.is_file() and not partial.exists():
-        if adds_seeds(read_own(file), command_of(given)):
-            earlier = file.read_bytes()
-            final.rename(partial)
-    PartialState().wait_for_everyone()
-    try:
-        yield
-    except BaseException:
-        if earlier and not any(partial.rglob("seed-*.partial")):
-            write_atomically(partial / COMMAND_FILE, earlier)
-            partial.rename(final)
-        raise
 
 
 def check_own(partial: Path):
@@ -280,7 +242,7 @@ class Trained:
     results: dict[str, Any]
 
     def __repr__(self) -> str:
-        metrics = [name for name in self.results if name.startswith(("eval_", "predict_"))]
+        metrics = [name for name in self.results if name.startswith("eval_")]
         numbers = [(name, self.results[name]) for name in metrics if not ("_runtime" in name or "_per_second" in name)]
         shown = [f"{name} {value:.4g}" for name, value in numbers if isinstance(value, float)]
         return f"{self.folder}: {', '.join(shown) or 'done'}"
@@ -297,18 +259,3 @@ def record_metrics(trainer: Trainer, split: str, metrics: dict[str, float]):
     trainer.log_metrics(split, metrics)
     with reading(Path(str(trainer.args.output_dir)) / "all_results.json", "remove it and run the same command again"):
         trainer.save_metrics(split, finite(metrics))
-
-
-def publish(args: CommonArguments):
-    """Uploads the complete output directory to the Hub if `push_to_hub` is set."""
-    if not (args.push_to_hub and PartialState().is_main_process):
-        return
-    api = HfApi(token=args.hub_token)
-    try:
-        name = args.hub_model_id or args.directory.name
-        repo_id = api.create_repo(name, private=args.hub_private_repo, exist_ok=True).repo_id
-        options: dict[str, Any] = {"revision": args.hub_revision, "ignore_patterns": ["_*", "checkpoint-*"]}
-        api.upload_folder(repo_id=repo_id, folder_path=args.directory, commit_message="End of training", **options)
-    except (HTTPError, HFValidationError, OSError, RuntimeError) as error:
-        reason = f"the upload failed ({error_reason(error)})"
-        raise InputError(f"{args.output_dir} is complete, but {reason}; run the same command to upload it.") from error

@@ -58,7 +58,6 @@ class CommonTrainer(Trainer):
             super().__init__(*args, **kwargs)
         if isinstance(self.model, FixedHeadBertPreTrainedModel):
             use_fast_dropout(self.model)
-        self.notes: list[str] = []  # lines for the model card
         self.step_losses = []  # one loss per batch in the current step
         self.step_tokens = []  # one token count per batch, if a subclass counts tokens
         self.is_resumed = False
@@ -208,7 +207,7 @@ class CommonTrainer(Trainer):
 
     def save_model(self, output_dir: str | None = None, *args, **kwargs):
         """
-        Saves the model without uploading it.
+        Saves the model.
 
         Raises:
             Divergence: If a weight is NaN or infinite. In this case, nothing is saved.
@@ -217,7 +216,7 @@ class CommonTrainer(Trainer):
         is_finite = torch.stack([weight.detach().isfinite().all().to(self.args.device) for weight in weights]).all()
         if self.accelerator.reduce((~is_finite).float(), "sum").item():
             raise self.divergence(f"step {self.state.global_step}: the weights contain NaN or infinity")
-        super().save_model(output_dir, True)
+        super().save_model(output_dir, *args, **kwargs)
 
     def evaluation_loop(self, *args, **kwargs):
         # accelerate shards models only together with an optimizer. Without one, each process evaluates the full model.

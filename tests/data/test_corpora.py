@@ -7,7 +7,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from fixedbert.data.corpora import Corpus, CorpusReader, corpus_files
+from fixedbert.data.corpora import Corpus, CorpusReader, find_files
 from fixedbert.support.errors import InputError
 
 
@@ -29,7 +29,7 @@ def test_glob_patterns(tmp_path):
     (tmp_path / "empty").mkdir()
     for source in ("empty", "missing.txt", "*.csv"):
         with pytest.raises(InputError, match="no files found"):
-            corpus_files(str(tmp_path / source))
+            find_files(str(tmp_path / source))
     with pytest.raises(InputError, match="ignored.md: unsupported format"):
         documents(tmp_path / "ignored.md")
 
@@ -46,12 +46,12 @@ def test_links_to_directories(tmp_path):
         (corpus / name).symlink_to(target)
     (other / "back").symlink_to(corpus)
     files = [corpus / "again" / "c.txt", corpus / "linked" / "b.txt", corpus / "real" / "a.txt"]
-    assert corpus_files(str(corpus)) == files
+    assert find_files(str(corpus))[0] == files
     assert documents(corpus) == ["Three.\n", "Two.\n", "One.\n"]
     assert documents(corpus / "l*") == ["Two.\n", "One.\n", "Three.\n"]  # linked/back/real comes before linked/deep
     (other / "back").unlink()
     assert documents(corpus / "*" / "*.txt") == ["Three.\n", "One.\n", "Two.\n"]
-    assert len(corpus_files(f"{corpus}/**/*.txt")) == len(corpus_files(f"{corpus}/**")) == 3
+    assert len(find_files(f"{corpus}/**/*.txt")[0]) == len(find_files(f"{corpus}/**")[0]) == 3
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root can read every directory")
@@ -63,18 +63,15 @@ def test_unreadable_directory(tmp_path):
         documents(tmp_path)
 
 
-def test_document_columns_and_empty_rows(tmp_path):
-    """Consecutive rows with the same value in the document column form a document. Empty rows can end a document."""
-    rows = [("a", "One."), ("a", "Two."), ("b", "Three."), ("a", ""), ("a", "Four.")]
-    (tmp_path / "a.jsonl").write_text("".join(json.dumps({"book": b, "text": t}) + "\n" for b, t in rows))
-    table = pyarrow.table({"book": [b for b, _ in rows], "text": [t for _, t in rows]})
-    pyarrow.parquet.write_table(table, tmp_path / "b.parquet")
+def test_empty_rows(tmp_path):
+    """Empty rows can end a document."""
+    texts = ["One.", "Two.", "Three.", "", "Four."]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    pyarrow.parquet.write_table(pyarrow.table({"text": texts}), tmp_path / "b.parquet")
     for file in ("a.jsonl", "b.parquet"):
-        found = documents(tmp_path / file, document_boundary="column", document_column="book")
-        assert found == [["One.", "Two."], ["Three."], ["Four."]]
         assert documents(tmp_path / file, document_boundary="blank_line") == ["One.\nTwo.\nThree.\n", "Four.\n"]
-    with pytest.raises(InputError, match="has no column 'volume' .`document_column_name`.; available columns: "):
-        documents(tmp_path / "b.parquet", document_boundary="column", document_column="volume")
+    with pytest.raises(InputError, match="has no column 'body' .`text_column_name`.; available columns: text"):
+        documents(tmp_path / "b.parquet", text_column="body")
 
 
 def test_invalid_rows(tmp_path):
@@ -90,8 +87,8 @@ def test_oversized_document(tmp_path, monkeypatch):
     line = "x" * 1023
     (tmp_path / "a.txt").write_text(f"{line}\n" * 1025)
     (tmp_path / "b.csv").write_text("text,id\n" + f"{line},1\n" * 1026)
-    column = {"document_boundary": "column", "document_column": "id"}
-    for name, options in (("a.txt", {}), ("a.txt", {"document_boundary": "blank_line"}), ("b.csv", column)):
+    blank = {"document_boundary": "blank_line"}
+    for name, options in (("a.txt", {}), ("a.txt", blank), ("b.csv", blank)):
         with pytest.raises(InputError, match=rf"{name}: a document exceeds 1,048,576 characters; set "):
             documents(tmp_path / name, **options)
 
@@ -99,11 +96,11 @@ def test_oversized_document(tmp_path, monkeypatch):
 def test_hub_datasets(tmp_path):
     """The rows of a dataset that `load_dataset` can load (here a local directory) are read in order."""
     pyarrow.parquet.write_table(
-        pyarrow.table({"text": [f"row {n}" for n in range(2500)], "doc": [n // 1000 for n in range(2500)]}),
+        pyarrow.table({"text": [f"row {n}" if n % 1000 else "" for n in range(2500)], "doc": [*range(2500)]}),
         tmp_path / "train-00000-of-00001.parquet",
     )
-    assert documents(tmp_path, on_hub=True) == [f"row {n}" for n in range(2500)]
-    found = documents(tmp_path, on_hub=True, document_boundary="column", document_column="doc")
-    assert [len(sentences) for sentences in found] == [1000, 1000, 500]
+    assert documents(tmp_path, on_hub=True)[998:1002] == ["row 998", "row 999", "", "row 1001"]
+    found = documents(tmp_path, on_hub=True, document_boundary="sentence_lines")
+    assert [len(sentences) for sentences in found] == [999, 999, 499]
     with pytest.raises(InputError, match="nobody/nothing: could not load the dataset"):
         documents("nobody/nothing", on_hub=True)

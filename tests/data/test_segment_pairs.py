@@ -149,7 +149,7 @@ def test_too_few_documents_or_sentences(tmp_path):
     for name, lengths in (("a", [[3], [4], [5], [6, 1]]), ("b", [[3, 4], []]), ("c", [[3, 4], [5, 1], [6]])):
         (tmp_path / name).mkdir()
         stores.append(make_store(tmp_path / name, *lengths))
-    with pytest.raises(InputError, match="3 of 4 documents contain only one sentence.*boundary` sentence_lines"):
+    with pytest.raises(InputError, match="3 of 4 documents contain only one sentence.*boundary` to sentence_lines"):
         check_documents(stores[0], np.arange(4))
     with pytest.raises(InputError, match="but the corpus has 1;"):
         check_documents(stores[1], np.arange(1))

@@ -5,8 +5,7 @@ import time
 
 import pytest
 
-from fixedbert.data.sentences import check_language, split_document
-from fixedbert.support.errors import InputError
+from fixedbert.data.sentences import split_document
 
 LONG = "This paragraph is much too long to be mistaken for the heading of a section, and it goes on. It ends."
 
@@ -71,10 +70,3 @@ def test_languages(language, lines, sentences):
     found = split_document("\n".join(lines), language)
     assert "".join("".join(found).split()) == "".join("".join(lines).split())
     assert found[0].strip() == lines[0] and len(found) == sentences
-
-
-def test_unsupported_language():
-    """An unsupported language raises InputError instead of being treated as English."""
-    check_language("de")
-    with pytest.raises(InputError, match="`language` must be one of am.* uk, zh .*, not 'German'"):
-        check_language("German")

@@ -138,7 +138,6 @@ def test_store_depends_on_content(tmp_path, tokenizer, monkeypatch):
     read = []
     hash_of = store_module.file_sha256
     monkeypatch.setattr(store_module, "file_sha256", lambda file: (read.append(file.name), hash_of(file))[1])
-    monkeypatch.setattr(store_module, "MIN_FILE_AGE", 0)
 
     def fingerprint(name: str) -> str:
         return prepare_store([Corpus(str(tmp_path / name))], tokenizer, store_dir=tmp_path / "store").directory.name

@@ -72,7 +72,7 @@ def test_results_do_not_depend_on_batches(model, download, tmp_path):
     glue(model, download, tmp_path / "trained", *train, task="stsb")
     trained = str(tmp_path / "trained")
     results, predictions = [], []
-    for number, more in enumerate([(), ("--per_device_eval_batch_size", "3"), ("--pad_to_max_length", "true")]):
+    for number, more in enumerate([(), ("--per_device_eval_batch_size", "3"), ("--per_device_eval_batch_size", "1")]):
         output = tmp_path / str(number)
         both = ("--do_eval", "--do_predict", "--max_seq_length", "60")
         results.append(glue(trained, download, output, *both, *more, task="stsb"))
@@ -110,11 +110,10 @@ def test_squad_from_training_to_answers(model, questions, tmp_path):
     }
     assert (output / "squad.png").read_bytes()[:4] == b"\x89PNG"
     AutoModelForQuestionAnswering.from_pretrained(output)
-    for number, more in enumerate([("--per_device_eval_batch_size", "3"), ("--pad_to_max_length", "true")]):
-        again = squad(str(output), questions, tmp_path / str(number), "--do_eval", *more)
-        assert again["eval_loss"] == pytest.approx(found["eval_loss"], rel=1e-5)
-        other = json.loads((tmp_path / str(number) / "eval_null_odds.json").read_text())
-        assert other == pytest.approx(odds, abs=1e-4)
+    again = squad(str(output), questions, tmp_path / "again", "--do_eval", "--per_device_eval_batch_size", "3")
+    assert again["eval_loss"] == pytest.approx(found["eval_loss"], rel=1e-5)
+    other = json.loads((tmp_path / "again" / "eval_null_odds.json").read_text())
+    assert other == pytest.approx(odds, abs=1e-4)
 
 
 def test_different_labels_need_a_new_head(model, download, tmp_path, capsys):
@@ -171,10 +170,9 @@ def test_validation_rows_that_are_training_rows(model, tmp_path, capsys):
 def test_maximum_counts(model, questions, tmp_path):
     """`max_predict_samples` limits the number of predictions."""
     few = ("--do_train", "--do_predict", "--max_steps", "1", "--max_predict_samples", "3")
-    found = squad(model, questions, tmp_path / "few-questions", *few)
+    squad(model, questions, tmp_path / "few-questions", *few)
     expected = [f"q{number}" for number in sorted(random.Random(42).sample(range(31), 3))]
     assert [*json.loads((tmp_path / "few-questions/predict_predictions.json").read_text())] == expected
-    assert {"predict_f1", "predict_samples"} <= set(found)  # these questions have answers
 
 
 BEST = "--eval_strategy steps --eval_steps 1 --save_strategy steps --save_steps 1 --load_best_model_at_end".split()
@@ -287,21 +285,19 @@ def test_batches_of_similar_lengths():
     assert list(sampler) != first and list(ExampleSampler(lengths, np.arange(1300), 13, 4)) != first
 
 
-# The arguments of transformers' run_glue.py and run_qa.py (version 4.55 and later), except TrainingArguments.
+# The arguments of transformers' run_glue.py and run_qa.py (version 4.55 and later), except TrainingArguments and those
+# that docs/fine_tuning.md names as missing.
 COMMON = (
     "model_name_or_path config_name tokenizer_name cache_dir model_revision token trust_remote_code "
-    "dataset_name dataset_config_name max_seq_length overwrite_cache pad_to_max_length max_train_samples "
+    "dataset_name dataset_config_name max_seq_length max_train_samples "
     "max_eval_samples max_predict_samples train_file validation_file test_file"
 )
 RUN_GLUE = f"{COMMON} task_name ignore_mismatched_sizes"
-RUN_QA = (
-    f"{COMMON} preprocessing_num_workers version_2_with_negative null_score_diff_threshold doc_stride n_best_size "
-    "max_answer_length"
-)
+RUN_QA = f"{COMMON} version_2_with_negative null_score_diff_threshold doc_stride n_best_size max_answer_length"
 
 
 @pytest.mark.parametrize("command, names", [("glue", RUN_GLUE), ("squad", RUN_QA)])
 def test_every_flag_of_transformers_exists(command, names):
-    """Each flag of transformers' run_glue.py and run_qa.py is an option of the command."""
+    """Nearly every flag of transformers' run_glue.py and run_qa.py is an option of the command."""
     own = {each.name for _, members in groups(COMMANDS[command]) for each in members}
     assert {*names.split()} <= own

@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -54,19 +55,17 @@ def test_all_tasks_in_one_command(model, download, tmp_path, capsys):
 
 
 def test_runs_of_a_sweep(tmp_path):
-    """Each seed is trained once, in a directory and repository of its own."""
+    """Each seed is trained once, in a directory of its own."""
     training_args = FineTuningArguments(output_dir=str(tmp_path), seeds=[1, 2, 1], use_cpu=True)
     runs = plan_runs(["rte"], training_args)
     assert [run.directory for run in runs] == ["rte/seed-1", "rte/seed-2"]
     assert PlannedRun(None, 7).directory == "seed-7"
-    training_args.push_to_hub, training_args.hub_model_id = True, "bert"
     assert run_fields(runs[1], {"seeds": [1, 2, 1], "learning_rate": 0.5, "bf16": False}, training_args) == {
         "bf16": False,
         "task_name": ["rte"],
         "seed": 2,
         "learning_rate": 0.5,
         "output_dir": str(tmp_path / "rte/seed-2"),
-        "hub_model_id": "bert-rte-seed-2",
     }
 
 
@@ -80,28 +79,24 @@ def test_seeds_of_squad(model, questions, tmp_path, capsys):
     assert capsys.readouterr().out.split()[-6:] == ["0.6000", "0.7000", "0.2646", "0.5000", "1.0000", "3"]
 
 
-def test_more_seeds(model, download, tmp_path, capsys):
-    """
-    A complete sweep repeated with another seed trains only that seed. Without one of its seeds, or with other data, it
-    is refused and stays complete.
-    """
+def test_repeated_sweeps(model, download, tmp_path, monkeypatch, capsys):
+    """A sweep continues only with the same seeds and data, and stays complete if it is refused."""
     download = str(shutil.copytree(download, tmp_path / "download"))
-    steps = ("--do_train", "--do_eval", "--max_steps", "1", "--seeds")
-    glue(model, download, tmp_path / "out", *steps, "1", "2")
-    kept = (tmp_path / "out/rte/seed-1/command.json").stat().st_mtime_ns
-    with pytest.raises(InputError, match="different arguments \\(seeds"):
-        glue(model, download, tmp_path / "out", *steps, "1", "3")
-    capsys.readouterr()
-    glue(model, download, tmp_path / "out", *steps, "1", "2", "3")
-    assert capsys.readouterr().out.count("=== run") == 1
-    assert (tmp_path / "out/rte/seed-1/command.json").stat().st_mtime_ns == kept
-    assert [run["seed"] for run in json.loads((tmp_path / "out/results.json").read_text())["runs"]] == [1, 2, 3]
+    sweep = ("--do_train", "--do_eval", "--max_steps", "1", "--seeds", "1", "2")
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr("fixedbert.fine_tuning.sweep.gc", Mock(collect=Mock(side_effect=KeyboardInterrupt)))
+        glue(model, download, tmp_path / "out", *sweep)  # only the first run
     file = tmp_path / "download/RTE/train.tsv"
-    file.write_text("".join(file.read_text().splitlines(keepends=True)[:-1]))
-    with pytest.raises(InputError, match="seed-[123]: the data has changed"):
-        glue(model, download, tmp_path / "out", *steps, "1", "2", "3", "4")
+    rows = file.read_text()
+    file.write_text("".join(rows.splitlines(keepends=True)[:-1]))
+    with pytest.raises(InputError, match="seed-1: the data has changed"):
+        glue(model, download, tmp_path / "out", *sweep)
+    file.write_text(rows)
+    glue(model, download, tmp_path / "out", *sweep)
+    with pytest.raises(InputError, match="different arguments \\(seeds"):
+        glue(model, download, tmp_path / "out", *sweep, "3")
     assert [path.name for path in tmp_path.glob("out*")] == ["out"]
-    glue(model, download, tmp_path / "out", *steps, "1", "2", "3")
+    glue(model, download, tmp_path / "out", *sweep)
     assert "already complete" in capsys.readouterr().out
     (tmp_path / "out/rte/seed-1/all_results.json").write_text("{")
     with pytest.raises(InputError, match="seed-1/all_results.json: cannot be read"):

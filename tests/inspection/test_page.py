@@ -93,7 +93,7 @@ def check_numbers(found: Inspection, side: dict):
 
 def test_page_shows_the_results_of_inspect(model, text, tmp_path):
     """The page contains the numbers that `inspect` returns, all within the color scales."""
-    found = inspect(model, tmp_path / "out", text, max_seq_length=16, max_eval_samples=5, importance_samples=3)
+    found = inspect(model, tmp_path / "out", text, max_seq_length=16, max_eval_samples=5)
     data = Page((tmp_path / "out" / "inspection.html").read_text(encoding="utf-8")).data
     check_numbers(found, data["checkpoint"])
     sentences = [example["sentence"] for example in data["checkpoint"]["examples"]]

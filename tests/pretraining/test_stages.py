@@ -157,16 +157,3 @@ def test_stages_from_a_stock_bert(tmp_path):
     assert "config_name" not in third.arguments
     for name in ("do_lower_case", "strip_accents"):
         assert name in first.arguments and name not in second.arguments  # its tokenizer decides
-
-
-def test_only_the_last_stage_is_uploaded(tmp_path):
-    """The options of the upload belong to the last stage."""
-    arguments = {
-        "config_name": "tiny",
-        "config_overrides": SHAPE,
-        "use_cpu": True,
-        "output_dir": str(tmp_path / "run"),
-    }
-    arguments |= {"do_train": True, "push_to_hub": True, "hub_model_id": "me/bert"}
-    uploads = [stage.arguments.get("hub_model_id") for stage in plan_stages(arguments | {"stages": [FIRST, FIRST]})]
-    assert uploads == [None, "me/bert"]

@@ -11,7 +11,7 @@ import torch
 from helpers import ROOT
 from helpers.hub_server import Hub
 from helpers.tiny_models import UNEQUAL, bert_of, inputs_of, model_of
-from helpers.tiny_tasks import glue, write_model
+from helpers.tiny_tasks import write_model
 from huggingface_hub import ModelCard
 from huggingface_hub.errors import HfHubHTTPError
 from huggingface_hub.utils import filter_repo_objects
@@ -38,8 +38,6 @@ def api(monkeypatch) -> Mock:
     api.create_repo.side_effect = lambda name, **_: Mock(repo_id=name)
     api.upload_folder.side_effect = upload
     monkeypatch.setattr("fixedbert.publishing.push.HfApi", lambda **_: api)
-    monkeypatch.setattr("fixedbert.training.output.HfApi", lambda **options: api.configure_mock(**options) or api)
-    monkeypatch.setattr("transformers.trainer.hf_api", lambda: api)
     return api
 
 
@@ -141,40 +139,6 @@ def test_files_that_name_other_code_are_refused(folder, tmp_path, file):
         push(folder, "--dry_run")
     main(["convert", str(folder), "--output_dir", str(tmp_path / "new")])
     push(tmp_path / "new", "--dry_run")
-
-
-def test_script_pushes_its_results_and_no_token(api, folder, download, tmp_path):
-    """
-    --push_to_hub uploads weights, code and a model card with the results, and never writes the token to a file. If the
-    upload failed, the same command uploads.
-    """
-    flags = ["--do_train", "--do_eval", "--max_steps", "1", "--push_to_hub", "--hub_model_id", "organization/rte"]
-    flags += ["--hub_token", "hf_write"]
-    glue(str(folder), download, tmp_path / "rte", *flags)
-    assert CODE | {"README.md", "model.safetensors", "all_results.json", "tokenizer.json"} < api.uploaded.keys()
-    assert api.token == "hf_write"
-    assert not any(b"hf_write" in content for content in api.uploaded.values())
-    assert not any(b"hf_write" in file.read_bytes() for file in (tmp_path / "rte").rglob("*") if file.is_file())
-    card = ModelCard(api.uploaded["README.md"].decode())
-    assert {entry.dataset_name for entry in card.data.eval_results} == {"GLUE rte, from files"}
-    assert "seed 42" in card.content
-    assert 'pipeline("text-classification", "organization/rte"' in card.content and str(tmp_path) not in card.content
-    upload = api.upload_folder.side_effect
-
-    def fail_once(**options):
-        if options["commit_message"] == "End of training":
-            attempts.append(Path(options["folder_path"]).name)
-            if len(attempts) == 1:
-                raise RuntimeError("500 Server Error")
-        return upload(**options)
-
-    api.upload_folder.side_effect = fail_once
-    for name, more, expected in (("one", [], "one one"), ("two", ["--seeds", "1", "2"], "seed-1 seed-1 seed-2")):
-        attempts: list[str] = []
-        with pytest.raises(InputError, match=r"is complete, but the upload failed \(500 Server Error\); run the same"):
-            glue(str(folder), download, tmp_path / name, *flags, *more)
-        glue(str(folder), download, tmp_path / name, *flags, *more)
-        assert attempts == expected.split()
 
 
 @pytest.mark.slow

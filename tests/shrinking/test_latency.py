@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from functools import partial
-from unittest.mock import Mock
 
 import pytest
 
@@ -13,7 +12,6 @@ from fixedbert.shrinking.context import ShrinkContext, Speedup
 from fixedbert.shrinking.fisher_information import layer_sizes
 from fixedbert.shrinking.shrink import layer_pruners
 from fixedbert.shrinking.target import prices_for, prune_to_budget
-from fixedbert.support.machine import warn_if_busy
 
 LARGE = [LayerSize(Heads(7, 8, 8), 48)] * 3  # layers of `large`
 
@@ -34,17 +32,6 @@ def context_for(large, texts, **target):
 
 def with_target(context, **target):
     return replace(context, options=replace(context.options, **{"params": None} | target))
-
-
-def test_busy_machines(monkeypatch):
-    """A warning is logged only if other programs keep at least half of the cores busy."""
-    logger = Mock()
-    monkeypatch.setattr("os.cpu_count", lambda: 64)
-    monkeypatch.setattr("fixedbert.support.machine.logger", logger)
-    for load in (1.1, 31.9, 32.5):
-        monkeypatch.setattr("os.getloadavg", lambda load=load: (load, 0.0, 0.0))
-        warn_if_busy()
-    logger.warning.assert_called_once_with("load average 32.5: other programs can distort the measured speeds")
 
 
 def test_measured_speed_meets_the_target(large, texts, monkeypatch):

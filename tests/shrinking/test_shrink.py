@@ -103,12 +103,12 @@ def test_embeddings(rows, tmp_path):
     assert SentenceTransformer(str(tmp_path / "out"), trust_remote_code=True).encode(["the cat"]).shape == (1, 32)
 
 
-def test_flops_are_counted_per_row(small, large, rows, tmp_path):
-    """If the target is the small model's FLOPs for a row of average length, pruning recovers this model's shape."""
+def test_operations_are_counted_per_row(small, large, rows, tmp_path):
+    """The report contains the small model's FLOPs for a row of average length if pruning recovers its shape."""
     width, tokens = small.config.hidden_size, 11
     (number, size, value_size), neurons = SMALL.heads, SMALL.neurons
     per_token = 2 * number * (size + value_size) * (2 * width + tokens) + 4 * width * neurons  # multiply and add
-    result = shrink(large, tmp_path / "out", flops=3 * tokens * per_token, **rows)
+    result = shrink(large, tmp_path / "out", params=small.num_parameters(), **rows)
     assert (round(result.tokens), result.after.operations) == (tokens, 3 * tokens * per_token)
     assert result.after.layers == [SMALL] * 3
 
@@ -261,7 +261,7 @@ def test_harmful_distillation_is_discarded(large, rows, context, tmp_path, capsy
     [
         ({"params": 2e4, "max_train_samples": 10}, r"rows contain \d+ tokens, but a layer with 56 neurons needs"),
         ({"num_attention_heads": [7, 8, 7]}, "layer 1 with 7 heads of size 8 and 48 neurons cannot shrink to 8 heads"),
-        ({"flops": 1}, "`flops` 1: must be at least 6600, for the smallest possible model, and below 757152"),
+        ({"params": 1}, r"`params` 1: must be at least \d+, for the smallest possible model, and below \d+"),
     ],
 )
 def test_invalid_arguments(large, rows, tmp_path, options, message):

@@ -3,7 +3,7 @@
 import pytest
 
 from fixedbert.data import file_formats
-from fixedbert.tasks import labels, questions, texts
+from fixedbert.tasks import labels, questions
 from soak import rows
 from soak.trials import trials
 
@@ -34,10 +34,9 @@ def test_sample(directory):
         (labels, "normalized", lambda value: str(value).lower()),
         (file_formats, "parse_object", dict),
         (questions, "check_question", lambda *_: None),
-        (texts, "ids_of", lambda row, columns: [str(row.number) for _ in columns]),
     ],
 )
 def test_broken_readers_are_noticed(directory, monkeypatch, module, name, broken):
-    """Without a check, or with wrong labels or ids, some cases are faulty."""
+    """Without a check, or with wrong labels, some cases are faulty."""
     monkeypatch.setattr(module, name, broken)
     assert any(faults(directory, [number for number in range(500) if number % rows.END_TO_END < 49]))

@@ -236,11 +236,10 @@ def test_groups_stay_together(tmp_path, capsys):
     )
     for seed in range(5):
         train, validation = texts_of(group_column="g", seed=seed, max_samples={"train": None, "validation": None})
-        assert not {*train} & {*validation} and len(validation) == 20  # of 103 rows, in groups of 4
-        assert {"r0", "r1", "r2"} <= {*train}  # the only rows with this label
+        assert not {*train} & {*validation} and len(validation) in (23, 24)  # 6 of 26 groups with 4 or 3 rows
     assert "also occur" not in capsys.readouterr().out
-    with pytest.raises(InputError, match="3: splitting 103 rows leaves one split too small"):
-        texts_of(group_column="g", validation_percentage=3)
+    with pytest.raises(InputError, match="99: splitting 103 rows leaves one split too small"):
+        texts_of(group_column="g", validation_percentage=99)
     file = own_file(tmp_path, [*rows[:2], rows[2] | {"g": " "}], "b.jsonl")
     with pytest.raises(InputError, match="line 3: 'g' is empty"):
         texts_of(group_column="g")
@@ -306,11 +305,8 @@ def test_fingerprints_of_features(tokenizer, vocabulary):
     texts = {"sentence1": ["One two.", "Two six."], "sentence2": ["Four.", "Five."], "label": ["b", "a"]}
     rows = datasets.Dataset.from_dict(texts)
     first = text_features(rows, tokenizer, 9)
-    for again in (
-        text_features(datasets.Dataset.from_dict(texts), BertTokenizer(vocab=vocabulary), 9),
-        text_features(rows, tokenizer, 9, num_proc=2, overwrite_cache=True),
-    ):
-        assert again[:] == first[:] and again._fingerprint == first._fingerprint
+    again = text_features(datasets.Dataset.from_dict(texts), BertTokenizer(vocab=vocabulary), 9)
+    assert again[:] == first[:] and again._fingerprint == first._fingerprint
     assert text_features(rows, tokenizer, 9, np.array([0, 1]))["label"][:] == [0, 1]
     shorter = text_features(rows, tokenizer, 6)
     assert shorter["length"][:] == [6, 6] and shorter._fingerprint != first._fingerprint

@@ -1,6 +1,5 @@
 """Command-line flags, recipes and keyword arguments, and the recipes shipped with the package."""
 
-import io
 import json
 import os
 from pathlib import Path
@@ -24,7 +23,7 @@ from fixedbert.options import ModelOptions, PretrainingDataOptions
 from fixedbert.presets import preset_config
 from fixedbert.pretraining.arguments import ARGUMENTS, PretrainingArguments
 from fixedbert.support.errors import InputError, exit_on_input_error
-from fixedbert.training.arguments import RECIPES, CommonArguments, with_recipe
+from fixedbert.training.arguments import RECIPES, with_recipe
 from fixedbert.training.models import load_config
 from fixedbert_cli import main
 
@@ -173,12 +172,15 @@ def test_values_have_the_type_of_their_field(tmp_path):
 IMPOSSIBLE = (
     ("rte compare", "--max_eval_samples 0", "--max_eval_samples is 0, but must be at least 1"),
     ("rte squad pretrain", "--prediction_loss_only", "--prediction_loss_only is not supported"),
+    ("rte pretrain", "--resume_from_checkpoint model", "--resume_from_checkpoint is not supported: the same command"),
     ("rte", "--early_stopping_patience 3", "--early_stopping_patience requires --eval_strategy"),
     ("shrink compare", "--text_column_names a,a", "--label_column_name must name different columns"),
     ("stsb squad", "--label_smoothing_factor 0.1", "--label_smoothing_factor requires data with one label"),
     ("rte squad", "--config_overrides num_labels=7", "--config_overrides num_labels: the data determine the labels"),
+    ("pretrain", "--language German", "--language is 'German', but must be am, ar, bg,"),
     ("rte pretrain", "--fsdp full_shard", "fsdp only works in distributed training"),
-    ("pretrain", "--push_to_hub", "offline mode is enabled"),
+    ("rte pretrain", "--push_to_hub", "--push_to_hub is not supported: use `fixedbert push`"),
+    ("rte", "--hub_token hf_write", "--hub_token requires --push_to_hub"),
     ("rte", "--gradient_checkpointing --gradient_checkpointing_kwargs a=1", "Unexpected keyword arguments: a"),
     ("squad", "--doc_stride 32", "--doc_stride must be less than --max_seq_length, which is 32"),
 )
@@ -214,13 +216,6 @@ def test_impossible_options(
     last = capsys.readouterr().err.splitlines()[-1]
     assert end.value.code == 2 and last.startswith("error: ") and message in last
     assert not [*tmp_path.iterdir()]
-
-
-def test_token_is_not_saved():
-    """training_args.bin, which Trainer uploads, does not contain --hub_token."""
-    arguments = CommonArguments(output_dir="run", use_cpu=True, hub_token="hf_write")
-    torch.save(arguments, file := io.BytesIO())
-    assert arguments.hub_token == "hf_write" and b"hf_write" not in file.getvalue()
 
 
 def test_configuration_from_preset_and_overrides():

@@ -5,12 +5,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers.outputs import StopAfter, record, results, same_weights, weights_in
+from helpers.outputs import StopAfter, record, same_weights, weights_in
 from helpers.script_arguments import glue_of, read, squad_of
 from transformers import AutoModelForPreTraining, AutoModelForSequenceClassification
 
 import run_glue
 import run_squad
+from fixedbert.fine_tuning.trainer import FineTuningTrainer
 from fixedbert.pretraining.pretrain import pretrain
 from fixedbert.training.interruption import train
 from fixedbert.training.output import complete_checkpoints
@@ -69,12 +70,17 @@ def test_glue_trains_in_float32(half, tasks, tmp_path, monkeypatch, capsys):
     assert record(tmp_path / "interrupted", "train_loss") == uninterrupted
 
 
-def test_evaluation_keeps_the_dtype(half, tasks, tmp_path):
+def test_evaluation_keeps_the_dtype(half, tasks, tmp_path, monkeypatch):
     """Without training, a model is evaluated in its own dtype."""
+    dtypes, evaluate = [], FineTuningTrainer.evaluate
+    monkeypatch.setattr(
+        FineTuningTrainer,
+        "evaluate",
+        lambda trainer, *args, **options: dtypes.append(trainer.model.dtype) or evaluate(trainer, *args, **options),
+    )
     run_glue.main(glue_of(half / "bfloat16", tasks, tmp_path / "model", *FLOAT32))
     run_glue.main(glue_of(tmp_path / "model", tasks, tmp_path / "out", *FLOAT32, "--do_train", "false"))
-    found = [results(tmp_path / name) for name in ("model", "out")]
-    assert [entry["eval_dtype"] for entry in found] == ["float32", "bfloat16"]
+    assert dtypes == [torch.float32, torch.bfloat16]
 
 
 def test_squad_trains_in_float32(half, tasks, tmp_path):

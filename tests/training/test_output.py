@@ -175,8 +175,8 @@ def test_output_directory_appears_complete_or_not_at_all(tmp_path):
     final, partial = tmp_path / "run", tmp_path / "run.partial"
     command = {"output_dir": str(final), "seed": 1}
 
-    def arguments(**options):
-        return CommonArguments(output_dir=str(final), use_cpu=True, **options)
+    def arguments():
+        return CommonArguments(output_dir=str(final), use_cpu=True)
 
     with pytest.raises(RuntimeError), output_directory(arguments(), command) as checkpoint:
         assert checkpoint is None
@@ -206,10 +206,6 @@ def test_output_directory_appears_complete_or_not_at_all(tmp_path):
 
     with pytest.raises(InputError, match="not empty"), output_directory(arguments(), command):
         pass
-    final.rename(partial)
-    earlier = str(partial / "checkpoint-5")
-    with output_directory(arguments(resume_from_checkpoint=earlier), command) as checkpoint:
-        assert checkpoint == earlier
 
 
 @pytest.mark.parametrize("saved", ["checkpoint-5/trainer_state.json", "seed-1.partial/command.json"])
@@ -228,10 +224,10 @@ def test_runs_and_sweeps_do_not_remove_each_other(tmp_path, saved):
 
 def test_arguments_of_a_resumed_run(tmp_path):
     """Arguments that do not affect the training steps may change when a run resumes. Others cause an error."""
-    earlier = {"output_dir": Path("x"), "seed": 1, "config_overrides": {"a": None}, "hub_token": "hf_write"}
+    earlier = {"output_dir": Path("x"), "seed": 1, "config_overrides": {"a": None}, "token": "hf_write"}
     (tmp_path / "command.json").write_text(json.dumps(command_of(earlier)))
     assert "hf_write" not in (tmp_path / "command.json").read_text()
-    same = {"config_overrides": {"a": None}, "seed": 1, "resume_from_checkpoint": "y", "bf16": None, "token": "hf"}
+    same = {"config_overrides": {"a": None}, "seed": 1, "take_over_output_dir": True, "bf16": None, "token": "hf"}
     free = {"save_total_limit": 2, "logging_steps": 7, "per_device_eval_batch_size": 3, "num_train_epochs": 9}
     check_same_command(tmp_path, same | free | {"dataloader_num_workers": 3, "store_dir": "z"})
     with pytest.raises(InputError, match=r"different arguments \(seed, bf16; see command.json\)"):
