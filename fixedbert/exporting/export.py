@@ -41,8 +41,8 @@ The int8 graph scales the inputs of each matrix product by the largest value in 
 different results alone and in a batch: for all-MiniLM-L6-v2, the cosine similarity of the two embeddings is 0.976 to
 1.000. If this matters, as in a search index, run one text at a time, or use the float32 graph."""
 TOLERANCE = 1e-4  # maximum difference in float32 outputs, as defined by `largest_difference`
-# Texts for comparing the graph with the model. Their lengths differ, and their number is odd. The last one has over 128
-# tokens, from where relative positions share a bucket, as in MPNet, and after which local attention ends.
+# Texts for comparing the graph with the model. Their lengths differ, and their number is odd. The last one is long
+# enough for the local attention of ModernBERT, and for relative positions in MPNet and DeBERTa that share a bucket.
 TEXTS = ["The cat sat on the mat.", "A transformer computes weighted means of its values.", "Yes!"]
 TEXTS += ["Who wrote the letter that arrived on Monday?", "In 1905 he published four papers. " * 25]
 

@@ -8,7 +8,6 @@ from statistics import median
 from typing import NamedTuple, TypeVar
 
 import torch
-from torch import nn
 from transformers import PreTrainedModel
 
 from ..model.modeling_fixed_head_bert import FixedHeadBertPreTrainedModel

@@ -85,7 +85,6 @@ def test_graphs(head, family, tmp_path, monkeypatch):
     export(model, tmp_path / "graph")
     (candidate,) = load_candidates(str(tmp_path / "graph"), "x")
     openvino = OpenVinoModel(tmp_path / "graph/onnx/model.onnx", "f32")
-    name = "sentence_embedding" if head == PLAIN else "logits"
     for texts in (TEXTS, TEXTS[1:2]):
         batch = dict(AutoTokenizer.from_pretrained(tmp_path / "graph")(texts, padding=True, return_tensors="pt"))
         (predictions,) = candidate.predict(batch)
@@ -140,8 +139,8 @@ def test_damaged_weights(change, message, tmp_path):
     "fields, message",
     [
         ({"architectures": ["ModernBertForSpecies"]}, r"ModernBertForSpecies is not one of \*Model, \*ForPre"),
-        ({"architectures": ["ModernBertForNextSentencePrediction"]}, "task head ForNextSentencePrediction for modernb"),
-        ({"model_type": "t5", "architectures": ["T5Model"], "max_position_embeddings": None}, "t5 models without max_"),
+        ({"architectures": ["ModernBertForNextSentencePrediction"]}, "task head ForNextSentencePrediction for mo"),
+        ({"model_type": "t5", "architectures": ["T5Model"], "max_position_embeddings": None}, "t5 models without max"),
         ({"model_type": "vit", "architectures": ["ViTModel"]}, "no encoder of texts with the task head Model for vit"),
         ({"quantization_config": {"quant_method": "gptq", "bits": 4}}, "quantized weights are not supported"),
     ],
