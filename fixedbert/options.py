@@ -431,7 +431,7 @@ class ExportOptions(CalibrationOptions):
 
     leading: ClassVar[tuple[str, ...]] = ("model", "output_dir")
 
-    model: str = argument("Directory or Hub id of a FixedHeadBert, BERT or RoBERTa-like model.")
+    model: str = argument("Directory or Hub id of an encoder, with or without a task head.")
     output_dir: str = required("New directory for the result.")
     runtime: Literal["onnx", "openvino"] = option("onnx", "Format of the graph.")
     int8: bool = option(False, "Also write an int8 graph. With `runtime` openvino, it needs calibration data.")

@@ -218,7 +218,7 @@ def build_candidates(
             built.append(reference if name == reference.runtime else build(reference, name, directory, trace))
         except Exception as error:
             if is_required and isinstance(error, InputError):
-                raise
+                raise InputError(f"{reference.result.label}: {error}", "runtime") from error
             skipped.setdefault(error_reason(error), []).append(name)
     return built, [f"{', '.join(names)}: skipped ({reason})" for reason, names in skipped.items()]
 

@@ -8,13 +8,11 @@ from accelerate import PartialState
 from transformers import PreTrainedModel
 
 from ..commands import takes_options
-from ..counts import size_text
 from ..loading.auxiliary_files import CARD, auxiliary_directory, copy_auxiliary_files
 from ..loading.checkpoints import load_bert
-from ..loading.families import fixed_head_config
 from ..model.modeling_fixed_head_bert import FixedHeadBertPreTrainedModel
 from ..options import ConvertOptions
-from ..publishing.model_card import checkpoint_card
+from ..publishing.model_card import checkpoint_card, describe_shape
 from ..support.errors import InputError, error_context
 from ..support.files import new_directory
 from .growing import to_fixed_head_bert
@@ -64,18 +62,6 @@ def resize(model: PreTrainedModel, options: ConvertOptions) -> PreTrainedModel:
     sizes: dict[str, Any] = options.sizes()
     larger = model if options.bert and not sizes else to_fixed_head_bert(model, **sizes, seed=options.seed)
     return to_bert(larger) if options.bert else larger
-
-
-def describe_shape(model: PreTrainedModel) -> str:
-    """Returns a one-line description with the model's class, sizes and parameter count."""
-    config = fixed_head_config(model.config)
-    sizes = config.value_head_sizes
-    values = "" if sizes == config.head_sizes else f" with values of {size_text(sizes)}"
-    return (
-        f"{type(model).__name__}, {config.num_hidden_layers} layers of width {config.hidden_size} with "
-        f"{size_text(config.head_counts)} heads of {size_text(config.head_sizes)}{values}, feed-forward "
-        f"{size_text(config.neuron_counts)}, {model.num_parameters() / 1e6:.1f} M parameters"
-    )
 
 
 @torch.no_grad()

@@ -27,7 +27,7 @@ MAX_UNKNOWN = 0.08  # maximum fraction of unknown tokens
 MIN_COUNTED = 200  # tokens; with fewer, the fraction is unreliable
 TOKENIZER_FILES = (
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.txt",
-    "vocab.json", "merges.txt", "sentencepiece.bpe.model", "spiece.model",
+    "vocab.json", "merges.txt", "sentencepiece.bpe.model", "spiece.model", "spm.model",
 )  # fmt: skip
 
 

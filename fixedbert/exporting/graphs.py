@@ -7,7 +7,7 @@ from typing import NamedTuple
 from torch.nn.functional import normalize
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedTokenizerBase
 
-from ..loading.loaded_model import load_text_tokenizer
+from ..loading.loaded_model import head_name, load_text_tokenizer
 from ..loading.sentence_models import TextSettings
 from ..support.errors import require_package
 from ..support.files import reading
@@ -98,7 +98,7 @@ def load_exported(directory: Path, runtimes: list[str]) -> ExportedModel:
     for name in runtimes:
         with reading(directory / GRAPHS[name].file, remedy):
             graphs[name] = GRAPHS[name].load(directory)
-    head = (config.architectures or [""])[0].partition("For")[2]
+    head = head_name((config.architectures or [""])[0])
     has_embeddings = any(EMBEDDING in graph.outputs for graph in graphs.values())
     return ExportedModel(head, config, tokenizer, settings, graphs, has_embeddings)
 

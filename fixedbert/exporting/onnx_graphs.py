@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from ..conversion.growing import to_fixed_head_bert
 from ..loading.families import max_tokens, task_head
 from ..loading.sentence_models import SentencePooling
 from ..support.errors import InputError, require_package
@@ -27,11 +26,6 @@ OUTPUTS = {
 EMBEDDING = "sentence_embedding"  # name of the additional output for sentence-transformers models
 
 
-def result_names(head: str, pooled: bool) -> list[str]:
-    """Returns the names of the outputs for a task head, or of the embeddings if the graph also computes them."""
-    return [EMBEDDING] if pooled else [*OUTPUTS.get(head, ("logits",))]
-
-
 class Graph(nn.Module):
     """
     Model whose forward returns the graph's outputs as a list. Sentence embeddings, if any, come last.
@@ -42,21 +36,19 @@ class Graph(nn.Module):
 
     def __init__(self, model: PreTrainedModel, pooling: SentencePooling | None):
         super().__init__()
-        if model.config.model_type == "distilbert":  # its forward accepts no token types
-            model = to_fixed_head_bert(model)
         self.model = model.float().eval()
         self.model.config.use_cache = False  # otherwise, the graph would return the cache
         self.head = task_head(type(self.model).__name__, self.model.config.model_type)
         if self.head == "ForMultipleChoice":
             raise InputError("multiple-choice models cannot be exported.")
         self.pooling = pooling if self.head == "Model" else None
-        self.model_outputs = result_names(self.head, pooled=False)
-        self.results = result_names(self.head, pooled=self.pooling is not None)
+        self.model_outputs = [*OUTPUTS.get(self.head, ("logits",))]
+        self.results = [EMBEDDING] if self.pooling else self.model_outputs
         self.names = list(dict.fromkeys([*self.model_outputs, *self.results]))
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None) -> list[Tensor]:
-        inputs = {"input_ids": input_ids, "attention_mask": attention_mask, "token_type_ids": token_type_ids}
-        outputs = self.model(**inputs, return_dict=True)
+        types = {} if token_type_ids is None else {"token_type_ids": token_type_ids}
+        outputs = self.model(input_ids=input_ids, attention_mask=attention_mask, return_dict=True, **types)
         tensors = [outputs[name] for name in self.model_outputs]
         return tensors if self.pooling is None else [*tensors, self.pooling(tensors[0], attention_mask)]
 

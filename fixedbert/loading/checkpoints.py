@@ -1,21 +1,24 @@
-"""Loads BERT-like models from all supported checkpoint formats, without running code from the checkpoint."""
+"""Loads models from all supported checkpoint formats, without running code from the checkpoint."""
 
 import re
 from contextlib import nullcontext
 from inspect import signature
 from pathlib import Path
+from typing import Any
 
 import transformers
 from accelerate import PartialState
 from torch import Tensor
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
+from transformers.models.auto.auto_factory import _get_model_class
 
 from ..counts import size_text
 from ..model import modeling_fixed_head_bert
-from ..model.configuration_fixed_head_bert import AUTO_MAP, FixedHeadBertConfig
+from ..model.configuration_fixed_head_bert import AUTO_MAP, HEADS, FixedHeadBertConfig
 from ..support.errors import InputError, error_context
 from ..support.files import read_json_object, reading
-from ..support.layouts import transformer_directory
+from ..support.layouts import read_modules, transformer_directory
+from .auxiliary_files import auxiliary_directory
 from .families import FAMILIES, check_config, fixed_head_config, task_head
 from .heads import Heads, int_or_list, set_heads
 from .weights import FILES, load_weights, stored_tensors, unexpected_weights
@@ -64,24 +67,33 @@ def read_config(source: str | Path, **options) -> PreTrainedConfig:
     return config
 
 
-def load_bert(source: str | Path, architecture: str | None = None, **hub_options) -> PreTrainedModel:
+def load_bert(
+    source: str | Path, architecture: str | None = None, any_family: bool = False, **hub_options
+) -> PreTrainedModel:
     """
-    Loads a model of any supported family, with its task head, from a directory or the Hub.
+    Loads a model with its task head from a directory or the Hub.
 
     Reads weights from safetensors files or pytorch_model.bin. Returns a BERT with pruned weights as a FixedHeadBert,
-    because transformers 5 supports no pruned BERT. Drops a pooler that the task head does not use. If `architecture`
-    is passed, drops all tensors that are not parameters of that class. Prints the names of the dropped tensors.
+    because transformers 5 supports no pruned BERT. Drops a pooler that the task head does not use. Drops all tensors
+    that are not parameters of the class if `architecture` is passed, or if the model is the encoder of a
+    sentence-transformers model or of another family. Prints the names of the dropped tensors.
 
     Args:
         architecture: Class to load instead of the one in config.json, such as BertForMaskedLM.
+        any_family: Whether to load encoders of other families than FAMILIES, as transformers' Auto classes do.
         hub_options: `revision`, `token` and `cache_dir` for `from_pretrained`.
 
     Raises:
         InputError: If the model family is not supported, a file is corrupted, or tensors are missing, unexpected or
             have an invalid shape.
     """
-    with reading(source, "use a complete checkpoint", "cannot load a BERT model from it"):
-        config, name = resolve_class(source, architecture, **hub_options)
+    with reading(source, "use a complete checkpoint", "cannot load a model from it"):
+        config = read_config(source, **hub_options)
+        if architecture is None and len(read_modules(auxiliary_directory(source, **hub_options))) > 1:
+            architecture = "Model"  # sentence-transformers ignores the class in config.json, and pools hidden states
+        config, name = resolve_class(source, config, architecture, any_family, **hub_options)
+        if config.model_type not in FAMILIES:
+            architecture = name
         model, unexpected = load_tensors(name, source, config, **hub_options)
         # For example, google-bert/bert-base-uncased has two task heads, but its config.json names only one.
         for part, head in HEADS_BY_PART.items():
@@ -97,11 +109,20 @@ def load_bert(source: str | Path, architecture: str | None = None, **hub_options
     return model
 
 
-def resolve_class(source: str | Path, architecture: str | None, **hub_options) -> tuple[PreTrainedConfig, str]:
-    """Returns a model's configuration and class name. `architecture` overrides the class in config.json."""
-    config = read_config(source, **hub_options)
+def resolve_class(
+    source: str | Path, config: PreTrainedConfig, architecture: str | None, any_family: bool, **hub_options
+) -> tuple[PreTrainedConfig, str]:
+    """
+    Returns a model's configuration and class name. `architecture` overrides the class in config.json, and may be
+    "Model" for the encoder of any family.
+    """
     with error_context(source):
-        name = architecture or (config.architectures or [f"{FAMILIES.get(config.model_type)}Model"])[0]
+        if getattr(config, "quantization_config", None):
+            raise InputError("quantized weights are not supported; use the original weights.")
+        name = architecture or (config.architectures or ["Model"])[0]
+        if any_family and config.model_type not in FAMILIES:
+            return config, auto_class_name(config, name)
+        name = f"{FAMILIES.get(config.model_type)}Model" if name == "Model" else name
         fixed_head_config(config, name)
         head = task_head(name, config.model_type)
     if config.model_type == "bert" and (pruned := pruned_config(config, stored_tensors(source, **hub_options))):
@@ -109,6 +130,24 @@ def resolve_class(source: str | Path, architecture: str | None, **hub_options) -
         PartialState().print(f"{source}: the weights are pruned to {heads} heads and {neurons} neurons per layer.")
         return pruned, f"FixedHeadBert{head}"
     return config, name
+
+
+def auto_class_name(config: PreTrainedConfig, architecture: str) -> str:
+    """
+    Returns the class that transformers' Auto classes load for the task head of the class `architecture`.
+
+    Raises:
+        InputError: If there is none, or if it is no encoder for texts of a limited length.
+    """
+    head = task_head(architecture, config.model_type)
+    mapping = getattr(transformers, HEADS[head][0])._model_mapping
+    model_class: Any = _get_model_class(config, mapping) if type(config) in mapping else None
+    inputs = signature(model_class.forward).parameters if model_class else {}
+    if not {"input_ids", "attention_mask"} <= {*inputs}:
+        raise InputError(f"transformers has no encoder of texts with the task head {head} for {config.model_type}.")
+    if (getattr(config, "max_position_embeddings", None) or 0) < 1:
+        raise InputError(f"{config.model_type} models without max_position_embeddings are not supported.")
+    return model_class.__name__
 
 
 def pruned_config(config: PreTrainedConfig, tensors: dict[str, Tensor]) -> FixedHeadBertConfig | None:

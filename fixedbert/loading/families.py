@@ -77,12 +77,17 @@ BERT_NAMES = (
 
 
 def task_head(architecture: str, model_type: str) -> str:
-    """Returns the task head in a class name, such as "ForMaskedLM" for "BertForMaskedLM". It is one of HEADS."""
-    head = architecture.removeprefix(FAMILIES[model_type])
-    head = "LMHeadModel" if head == "ForCausalLM" else head
-    if head not in HEADS or head == architecture:
-        names = f"{FAMILIES[model_type]} followed by one of {', '.join(HEADS)}"
-        raise InputError(f"{architecture} cannot be converted; pass {names} as `architecture` to fixedbert convert.")
+    """
+    Returns the task head in a class name, such as "ForMaskedLM" for "BertForMaskedLM". It is one of HEADS.
+
+    Classes of other model types than those in FAMILIES may begin with any prefix.
+    """
+    match = re.fullmatch(FAMILIES.get(model_type, r"\w*?") + r"(Model|LMHeadModel|For[A-Z]\w+)", architecture)
+    head = match[1].replace("ForCausalLM", "LMHeadModel") if match else ""
+    if head not in HEADS:
+        names = ", ".join(FAMILIES.get(model_type, "*") + head for head in HEADS)
+        remedy = "correct config.json, or pass `architecture` to fixedbert convert"
+        raise InputError(f"the class {architecture} is not one of {names}; {remedy}.")
     return head
 
 
@@ -104,14 +109,13 @@ def fixed_head_config(config: PreTrainedConfig, architecture: str | None = None)
         architecture: Class name of the model. If it is passed, its task head is also checked.
 
     Raises:
-        InputError: If the model type is not in FAMILIES, the model is quantized or has relative positions, its width
-            is not a multiple of its number of attention heads, or BERT has no equivalent task head.
+        InputError: If the model type is not in FAMILIES, the model has relative positions, its width is not a multiple
+            of its number of attention heads, or BERT has no equivalent task head.
     """
     if config.model_type not in FAMILIES:
-        raise InputError(f"model_type {config.model_type!r} is not supported; supported types: {', '.join(FAMILIES)}.")
+        names = ", ".join(FAMILIES)
+        raise InputError(f"only models of type {names} can be converted to a FixedHeadBert, not {config.model_type}.")
     check_config(config)
-    if getattr(config, "quantization_config", None):
-        raise InputError("quantized weights cannot be converted; use the original weights.")
     head = task_head(architecture, config.model_type) if architecture else None
     if config.model_type == "fixed_head_bert":
         return FixedHeadBertConfig.from_dict(config.to_dict(), architectures=None)

@@ -1,5 +1,6 @@
 """A model with its tokenizer and pooling, from a directory or the Hub."""
 
+import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -29,9 +30,10 @@ class LoadedModel:
     settings: TextSettings = TextSettings()
 
     @classmethod
-    def load(cls, source: str | Path, **hub_options) -> "LoadedModel":
+    def load(cls, source: str | Path, any_family: bool = True, **hub_options) -> "LoadedModel":
         """Loads a model in evaluation mode from a directory or the Hub. Supports the same models as `load_bert`."""
-        model, directory = load_bert(source, **hub_options), auxiliary_directory(source, **hub_options)
+        model = load_bert(source, any_family=any_family, **hub_options)
+        directory = auxiliary_directory(source, **hub_options)
         tokenizer, settings = load_text_tokenizer(directory, model.config, source)
         return cls(model.eval(), tokenizer, directory, read_pooling(directory), settings)
 
@@ -41,7 +43,7 @@ class LoadedModel:
 
     @property
     def head(self) -> str:
-        return head_name(self.model)
+        return head_name(type(self.model).__name__)
 
 
 def load_text_tokenizer(
@@ -57,6 +59,6 @@ def load_text_tokenizer(
     return tokenizer, replace(settings, takes_pairs=takes_pairs)
 
 
-def head_name(model: PreTrainedModel) -> str:
-    """Returns the task head from the class name, such as "SequenceClassification". Returns "" for an encoder."""
-    return type(model).__name__.partition("For")[2]
+def head_name(class_name: str) -> str:
+    """Returns the task head, such as "SequenceClassification", or "" for an encoder, such as "RoFormerModel"."""
+    return "".join(re.findall(r"For([A-Z]\w+)", class_name))

@@ -13,8 +13,8 @@ import yaml
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from transformers import PreTrainedModel, Trainer
 
-from ..counts import forward_flops, parameters, size_text
-from ..loading.families import fixed_head_config, task_head
+from ..counts import size_text
+from ..loading.families import FAMILIES, fixed_head_config, task_head
 from ..model.configuration_fixed_head_bert import VERSION, FixedHeadBertConfig
 from ..support.machine import hardware_name
 from ..support.tables import markdown_table
@@ -64,22 +64,17 @@ files next to the weights, so also pass the `revision` of the files that you hav
 """
 
 
-def shape_table(model: PreTrainedModel) -> str:
-    """Returns a Markdown table of sizes, parameters and FLOPs."""
-    config = fixed_head_config(model.config)
-    _, in_layers = parameters(config)
-    rows = [
-        ("width", config.hidden_size),
-        ("layers", config.num_hidden_layers),
-        ("heads", size_text(config.head_counts)),
-        ("head size", size_text(config.head_sizes)),
-        ("value size", size_text(config.value_head_sizes)),
-        ("feed-forward neurons", size_text(config.neuron_counts)),
-        ("parameters", f"{model.num_parameters():,}"),
-        ("parameters in the layers", f"{in_layers:,}"),
-        ("forward pass of the layers", f"{forward_flops(config, 128) / 1e6:,.1f} MFLOPs per token, at 128 tokens"),
-    ]
-    return markdown_table([("", ""), *rows])
+def describe_shape(model: PreTrainedModel) -> str:
+    """Returns a line with the class, the parameter count and the sizes: all of them if the model can be converted."""
+    layers = f"{model.config.num_hidden_layers} layers of width {model.config.hidden_size}"
+    if model.config.model_type in FAMILIES:
+        config = fixed_head_config(model.config)
+        sizes = config.value_head_sizes
+        values = "" if sizes == config.head_sizes else f" with values of {size_text(sizes)}"
+        layers += f" with {size_text(config.head_counts)} heads of {size_text(config.head_sizes)}{values}, "
+        layers += f"feed-forward {size_text(config.neuron_counts)}"
+    name = type(model).__name__.removeprefix("FSDP")
+    return f"{name}, {layers}, {model.num_parameters() / 1e6:.1f} M parameters"
 
 
 def checkpoint_card(
@@ -115,7 +110,8 @@ def checkpoint_card(
         if key.startswith("eval_") and not NOT_METRICS.search(key)
         if evaluated_on and isinstance(value, float | int) and math.isfinite(value)
     }
-    metadata["tags"] = ["fixedbert", "bert", *["custom_code"] * remote_code, *metadata["tags"]]
+    family = "bert" if config.model_type in FAMILIES else config.model_type
+    metadata["tags"] = ["fixedbert", family, *["custom_code"] * remote_code, *metadata["tags"]]
     if metrics:
         dataset: dict[str, Any] = {f"dataset_{key}": value for key, value in (evaluated_on or {}).items()}
         metadata["model_name"] = title
@@ -132,7 +128,7 @@ def checkpoint_card(
         architecture=architecture,
         fixed=fixed,
         version=VERSION,
-        shape=shape_table(model),
+        shape=describe_shape(model),
         provenance=provenance,
         results=markdown_table([("metric", "value"), *rows]) if rows else "",
         evaluated_on=evaluated_on,

@@ -72,7 +72,7 @@ class ShrinkContext:
         Raises:
             InputError: If the model cannot be shrunk, or the calibration rows contain too few tokens.
         """
-        loaded = LoadedModel.load(options.model, **options.hub_options())
+        loaded = LoadedModel.load(options.model, any_family=False, **options.hub_options())
         stored_dtype = loaded.model.dtype
         original = fixed_head_model(loaded.model, options.model)
         loaded = replace(loaded, model=original)

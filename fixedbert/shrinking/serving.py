@@ -8,7 +8,6 @@ from statistics import median
 from typing import NamedTuple, TypeVar
 
 import torch
-from torch import nn
 from transformers import PreTrainedModel
 
 from ..model.modeling_fixed_head_bert import FixedHeadBertPreTrainedModel
@@ -37,7 +36,8 @@ class Serving(NamedTuple):
         """
         shared = {id(weight): weight for weight in model.parameters() if weight.dtype == self.dtype}
         served = copy.deepcopy(model, shared)
-        nn.Module.to(served, dtype=self.dtype)
+        for weight in served.parameters():  # not buffers: frequencies of rotary positions stay in float32
+            weight.data = weight.data.to(self.dtype)
         if isinstance(served, FixedHeadBertPreTrainedModel):
             served.config.unpad_inputs = vars(served.base_model)["unpad_inputs"] = self.unpad_inputs
         return served.eval()

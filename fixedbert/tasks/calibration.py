@@ -12,7 +12,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from ..data.sequences import read_sequences
-from ..loading.loaded_model import LoadedModel, head_name
+from ..loading.loaded_model import LoadedModel
 from ..options import CalibrationOptions, ShrinkOptions
 from ..support.errors import InputError
 from .predictions import MASKED_LM, PREDICTED_POSITIONS, QUERIES, Batch
@@ -106,7 +106,7 @@ def task_rows(
     Raises:
         InputError: If the model is for multiple choice, or if the rows are unsuitable for its task head.
     """
-    head, tokenizer = head_name(loaded.model), loaded.tokenizer
+    head, tokenizer = loaded.head, loaded.tokenizer
     length = row_length(options.max_seq_length, [(loaded.model.config, tokenizer)])
     if head == "MultipleChoice":
         raise InputError("multiple-choice models have no calibration data.")
@@ -156,7 +156,7 @@ def batches_of(
     batches, queries = [], dict[str, int]()
     for part in parts:
         batch: Batch = dict(loaded.tokenizer.pad([row.tokens for row in part], return_tensors="pt"))
-        if head_name(loaded.model) in MASKED_LM:
+        if loaded.head in MASKED_LM:
             batch = mask_randomly(batch, loaded.tokenizer, generator)
         elif part[0].first_tokens:
             batch[PREDICTED_POSITIONS] = first_token_mask(batch["attention_mask"], part)

@@ -116,7 +116,7 @@ def measure_fidelity(
 ) -> Fidelity:
     """Compares the predictions of two models with the same task head, by query or by entity if the batches say so."""
     pairs = ((predict(original, batch), predict(other, batch)) for batch in batches)
-    head, rows = head_name(original), sum(len(batch["input_ids"]) for batch in batches)
+    head, rows = head_name(type(original).__name__), sum(len(batch["input_ids"]) for batch in batches)
     groups, tags = groups_of(batches), default_names(original.config) if head == WORDS else ()
     is_word = head == WORDS and groups is not None  # taggers predict all tokens of texts that are not split into words
     unit = "word" if is_word else {TEXTS: "row", QUESTIONS: "position"}.get(head, "token")

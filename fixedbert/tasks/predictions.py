@@ -71,7 +71,7 @@ def span_predictions(outputs: Mapping[str, Tensor], attention_mask: Tensor) -> l
 def reads_first_token(model: PreTrainedModel) -> bool:
     """Returns True if the model's last layer computes its output only for the first token in each row."""
     is_encoder = not model.config.is_decoder  # a causal mask needs all queries
-    return bool(model.config.unpad_inputs) and is_encoder and head_name(model) in FIRST_TOKEN
+    return bool(model.config.unpad_inputs) and is_encoder and head_name(type(model).__name__) in FIRST_TOKEN
 
 
 def encode(model: PreTrainedModel) -> Callable:
@@ -86,7 +86,7 @@ def predict(model: PreTrainedModel, batch: Batch, pooling: SentencePooling | Non
     token classifiers predict the tokens in the mask `PREDICTED_POSITIONS`, which only masked LMs require. All other
     models make one prediction per non-padding token.
     """
-    head = head_name(model)
+    head = head_name(type(model).__name__)
     inputs = {name: x for name, x in batch.items() if name not in (PREDICTED_POSITIONS, QUERIES)}
     non_padding = batch["attention_mask"].bool()
     if head in MASKED_LM:

@@ -88,7 +88,7 @@ def only_tensorflow(checkpoint: Path):
     "damage, message",
     [
         (pickle_with_code, "pytorch_model.bin: cannot be read as a file of weights"),
-        (only_tensorflow, "cannot load a BERT model"),
+        (only_tensorflow, "cannot load a model"),
         (partial(configure, quantization_config={"quant_method": "bitsandbytes", "load_in_4bit": True}), "quantized"),
     ],
 )

@@ -153,7 +153,7 @@ def test_architecture_selects_the_class(tmp_path, capsys):
     extra = pooler | {"cls.species.bias": torch.ones(6)}
     write(tmp_path, dict(model.state_dict()) | extra, pickled=True)
     for name, message in (
-        ("SpeciesBert", "SpeciesBert cannot be converted; pass Bert followed by one of Model, "),
+        ("SpeciesBert", "the class SpeciesBert is not one of BertModel, BertForPreTraining, "),
         ("BertForMaskedLM", "has no parameters for 'cls.species.bias'; .* or drop"),
     ):
         configure(tmp_path, architectures=[name])

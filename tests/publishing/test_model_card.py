@@ -86,9 +86,7 @@ def test_cards_of_stock_models():
     assert [m["type"] for r in metadata(card)["model-index"][0]["results"] for m in r["metrics"]] == ["accuracy"]
     config = DistilBertConfig(dim=32, n_layers=2, n_heads=4, hidden_dim=37, vocab_size=99)
     text = str(checkpoint_card(AutoModelForSequenceClassification.from_config(config), "me/d"))
-    in_layers = 2 * (4 * (32 * 32 + 32) + 2 * 32 * 37 + 37 + 32 + 4 * 32)
-    assert "| head size | 8 |\n" in text and "| feed-forward neurons | 37 |\n" in text
-    assert f"in the layers | {in_layers:,} |" in text
+    assert "2 layers of width 32 with 4 heads of 8, feed-forward 37, 0.0 M parameters\n" in text
 
 
 @pytest.mark.parametrize("head", ["Model", "ForMaskedLM", "ForMultipleChoice", "LMHeadModel"])
