@@ -40,7 +40,7 @@ LAYERS = (
     "model",
     "support",
 )
-MAXIMUM_LINES = 11_200  # lines of code in the wheel, without blank lines, comments and docstrings
+MAXIMUM_LINES = 11_250  # lines of code in the wheel, without blank lines, comments and docstrings
 FROM_SIBLINGS = 36  # maximum number of names that comparison imports from other folders
 
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from fixedbert.comparison.report import RANDOM, SINGLE, SORTED, ComparedModel, Comparison, may_be_chance
+from fixedbert.comparison.report import RANDOM, SINGLE, ComparedModel, Comparison, may_be_chance
 
-SPEEDS = dict.fromkeys((RANDOM, SORTED, SINGLE), 1.5)
+SPEEDS = dict.fromkeys((RANDOM, SINGLE), 1.5)
 
 
 def compared(name: str, lost: int, gained: int) -> ComparedModel:
@@ -18,15 +18,15 @@ def test_table_in_text_and_notebooks():
     settings = {"file": "dev.csv", "rows": 872, "available": 872, "batch_size": 32, "max_seq_length": 128}
     result = Comparison(**settings, machine="CPU", models=models, item="row", notes=[], advice="", folder="")
     _, _, header, *lines = str(result).splitlines()
-    assert header == "          rows/s  speedup  sorted  single  MB  accuracy  lost  gained  predictions"
+    assert header == "          rows/s  speedup  single  MB  accuracy  lost  gained  predictions"
     assert lines[:2] == [
-        "original     1.5     1.50    1.50    1.50  91    0.5000     0       0",
-        "close        1.5     1.50    1.50    1.50  91    0.5000    18      13",
+        "original     1.5     1.50    1.50  91    0.5000     0       0",
+        "close        1.5     1.50    1.50  91    0.5000    18      13",
     ]
     assert lines[-1] == "lost and gained may differ by chance (sign test, p > 0.05): close"
     page = result._repr_markdown_().splitlines()
-    assert page[3] == "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |  "
-    assert page[5] == "| close | 1.5 | 1.50 | 1.50 | 1.50 | 91 | 0.5000 | 18 | 13 |  |  " and page[-1] == lines[-1]
+    assert page[3] == "| --- | --- | --- | --- | --- | --- | --- | --- | --- |  "
+    assert page[5] == "| close | 1.5 | 1.50 | 1.50 | 91 | 0.5000 | 18 | 13 |  |  " and page[-1] == lines[-1]
 
 
 @pytest.mark.parametrize(
