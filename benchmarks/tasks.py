@@ -217,7 +217,7 @@ def draw(records: Sequence[dict], file: Path):
             style = {"color": f"C{color}", "capsize": 3, "marker": "os^D"[color]}
             speeds, lost = [line.batches for line in lines], [line.lost for line in lines]
             axes.errorbar(speeds, lost, [line.lost_error for line in lines], label=label, **style)
-            for line in lines[1:]:
+            for line in lines[1 if color == 0 else 2 :]:  # the marks of all unshrunk models are close to each other
                 offset = {"xytext": (4, -10), "textcoords": "offset points", "fontsize": "x-small"}
                 axes.annotate(line.version, (line.batches, line.lost), **offset)
         axes.axhline(0, color="black", linewidth=0.8)
