@@ -202,7 +202,7 @@ def workspace(tmp_path_factory, vocabulary) -> Path:
         tokenizer.save_pretrained(directory / name)
     logged = {"step": 100, "loss": 7.1, "learning_rate": 1e-3, "grad_norm": 0.5, "tokens_per_second": 9000.0}
     (directory / "runs" / "mini" / "trainer_state.json").write_text(json.dumps({"log_history": [logged]}))
-    texts = [" ".join(text.replace('"', "").split()) for text in [*topics.values()][:40]]
+    texts = [" ".join(text.replace('"', "").split()) for text in [*topics.values()][:70]]
     rows = [f'"{text[:200]}",{labels[number % 2]}' for number, text in enumerate(texts)]
     for name in ("reviews.csv", "recent.csv", "dev.csv"):
         (directory / name).write_text("\n".join(["text,label", *rows]))

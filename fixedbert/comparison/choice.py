@@ -103,7 +103,8 @@ def write_fastest(directory: Path, candidates: list[Candidate], rows: Rows, half
         ranked = sorted(range(len(candidates)), key=lambda index: -candidates[index].result.speedup[order])
         winners.setdefault(next(index for index in ranked if index == 0 or is_within(index)), []).append(order)
     unit, _ = UNITS[rows.item]
-    measure = main_metric(first.result.scores) or f"percent of the {unit}, whose predictions change"
+    metric = main_metric(first.result.scores)
+    measure = f"points of {metric}" if metric else f"percent of the {unit}"
     lines = []
     for index, orders in winners.items():
         best, name = candidates[index], FOLDERS[orders[0]]
@@ -115,7 +116,7 @@ def write_fastest(directory: Path, candidates: list[Candidate], rows: Rows, half
         speeds = " and ".join(f"{seconds[order]:.2f} times as fast for {describe([order])}" for order in FOLDERS)
         lines.append(
             f"{options.output_dir}/{name}: {best.result.label}, {speeds}. On {len(halves[1]):,} rows that were not "
-            f"used for the choice, it loses {lost(index, 1):.2f} points of {measure} (standard error {error:.2f})."
+            f"used for the choice, it loses {lost(index, 1):.2f} {measure} (standard error {error:.2f})."
         )
         if 2 * error > tolerance > 0:
             needed = len(rows.data) * (2 * error / tolerance) ** 2

@@ -44,9 +44,7 @@ class SquadMetric(evaluate.Metric):
         return evaluate.MetricInfo(
             description="Exact match and F1 for the words of an answer, as in SQuAD's official scripts.",
             citation=CITATION,
-            inputs_description=str(self._compute.__doc__),
             features=Features(predictions=prediction, references={"id": Value("string"), "answers": answers}),
-            homepage="https://rajpurkar.github.io/SQuAD-explorer/",
         )
 
     def _compute(self, predictions, references, no_answer_threshold: float = 1.0) -> dict[str, float]:

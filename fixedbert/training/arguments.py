@@ -48,6 +48,7 @@ class CommonArguments(TrainerOptions, TrainingArguments):
         "auto_find_batch_size": (False, "a second attempt would start from partially trained weights"),
         "dataloader_drop_last": (False, "evaluation would omit the last examples"),
         "resume_from_checkpoint": (None, "the same command resumes a run from its last checkpoint"),
+        "fp16_full_eval": (False, "use `fp16` for training and evaluation"),
         "push_to_hub": (False, "use `fixedbert push` when the run is complete"),
         "save_only_model": (False, "resuming a run requires the optimizer state"),
         "accelerator_config.split_batches": (False, "`per_device_train_batch_size` is the batch size per device"),
