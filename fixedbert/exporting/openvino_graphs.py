@@ -1,5 +1,6 @@
 """Converts ONNX graphs to OpenVINO, quantizes them to int8, and runs them."""
 
+import logging
 from collections.abc import Iterable
 from contextlib import redirect_stdout
 from functools import cache
@@ -53,7 +54,7 @@ def quantize_openvino(source: Path, file: Path, batches: Iterable[dict[str, Tens
     # Uses 7 bits for weights, because sums of 8-bit products overflow on x86 processors without VNNI.
     fix = nncf.AdvancedQuantizationParameters(overflow_fix=nncf.OverflowFix.ENABLE)
     options = {"model_type": nncf.ModelType.TRANSFORMER, "subset_size": len(rows), "advanced_parameters": fix}
-    nncf.set_log_level("ERROR")
+    logging.getLogger("nncf").setLevel(logging.ERROR)
     with redirect_stdout(None):  # hides progress bars
         quantized = nncf.quantize(graph, nncf.Dataset(rows), **options)
     openvino.save_model(quantized, file, compress_to_fp16=False)
